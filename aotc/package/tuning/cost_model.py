@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aotc.ir import expression
 from aotc.ir.expression import Expression, Extent, Name
 from aotc.package import index
+from aotc.package.tuning.between import LaunchEstimates
 from aotc.package.tuning.device import DEVICES
 from aotc.package.tuning.estimate import estimate
 from aotc.package.tuning.fit import fit
@@ -27,92 +28,129 @@ from aotc.work import Work
 if TYPE_CHECKING:
     from aotc.package.tables import Constant
 
-MAX_LAUNCHES = 384
+MAX_LAUNCHES = 640
+_ROUND_BITS = 1
+"""Of a sampled number, so many bits follow the first: sizes of layers are round numbers, too."""
+
 _LAUNCHES_OF_ONE_ARGUMENT = 48
+_ESTIMATE_TOLERANCE = 0.02
 _LARGEST = 1 << 18
 _OTHER_ARGUMENT = 1 << 16
 """Arguments that only address memory, such as strides: rows of different programs lie apart."""
 
 
-def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, ...]:
-    """Return a selection for each target and combination that has several configs.
+def selections(
+    kernel: index.Kernel, works: Sequence[Work], tunings: Iterable[KernelTuning] = ()
+) -> tuple[Selection, ...]:
+    """Return the kernel's selections: measured ones, and for any other GPU estimated ones.
 
     `works` has the work of each of the kernel's variants. Nothing is estimated of a kernel whose grid the
-    caller gives.
+    caller gives. Measured selections are fitted with the estimates for what is not measured.
     """
-    tunings: list[KernelTuning] = []
-    counted = list(zip(kernel.variants, works, strict=True))
-    for target in kernel.targets:
+    estimated: list[Selection] = []
+    estimators = {target: TargetEstimates(kernel, works, target) for target in kernel.targets}
+    for estimator in estimators.values():
+        estimated += fit(estimator.sampled(), kernel, tolerance=_ESTIMATE_TOLERANCE)
+    own = [t for t in tunings if t.kernel == kernel.name and t.target in estimators]
+    measured = [s for tuning in own for s in fit(tuning, kernel, estimators[tuning.target])]
+    return (*estimated, *measured)
+
+
+class TargetEstimates:
+    """The estimates of a kernel's variants on the GPU that stands for a target."""
+
+    def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
+        self._kernel = kernel
+        self._target = target
+        self._chosen: dict[int, dict[int, tuple[index.Variant, Work]]] = {}
+        for variant, work in zip(kernel.variants, works, strict=True):
+            is_counted = bool(variant.grid) and bool(work.segments) and target in DEVICES
+            if variant.target == target and is_counted:
+                number = index.combination(kernel, variant.types, variant.choices)
+                of_config = self._chosen.setdefault(number, {})
+                known = of_config.get(variant.config)
+                # The one that assumes the most of a launch is the one that most launches take.
+                if known is None or _assumptions(variant) > _assumptions(known[0]):
+                    of_config[variant.config] = variant, work
+
+    def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
+        """Return a function that estimates configs of a combination, None if one cannot be estimated."""
+        chosen = self._chosen.get(combination, {})
+        if any(config not in chosen for config in configs):
+            return None
+        return _VariantEstimates(self._kernel, [chosen[config] for config in configs])
+
+    def sampled(self) -> KernelTuning:
+        """Return the estimates of sampled launches as if they were measured."""
+        kernel = self._kernel
         measurements: list[Measurement] = []
-        for number in range(index.num_combinations(kernel.type_variables, kernel.choices)):
-            chosen = _by_config(kernel, counted, target, number)
+        for number, chosen in sorted(self._chosen.items()):
             if len(chosen) > 1:
-                measurements += _estimated(kernel, chosen, target, number)
+                measurements += self._estimated(number, chosen)
         configs = tuple(_constants(config) for config in kernel.configs)
-        tunings.append(KernelTuning(kernel.name, target, ANY_GPU, configs, tuple(measurements), {}))
-    return tuple(selection for tuning in tunings for selection in fit(tuning, kernel))
+        return KernelTuning(kernel.name, self._target, ANY_GPU, configs, tuple(measurements), {})
+
+    def _estimated(
+        self, number: int, chosen: Mapping[int, tuple[index.Variant, Work]]
+    ) -> list[Measurement]:
+        kernel = self._kernel
+        estimates = _VariantEstimates(kernel, [chosen[config] for config in sorted(chosen)])
+        times = dict(zip(sorted(chosen), estimates.seconds(estimates.columns), strict=True))
+        types, choices = index.split_combination(kernel.type_variables, kernel.choices, number)
+        named_types = dict(zip((v.name for v in kernel.type_variables), types, strict=True))
+        pairs = zip((choice.name for choice in kernel.choices), choices, strict=True)
+        named_choices = {name: value for name, value in pairs if value is not None}
+        all_configs = range(len(kernel.configs))
+        return [
+            Measurement(
+                key,
+                named_types,
+                named_choices,
+                tuple(times[config][at] if config in times else None for config in all_configs),
+            )
+            for at, key in enumerate(estimates.samples)
+        ]
+
+
+class _VariantEstimates:
+    """The estimates of variants, one of each config, and the launches that are sampled for them."""
+
+    def __init__(self, kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]) -> None:
+        self._counted = counted
+        self.columns = sample_launches(kernel, counted)
+
+    @property
+    def samples(self) -> list[dict[str, int]]:
+        """The sampled launches, without what is the same in all."""
+        varied = [name for name, values in self.columns.items() if len(set(values.tolist())) > 1]
+        count = max((len(values) for values in self.columns.values()), default=1)
+        return [{name: int(self.columns[name][at]) for name in varied} for at in range(count)]
+
+    def logarithms(self, keys: Sequence[Mapping[str, int]]) -> list[list[float]]:
+        """Return the logarithms of the times of all variants, a list a launch."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
+        times = self.seconds(columns)
+        return [[math.log(column[at]) for column in times] for at in range(len(keys))]
+
+    def seconds(self, columns: Mapping[str, Integers]) -> list[list[float]]:
+        """Return the seconds of each launch, a list for each variant."""
+        launches = Launches(columns)
+        return [
+            estimate(
+                variant, work, TARGETS[variant.target], DEVICES[variant.target], launches
+            ).tolist()
+            for variant, work in self._counted
+        ]
 
 
 def _constants(config: index.NamedValues) -> Mapping[str, Constant]:
     return {name: value for name, value in config if value is not None}
 
 
-def _by_config(
-    kernel: index.Kernel,
-    counted: Sequence[tuple[index.Variant, Work]],
-    target: str,
-    number: int,
-) -> dict[int, tuple[index.Variant, Work]]:
-    """Return the variant of each config that assumes the most of a launch, if it can be estimated."""
-    chosen: dict[int, tuple[index.Variant, Work]] = {}
-    for variant, work in counted:
-        is_own = (variant.target, index.combination(kernel, variant.types, variant.choices)) == (
-            target,
-            number,
-        )
-        if not is_own or not variant.grid or not work.segments or target not in DEVICES:
-            continue
-        known = chosen.get(variant.config)
-        if known is None or _assumptions(variant) > _assumptions(known[0]):
-            chosen[variant.config] = variant, work
-    return chosen
-
-
 def _assumptions(variant: index.Variant) -> tuple[int, bool]:
     return len(variant.guards), variant.condition is not None
-
-
-def _estimated(
-    kernel: index.Kernel,
-    chosen: Mapping[int, tuple[index.Variant, Work]],
-    target: str,
-    number: int,
-) -> list[Measurement]:
-    """Return the estimates of sampled launches as if they were measured."""
-    columns = sample_launches(kernel, list(chosen.values()))
-    launches = Launches(columns)
-    times = {
-        config: estimate(variant, work, TARGETS[target], DEVICES[target], launches)
-        for config, (variant, work) in chosen.items()
-    }
-    types, choices = index.split_combination(kernel.type_variables, kernel.choices, number)
-    named_types = dict(zip((v.name for v in kernel.type_variables), types, strict=True))
-    pairs = zip((choice.name for choice in kernel.choices), choices, strict=True)
-    named_choices = {name: value for name, value in pairs if value is not None}
-    keys = [name for name, values in columns.items() if len(set(values.tolist())) > 1]
-    count = len(next(iter(times.values())))
-    return [
-        Measurement(
-            {name: int(columns[name][at]) for name in keys},
-            named_types,
-            named_choices,
-            tuple(
-                float(times[config][at]) if config in times else None
-                for config in range(len(kernel.configs))
-            ),
-        )
-        for at in range(count)
-    ]
 
 
 # -------------------------------------------------------------------------------------- launches
@@ -136,9 +174,11 @@ def sample_launches(
     for number, (name, divisor) in enumerate(deciding.items()):
         part = (at + 0.5) / count if number == 0 else np.fmod(at * ratio**number, 1.0)
         span = math.log2(_LARGEST / divisor)
-        values = np.exp2(part * span) * divisor
-        columns[name] = np.maximum(np.round(values / divisor), 1).astype(np.int64) * divisor
-    return columns
+        values = np.exp2(part * span)
+        step = np.exp2(np.maximum(np.floor(np.log2(values)) - _ROUND_BITS, 0))
+        columns[name] = (np.round(values / step) * step).astype(np.int64) * divisor
+    distinct = np.unique(np.stack(list(columns.values())), axis=1) if columns else None
+    return columns if distinct is None else dict(zip(columns, distinct, strict=True))
 
 
 def _spread_ratio(count: int) -> float:

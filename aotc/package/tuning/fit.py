@@ -1,53 +1,49 @@
 """Fit decision trees that select a config to the times of a kernel's configs.
 
-A tree is grown from the top: each branch is the comparison that leaves the least loss when both of its
-sides take one config each. Loss is the logarithm of a config's time over the best one's. Growth ends where
-one config is within `TOLERANCE` of the best at every measured launch, so a measured launch gets its best
-config. Between measured launches a threshold lies at the geometric middle: the nearest bucket.
-
-Invariant: equal inputs give equal trees. Losses are integers, so no sum depends on the machine.
+A measured launch gets a config within `TOLERANCE` of its best one. Between measured launches, thresholds
+lie at the geometric middle: the nearest bucket. With estimates, launches between them are guessed, too.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from aotc.ir import expression
 from aotc.ir.expression import INT64_MAX, Binary, Expression, ExpressionError, Integer
 from aotc.package import index
+from aotc.package.tuning.between import Estimator, guesses
+from aotc.package.tuning.growth import LOSS_UNIT, Integers, Samples, grow
 from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-MAX_DEPTH = 16
-MAX_BRANCHES = 255
-MAX_LEAF_CONFIGS = 4
 
 TOLERANCE = 0.015
 """Relative loss at a measured launch for which a tree grows no further."""
 
+GUESS_TOLERANCE = 0.1
+"""The same at a launch whose times are guessed."""
+
+_GUESS_WEIGHT = 0.25
+
 _DROPPED = 0.5
 """Least relative loss of a config without a time: tuning dropped it early, as far from the best."""
 
-_LOSS_UNIT = 1e6
 _MAX_GRIDS = 8
 _MAX_ARGUMENTS_OF_TRIPLES = 4
 
-_Integers: TypeAlias = "NDArray[np.int64]"
 
-
-def fit(tuning: KernelTuning, kernel: index.Kernel) -> tuple[Selection, ...]:
+def fit(
+    tuning: KernelTuning,
+    kernel: index.Kernel,
+    estimator: Estimator | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[Selection, ...]:
     """Return the selection of each measured combination, in order of combinations.
 
-    Configs, types and arguments that the kernel no longer has are left out.
+    Configs, types and arguments that the kernel no longer has are left out. The `estimator` gives times of
+    launches that are not measured.
     """
     configs = _matching_configs(tuning, kernel)
     groups: dict[int, list[Measurement]] = {}
@@ -63,13 +59,15 @@ def fit(tuning: KernelTuning, kernel: index.Kernel) -> tuple[Selection, ...]:
             if variant.target == tuning.target
             and index.combination(kernel, variant.types, variant.choices) == number
         ]
-        tree = _fit_tree(measurements, configs, variants, kernel)
-        if tree is not None:
+        own = _own(measurements, configs, variants)
+        if own is not None:
+            own.add_guesses(estimator, number)
+            tree = grow(own.samples(variants, kernel, tolerance))
             selections.append(Selection(tuning.target, tuning.gpu, number, tree))
     return tuple(selections)
 
 
-def select(tree: Tree, values: dict[str, int]) -> Leaf:
+def select(tree: Tree, values: Mapping[str, int]) -> Leaf:
     """Return the leaf for a launch; what the runtime does, for tests and reports."""
     while isinstance(tree, Branch):
         try:
@@ -104,50 +102,70 @@ def _combination(measurement: Measurement, kernel: index.Kernel) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """Losses of configs, a row a launch, weighted and bare, and the features of the launches."""
+@dataclass(slots=True)
+class _Launches:
+    """The launches of a combination, with the losses of configs: first measured ones, then guessed ones."""
 
     configs: tuple[int, ...]
-    losses: _Integers
-    weighted: _Integers
-    features: tuple[tuple[Expression, _Integers], ...]
+    keys: list[Mapping[str, int]]
+    losses: list[list[float]]
+    weights: list[float]
+    num_measured: int
+
+    def add_guesses(self, estimator: Estimator | None, combination: int) -> None:
+        """Add launches between the measured ones."""
+        estimates = None if estimator is None else estimator(combination, self.configs)
+        if estimates is None:
+            return
+        for key, losses in guesses([*self.keys], [*self.losses], estimates):
+            self.keys.append(key)
+            self.losses.append(losses)
+            self.weights.append(_GUESS_WEIGHT)
+
+    def samples(
+        self, variants: Sequence[index.Variant], kernel: index.Kernel, tolerance: float
+    ) -> Samples:
+        """Return the samples to grow a tree from."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        limits = [
+            tolerance if row < self.num_measured else GUESS_TOLERANCE
+            for row in range(len(self.keys))
+        ]
+        rows = [[round(LOSS_UNIT * loss) for loss in losses] for losses in self.losses]
+        weighted = [
+            [round(weight * loss) for loss in losses]
+            for weight, losses in zip(self.weights, rows, strict=True)
+        ]
+        return Samples(
+            self.configs,
+            _unguarded(variants),
+            np.array(rows, np.int64),
+            np.array(weighted, np.int64),
+            np.array([round(LOSS_UNIT * math.log1p(limit)) for limit in limits], np.int64),
+            _features(self.keys, variants, kernel),
+        )
 
 
-def _fit_tree(
+def _own(
     measurements: Sequence[Measurement],
-    configs: dict[int, int],
+    configs: Mapping[int, int],
     variants: Sequence[index.Variant],
-    kernel: index.Kernel,
-) -> Tree | None:
-    """Return the tree of one combination; None if nothing is measured of its variants."""
-    import numpy as np  # noqa: PLC0415 - start-up time
-
+) -> _Launches | None:
+    """Return the measured launches of one combination; None if nothing is measured of its variants."""
     built = {variant.config for variant in variants}
     columns = {i: at for i, at in configs.items() if at in built}
-    rows: list[list[int]] = []
-    weights: list[float] = []
-    launches: list[dict[str, int]] = []
+    launches = _Launches(tuple(columns.values()), [], [], [], 0)
     for measurement in _merged(measurements):
         losses = _losses([measurement.seconds[i] for i in columns])
         if losses:
-            rows.append(losses)
-            weights.append(max(measurement.weight, 0.0))
-            launches.append(dict(measurement.key))
-    if not rows:
-        return None
-    mean = math.fsum(weights) / len(weights)
-    scaled = [
-        [round(loss * (w / mean if mean else 1.0)) for loss in row]
-        for row, w in zip(rows, weights, strict=True)
-    ]
-    samples = _Samples(
-        tuple(columns.values()),
-        np.array(rows, np.int64),
-        np.array(scaled, np.int64),
-        _features(launches, variants, kernel),
-    )
-    return _grow(samples, _unguarded(variants))
+            launches.keys.append(measurement.key)
+            launches.losses.append(losses)
+            launches.weights.append(max(measurement.weight, 0.0))
+    launches.num_measured = len(launches.keys)
+    mean = math.fsum(launches.weights) / max(1, launches.num_measured)
+    launches.weights = [weight / mean if mean else 1.0 for weight in launches.weights]
+    return launches if launches.keys else None
 
 
 def _merged(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -155,18 +173,17 @@ def _merged(measurements: Iterable[Measurement]) -> list[Measurement]:
     return list({tuple(sorted(m.key.items())): m for m in measurements}.values())
 
 
-def _losses(seconds: Sequence[float | None]) -> list[int]:
+def _losses(seconds: Sequence[float | None]) -> list[float]:
     """Return how much longer each config takes than the best, or an empty list if none is timed."""
     timed = [time for time in seconds if time is not None and 0 < time < math.inf]
     if not timed:
         return []
     best, worst = min(timed), max(timed)
     missing = max(math.log1p(_DROPPED), math.log(worst / best))
-    logs = [
+    return [
         math.log(time / best) if time is not None and 0 < time < math.inf else missing
         for time in seconds
     ]
-    return [round(_LOSS_UNIT * log) for log in logs]
 
 
 def _unguarded(variants: Sequence[index.Variant]) -> frozenset[int]:
@@ -183,8 +200,8 @@ def _unguarded(variants: Sequence[index.Variant]) -> frozenset[int]:
 
 
 def _features(
-    launches: Sequence[dict[str, int]], variants: Sequence[index.Variant], kernel: index.Kernel
-) -> tuple[tuple[Expression, _Integers], ...]:
+    launches: Sequence[Mapping[str, int]], variants: Sequence[index.Variant], kernel: index.Kernel
+) -> tuple[tuple[Expression, Integers], ...]:
     """Return expressions that tell launches apart and their values, the simplest first.
 
     They are the arguments, the number of programs under each config, and products of arguments.
@@ -205,7 +222,7 @@ def _features(
     if len(arguments) <= _MAX_ARGUMENTS_OF_TRIPLES:
         triples = itertools.combinations(arguments, 3)
         candidates += [Binary("*", Binary("*", a, b), c) for a, b, c in triples]
-    features: dict[bytes, tuple[Expression, _Integers]] = {}
+    features: dict[bytes, tuple[Expression, Integers]] = {}
     for candidate in candidates:
         values = np.array([_value(candidate, launch) for launch in launches], np.int64)
         distinct, ranks = np.unique(values, return_inverse=True)
@@ -227,132 +244,9 @@ def _programs(variants: Sequence[index.Variant]) -> list[Expression]:
     return list(products)[:_MAX_GRIDS]
 
 
-def _value(feature: Expression, launch: dict[str, int]) -> int:
+def _value(feature: Expression, launch: Mapping[str, int]) -> int:
     """Evaluate a feature; one that cannot be evaluated is above all thresholds."""
     try:
         return expression.evaluate(feature, launch)
     except ExpressionError:
         return INT64_MAX
-
-
-# --------------------------------------------------------------------------------------- growing
-
-
-class _Split(NamedTuple):
-    """A branch's comparison and what it is chosen by: the smallest is the best."""
-
-    loss: int
-    gap: float
-    feature: int
-    threshold: int
-
-
-@dataclass(slots=True)
-class _Node:
-    """Launches that take the same way down, and the branch that parts them, if any."""
-
-    rows: _Integers
-    depth: int
-    split: _Split | None = None
-    sides: list[_Node] = field(default_factory=list["_Node"])
-
-
-def _grow(samples: _Samples, unguarded: frozenset[int]) -> Tree:
-    """Grow a tree, splitting the node with most loss first."""
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    root = _Node(np.arange(len(samples.losses)), 0)
-    order = itertools.count()
-    open_nodes = [(0, next(order), root)]
-    num_branches = 0
-    while open_nodes and num_branches < MAX_BRANCHES:
-        _, _, node = heapq.heappop(open_nodes)
-        if _is_pure(samples, node.rows) or node.depth == MAX_DEPTH:
-            continue
-        node.split = _best_split(samples, node)
-        if node.split is None:
-            continue
-        num_branches += 1
-        values = samples.features[node.split.feature][1][node.rows]
-        is_low = values <= node.split.threshold
-        for side in (node.rows[is_low], node.rows[~is_low]):
-            node.sides.append(_Node(side, node.depth + 1))
-            loss = int(samples.weighted[side].sum(axis=0).min())
-            heapq.heappush(open_nodes, (-loss, next(order), node.sides[-1]))
-    return _tree(samples, root, unguarded)
-
-
-def _is_pure(samples: _Samples, rows: _Integers) -> bool:
-    """Return whether one config is within the tolerance of the best at each launch."""
-    limit = _LOSS_UNIT * math.log1p(TOLERANCE)
-    return bool((samples.losses[rows].max(axis=0) <= limit).any())
-
-
-def _best_split(samples: _Samples, node: _Node) -> _Split | None:
-    """Return the comparison that leaves the least loss, None if nothing tells the launches apart.
-
-    Of those that leave about as little, the one with the widest gap between launches is taken.
-    """
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    weighted = samples.weighted[node.rows]
-    total = weighted.sum(axis=0)
-    # Neither side may have more launches than the levels below can tell apart.
-    most = 1 << (MAX_DEPTH - node.depth - 1)
-    least = max(1, len(node.rows) - most)
-    splits: list[_Split] = []
-    for number, (_, values) in enumerate(samples.features):
-        own = values[node.rows]
-        order = np.argsort(own, kind="stable")
-        own = own[order]
-        (ends,) = np.nonzero(own[:-1] < own[1:])
-        ends = ends[(ends + 1 >= least) & (ends + 1 <= most)]
-        if len(ends):
-            low = np.cumsum(weighted[order], axis=0)[ends]
-            losses = low.min(axis=1) + (total - low).min(axis=1)
-            for end, loss in zip(ends.tolist(), losses.tolist(), strict=True):
-                below, above = int(own[end]), int(own[end + 1])
-                splits.append(_Split(loss, -_gap(below, above), number, _middle(below, above)))
-    if not splits:
-        return None
-    limit = min(splits).loss + int(total.min()) // 100
-    return min((s for s in splits if s.loss <= limit), key=lambda s: (s.gap, s.loss, s.feature))
-
-
-def _gap(below: int, above: int) -> float:
-    """Return the distance of two values, as a ratio where both are positive."""
-    return above / below if below > 0 else float(above - below + 1)
-
-
-def _middle(below: int, above: int) -> int:
-    """Return the geometric middle of two values where they are positive, at least `below`."""
-    if above == INT64_MAX:
-        return below  # no value lies above: the feature cannot be evaluated there
-    return math.isqrt(below * above) if below > 0 else (below + above) // 2
-
-
-def _tree(samples: _Samples, node: _Node, unguarded: frozenset[int]) -> Tree:
-    if node.split is None:
-        return _leaf(samples, node.rows, unguarded)
-    low, high = (_tree(samples, side, unguarded) for side in node.sides)
-    if low == high:
-        return low
-    return Branch(samples.features[node.split.feature][0], node.split.threshold, low, high)
-
-
-def _leaf(samples: _Samples, rows: _Integers, unguarded: frozenset[int]) -> Leaf:
-    """Order the configs by their loss; the first that every launch can take is the last.
-
-    If none of the best is one, the best such config is the last.
-    """
-    limit = _LOSS_UNIT * math.log1p(TOLERANCE)
-    worst = samples.losses[rows].max(axis=0).tolist()
-    sums = samples.weighted[rows].sum(axis=0).tolist()
-    order = sorted(range(len(sums)), key=lambda c: (worst[c] > limit, sums[c], samples.configs[c]))
-    first, rest = order[0], sorted(order[1:], key=lambda c: (sums[c], samples.configs[c]))
-    configs = [samples.configs[column] for column in (first, *rest)]
-    always = next((at for at, config in enumerate(configs) if config in unguarded), None)
-    if always is None:
-        return tuple(configs[:MAX_LEAF_CONFIGS])
-    before = configs[: min(always, MAX_LEAF_CONFIGS - 1)]
-    return (*before, configs[always])

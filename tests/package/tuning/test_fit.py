@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from aotc.ir import expression
 from aotc.package import index
-from aotc.package.tuning.fit import MAX_DEPTH, MAX_LEAF_CONFIGS, TOLERANCE, fit, select
+from aotc.package.tuning.fit import TOLERANCE, fit, select
+from aotc.package.tuning.growth import MAX_DEPTH, MAX_LEAF_CONFIGS
 from aotc.package.tuning.selection import Branch, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
 
