@@ -1,7 +1,8 @@
 """The config that a launch takes, as a decision tree over its arguments.
 
-A tree is fitted from times, measured or estimated (`fit.py`), and stored in the archive's index.
-The runtime tries the configs of the leaf in order, then all others in the manifest's order.
+A tree is fitted from times, measured or estimated (`fit.py`), and stored in the archive's index,
+whose limits (`records.LIMITS`) bound its depth, its features and its leaves. The runtime tries the
+configs of the leaf in order, then all others in the manifest's order.
 
 Invariant: a selection never makes a launch fail. Guards decide whether a config may run.
 """
@@ -20,7 +21,8 @@ ANY_GPU = ""
 class Branch:
     """A comparison: `low` where `feature <= threshold`, else `high`.
 
-    A feature that cannot be evaluated, such as a division by zero, goes to `high`.
+    A feature that cannot be evaluated, such as a division by zero, goes to `high`. The threshold is
+    below 2^63 - 1, under which every value is.
     """
 
     feature: Expression
@@ -30,7 +32,7 @@ class Branch:
 
 
 Leaf: TypeAlias = tuple[int, ...]
-"""Indices into the kernel's configs, the best first."""
+"""Indices into the kernel's configs, the best first: at least one, none twice."""
 
 Tree: TypeAlias = Branch | Leaf
 
