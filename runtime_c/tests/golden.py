@@ -424,7 +424,7 @@ def _steered(targets: tuple[str, ...]) -> Kernel:
     selections = (
         Selection(targets[-1], ANY_GPU, 0, tree),
         Selection(targets[-1], ANY_GPU, 1, (2,)),
-        Selection(targets[-1], "NVIDIA H200", 0, Branch(size, 1 << 20, (2,), tree)),
+        Selection(targets[-1], "Fake GPU", 0, Branch(size, 1 << 20, (2,), tree)),
         Selection(targets[0], ANY_GPU, 0, Branch(parse("n"), -1, (4, 0), (2,))),
     )
     return Kernel(

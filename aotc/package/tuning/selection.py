@@ -9,10 +9,11 @@ Invariant: a selection never makes a launch fail. Guards decide whether a config
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from aotc.ir.expression import Expression
+from aotc.ir.expression import Expression, ExpressionError, evaluate
 
 ANY_GPU = ""
 
@@ -49,3 +50,14 @@ class Selection:
     gpu: str
     combination: int
     tree: Tree
+
+
+def leaf_of(tree: Tree, values: Mapping[str, int]) -> Leaf:
+    """Return the leaf for the values of a launch, extents as "x.shape[0]", as the runtime finds it."""
+    while isinstance(tree, Branch):
+        try:
+            is_low = evaluate(tree.feature, values) <= tree.threshold
+        except ExpressionError:
+            is_low = False
+        tree = tree.low if is_low else tree.high
+    return tree
