@@ -422,13 +422,21 @@ def init(
 
 @commands.command()
 @click.argument("archive")
+@click.option("--tuning", "is_tuning", is_flag=True, help="Show which config launches take.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
-def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001 - read by `run`
+def inspect(
+    *,
+    archive: str,
+    is_tuning: bool,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
     """Show the kernels, variants and resources of ARCHIVE."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
     from aotc.package import inspect as views  # noqa: PLC0415
     from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.tuning import tree_text  # noqa: PLC0415
 
     path = Path(archive)
     try:
@@ -441,7 +449,7 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         show(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
         show(views.summary(content, size_bytes))
-        show(f"\n{views.text(content, _width())}")
+        show(f"\n{tree_text.text(content) if is_tuning else views.text(content, _width())}")
     return EXIT_DONE
 
 

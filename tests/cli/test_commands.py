@@ -310,6 +310,14 @@ def test_inspect_shows_a_table(run: Any) -> None:
     assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
 
 
+@pytest.mark.usefixtures("folder")
+def test_inspect_shows_which_config_a_launch_takes(run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, _ = run("inspect", "dist/demo.aotc", "--tuning")
+    assert code == 0
+    assert "the first config, in the manifest's order" in out
+
+
 def test_inspect_as_json(folder: Path, run: Any) -> None:
     run("build", "--no-cache")
     code, out, _ = run("inspect", "dist/demo.aotc", "--json")
