@@ -95,6 +95,14 @@ def test_a_build_says_where_addresses_overflow(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("other", [["--only-tuned"], ["--tuning", "a.toml"]])
+def test_no_tuning_is_without_a_table(run: Any, other: list[str]) -> None:
+    code, _, err = run("build", "--no-tuning", *other)
+    assert code == 2
+    assert f"--no-tuning and {other[0]} contradict each other" in err
+
+
+@pytest.mark.usefixtures("folder")
 def test_json_is_all_there_is_on_stdout(run: Any) -> None:
     code, out, err = run("build", "--no-cache", "--json")
     data = json.loads(out)
