@@ -12,9 +12,10 @@ import pytest
 import aotc
 from aotc.package.archive import decode, encode
 from aotc.package.index import Archive, Kernel
-from aotc.package.tuning.selection import Selection, leaf_of
+from aotc.package.tuning.selection import ANY_GPU, Selection, leaf_of
 from aotc.runtime import Library, NotFoundError
 from tests.support.fake_gpu import HOPPER, FakeGpu
+from tests.support.fake_gpu import golden as golden_module
 
 Load = Callable[..., Library]
 _MIG = (9, 0, 1 << 14)
@@ -95,3 +96,36 @@ def test_an_archive_in_memory_and_without_compression(
     with aotc.load(data, driver=gpu.path) as library:
         library["steered"]((0x1000, "fp16"), 16, (1 << 16) + 16, 1)
         assert gpu.last().symbol == "steered_fp16_3_aligned"
+
+
+def test_the_best_target_that_there_is_selects(
+    archives: Path, gpu: FakeGpu, tmp_path: Path
+) -> None:
+    """Its leaves may name what only another target has; those of other targets say nothing."""
+    (golden,) = decode((archives / "steered.aotc").read_bytes()).kernels
+    ampere = [v for v in golden.variants if v.target == "sm_80"]
+    make = golden_module().cubin
+    newer = [
+        replace(
+            v,
+            target="sm_86",
+            symbol=f"newer_{v.symbol}",
+            cubin=make("sm_86", {f"newer_{v.symbol}": [(0, 8), (8, 4), (12, 4), (16, 4)]}, b"86"),
+        )
+        for v in ampere
+        if v.config < 3
+    ]
+    arguments = ((0x1000, "fp16"), 1, 16, 1)
+    for selections, symbol in (
+        ((Selection("sm_80", ANY_GPU, 0, (2,)),), "newer_steered_fp16_0_aligned"),
+        ((Selection("sm_86", ANY_GPU, 0, (2,)),), "newer_steered_fp16_2_aligned"),
+        ((Selection("sm_86", ANY_GPU, 0, (4, 2)),), "steered_fp16_4_aligned"),
+        ((Selection("sm_86", ANY_GPU, 1, (2,)),), "newer_steered_fp16_0_aligned"),
+    ):
+        kernel = replace(golden, variants=(*ampere, *newer), selections=selections)
+        (tmp_path / "a.aotc").write_bytes(encode(Archive("a", "1", (kernel,))))
+        gpu.reset((8, 6, 101376))
+        gpu.make_current(0)
+        with aotc.load(tmp_path / "a.aotc", driver=gpu.path) as library:
+            library["steered"](*arguments)
+            assert gpu.last().symbol == symbol
