@@ -51,6 +51,7 @@ def record(
     from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415 - start-up time
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.shapes import shapes_text  # noqa: PLC0415
     from aotc.package.record.vendor import vendor  # noqa: PLC0415
     from aotc.package.text_output import write_text  # noqa: PLC0415
 
@@ -73,6 +74,10 @@ def record(
         raise
     write_text(path, written.text)
     show(str(path), err=True)
+    shapes = shapes_text(records, written)
+    if shapes:
+        write_text(folder / "shapes.toml", f"# Written from recorded launches.\n\n{shapes}")
+        show(str(folder / "shapes.toml"), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
     show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)

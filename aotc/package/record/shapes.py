@@ -1,0 +1,63 @@
+"""Write the launches that a program was seen to make, with their counts, as a file of shapes.
+
+Invariant: a shape names a kernel of the recorded manifest and arguments that its launches pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from aotc.package.init.constants import toml
+from aotc.package.record.manifest import Written, table_key, tuned_constants
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def shapes_text(records: Sequence[dict[str, Any]], written: Written) -> str:
+    """Return the shapes of a manifest's kernels, the most frequent first; empty without counts."""
+    tuned = tuned_constants(records)
+    counts: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    for one in records:
+        if "count" not in one:
+            continue
+        kernel = written.tables.get(table_key(one["launch"], tuned))
+        key = passed_integers(one["launch"])
+        if kernel is not None:
+            shape = kernel, tuple(key.items())
+            counts[shape] = counts.get(shape, 0) + one["count"]
+    order = [*dict.fromkeys(written.tables.values())]
+    shapes = sorted(counts, key=lambda one: (order.index(one[0]), -counts[one], one[1]))
+    return "\n".join(_shape(kernel, dict(key), counts[kernel, key]) for kernel, key in shapes)
+
+
+def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
+    """Return the integers that a launch passes, without those whose value is compiled in."""
+    names = {name for key, kind in launch["signature"].items() for name in _passed(key, kind)}
+    return {
+        name: value
+        for name, value in launch["integers"].items()
+        if name.partition(".")[0] in names
+    }
+
+
+def _passed(name: str, kind: Any) -> Iterator[str]:
+    """Yield the launch arguments of a recorded type, which is a tuple's if it has items."""
+    if isinstance(kind, dict):
+        told = cast("dict[str, list[Any]]", kind)
+        labels = told["fields"] or range(len(told["items"]))
+        for label, item in zip(labels, told["items"], strict=True):
+            yield from _passed(f"{name}_{label}", item)
+    elif kind != "constexpr":
+        yield name
+
+
+def _shape(kernel: str, key: Mapping[str, int], count: int) -> str:
+    lines = ["[[shape]]", f"kernel = {toml(kernel)}", f"weight = {count}"]
+    lines += [f"{_key(name)} = {value}" for name, value in key.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else toml(name)
