@@ -78,7 +78,9 @@ def merge(folder: Path) -> None:
             launch = numbered.get(number, "null")
             counts[launch] = counts.get(launch, 0) + count
     counts.pop("null", None)
-    lines |= dict.fromkeys(f'{{"count": {count}, "launch": {one}}}' for one, count in counts.items())
+    lines |= dict.fromkeys(
+        f'{{"count": {count}, "launch": {one}}}' for one, count in counts.items()
+    )
     write_text(kept, "".join(f"{line}\n" for line in lines))
     for path in parts:
         path.unlink(missing_ok=True)

@@ -169,6 +169,7 @@ def _key(kernel: Mapping[str, Any]) -> str:
 
 
 def target_of(launch: Mapping[str, Any]) -> str:
+    """Return the target of a launch, empty if there is none."""
     backend, arch = launch["target"]
     return _TARGETS.get(arch, "") if backend == "cuda" else ""
 

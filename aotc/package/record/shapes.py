@@ -5,14 +5,11 @@ Invariant: a shape names a kernel of the recorded manifest and arguments that it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from aotc.package.init.constants import toml
 from aotc.package.record.manifest import Written, table_key, tuned_constants
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+from aotc.package.toml_text import toml, toml_key
 
 
 def shapes_text(records: Sequence[dict[str, Any]], written: Written) -> str:
@@ -36,9 +33,7 @@ def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
     """Return the integers that a launch passes, without those whose value is compiled in."""
     names = {name for key, kind in launch["signature"].items() for name in _passed(key, kind)}
     return {
-        name: value
-        for name, value in launch["integers"].items()
-        if name.partition(".")[0] in names
+        name: value for name, value in launch["integers"].items() if name.partition(".")[0] in names
     }
 
 
@@ -55,9 +50,5 @@ def _passed(name: str, kind: Any) -> Iterator[str]:
 
 def _shape(kernel: str, key: Mapping[str, int], count: int) -> str:
     lines = ["[[shape]]", f"kernel = {toml(kernel)}", f"weight = {count}"]
-    lines += [f"{_key(name)} = {value}" for name, value in key.items()]
+    lines += [f"{toml_key(name)} = {value}" for name, value in key.items()]
     return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else toml(name)

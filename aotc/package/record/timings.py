@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
 from aotc.package.record.manifest import Written, table_key, target_of, tuned_constants
 from aotc.package.record.shapes import passed_integers
 from aotc.package.tables import Constant
+from aotc.package.tuning.merge import merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
+from aotc.package.tuning.text import read_tuning, write_tuning
 
 Config = tuple[tuple[str, Constant], ...]
 _DEFAULTS = {"num_ctas": 1}
@@ -37,23 +40,37 @@ def recorded_timings(records: Sequence[dict[str, Any]], written: Written) -> Tun
     """Return what autotuners measured of the manifest's kernels; of a launch twice, the last."""
     tuned = tuned_constants(records)
     tunings: dict[tuple[str, str, str], _Times] = {}
+    counted: dict[str, list[Mapping[str, Any]]] = {}
+    for one in records:
+        if "count" in one:
+            counted.setdefault(table_key(one["launch"], tuned), []).append(one)
     for one in records:
         if not one.get("timings") or "launch" not in one:
             continue
         launch = one["launch"]
-        kernel = written.tables.get(table_key(launch, tuned))
+        table = table_key(launch, tuned)
+        kernel = written.tables.get(table)
         if kernel is None:
             continue
         times = tunings.setdefault((kernel, target_of(launch), one.get("gpu", "")), _Times())
-        measured = times.launches.setdefault(tuple(passed_integers(launch).items()), {})
+        key = tuple(passed_integers(launch).items())
+        measured = times.launches.setdefault(key, {})
         for settings, told in one["timings"]:
             index = times.configs.setdefault(_config(settings, launch), len(times.configs))
             seconds = seconds_of(told)
             if seconds is not None:
                 measured[index] = seconds
-        key = tuple(passed_integers(launch).items())
-        times.weights[key] = _weight(one, records, tuned)
+        times.weights[key] = _weight(one, counted.get(table, ()))
     return TuningTable(tuple(_tuning(*key, tunings[key]) for key in sorted(tunings)))
+
+
+def add_timings(table: TuningTable, path: Path) -> None:
+    """Write a table to a file, joined with what is there; times with a date stay as they are.
+
+    Raises: ManifestError if the file is no tuning table; HostError if it cannot be written.
+    """
+    tables = [read_tuning(path), table] if path.exists() else [table]
+    write_tuning(merge_tunings(tables), path)
 
 
 def seconds_of(told: Any) -> float | None:
@@ -61,7 +78,7 @@ def seconds_of(told: Any) -> float | None:
 
     None if it is no time: configs that failed have infinity.
     """
-    first: Any = cast("list[Any]", told)[0] if isinstance(told, list) and told else told
+    first: Any = next(iter(cast("list[Any]", told)), None) if isinstance(told, list) else told
     is_time = isinstance(first, int | float) and math.isfinite(first) and first > 0
     return float(first) / 1e3 if is_time else None
 
@@ -76,19 +93,14 @@ def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> Conf
     )
 
 
-def _weight(
-    one: Mapping[str, Any], records: Sequence[dict[str, Any]], tuned: Mapping[str, set[str]]
-) -> int:
-    """Return how many launches were counted for which the autotuner has this choice; at least 1."""
-    launch = one["launch"]
-    table = table_key(launch, tuned)
-    names = [name for name in one.get("key", {}) if name in launch["integers"]]
+def _weight(one: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of a table's launches the autotuner's choice was for; at least 1."""
+    integers = one["launch"]["integers"]
+    names = [name for name in one.get("key", {}) if name in integers]
     return max(1, sum(
         other["count"]
-        for other in records
-        if "count" in other
-        and table_key(other["launch"], tuned) == table
-        and all(other["launch"]["integers"].get(n) == launch["integers"][n] for n in names)
+        for other in counted
+        if all(other["launch"]["integers"].get(name) == integers[name] for name in names)
     ))  # fmt: skip
 
 

@@ -48,7 +48,9 @@ _state = _State()
 # Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
 _samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
 _inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's or ours
-_counts: dict[tuple[Any, ...], list[int]] = {}  # by kernel and integers: count, number, last written
+_counts: dict[
+    tuple[Any, ...], list[int]
+] = {}  # by kernel and integers: count, number, last written
 _counted: dict[int, Any] = {}  # kernels of `_counts`, which keeps them alive
 
 
@@ -193,22 +195,25 @@ def _count(function: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, An
         _write_count(entry)
 
 
+class _Sized(dict[type, bool]):
+    """Whether values of a type are sizes: integers, tuples, tensor descriptors. Asked at every launch."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
+        self[kind] = found
+        return found
+
+
+_sized = _Sized()
+
+
 def _sizes(values: Iterable[Any]) -> list[Any]:
-    """Return the integers, the tuples, and the shapes of tensor descriptors among arguments."""
-    return [
-        value if type(value) is int else _plain(value)
-        for value in values
-        if type(value) is int or isinstance(value, tuple) or _is_descriptor(value)
-    ]
+    """Return what of the sizes among arguments distinguishes launches, as hashable values."""
+    return [v if type(v) is int else _plain(v) for v in values if _sized[type(v)]]
 
 
 def _plain(value: Any) -> Any:
-    """Return what of a tuple or a descriptor distinguishes launches, as a hashable value."""
-    return tuple(_sizes(value)) if isinstance(value, tuple) else tuple(map(int, value.shape))
-
-
-def _is_descriptor(value: Any) -> bool:
-    return type(value).__name__ == "TensorDescriptor"
+    return tuple(_sizes(value) if isinstance(value, tuple) else map(int, value.shape))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _counted_launch(
@@ -218,7 +223,10 @@ def _counted_launch(
     launch = _launch(function, kernel, (), args, kwargs)
     del launch["grid"]
     passed = _passed(function.arg_names, args, kwargs)
-    return {**launch, "integers": {k: v for name, one in passed.items() for k, v in _key(name, one)}}
+    return {
+        **launch,
+        "integers": {k: v for name, one in passed.items() for k, v in _key(name, one)},
+    }
 
 
 def _key(name: str, value: Any) -> list[tuple[str, int]]:
@@ -230,7 +238,7 @@ def _key(name: str, value: Any) -> list[tuple[str, int]]:
         labels = _fields(value) or range(len(items))
         pairs = zip(labels, items)  # noqa: B905 - Python 3.9
         return [pair for label, one in pairs for pair in _key(f"{name}_{label}", one)]
-    if _is_descriptor(value):
+    if _sized[type(value)]:
         return [(f"{name}.shape[{at}]", int(one)) for at, one in enumerate(value.shape)]
     return []
 
@@ -253,7 +261,11 @@ def _write_counts() -> None:
 
 @functools.lru_cache(None)
 def _write_full() -> None:
-    _write({"problem": f"a process has more than {_MAX_COUNTS} distinct launches: the rest are not counted"})
+    _write(
+        {
+            "problem": f"a process has more than {_MAX_COUNTS} distinct launches: the rest are not counted"
+        }
+    )
 
 
 def _name(names: Sequence[str], key: Any) -> str:
@@ -355,9 +367,7 @@ def _wrap_autotuner(module: ModuleType) -> None:
     module.Autotuner._bench, module.Autotuner.run = tried, run  # noqa: SLF001 - as above
 
 
-def _tuned(
-    tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     passed = _passed(tuner.arg_names, args, kwargs)
     function = tuner.fn
     while not hasattr(function, "arg_names") or not hasattr(function.fn, "__code__"):
