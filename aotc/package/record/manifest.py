@@ -42,13 +42,14 @@ _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
 class Written:
     """A manifest's text, how many tables it has, and the kernels that no table can name.
 
-    `tables` are the names of tables by `table_key`.
+    `tables` are the names of tables by `table_key`; those of `gridless` have no grid.
     """
 
     text: str
     num_kernels: int = 0
     refused: list[str] = field(default_factory=list[str])
     tables: dict[str, str] = field(default_factory=dict[str, str])
+    gridless: set[str] = field(default_factory=set[str])
 
 
 @dataclass
@@ -124,6 +125,7 @@ def _add(written: Written, head: str, table: _Table, name: str, output: Path) ->
         else:
             written.text += f"\n{text}"
             written.num_kernels += 1
+            written.gridless |= set() if grid else {name}
             return True
     kernel = table.first["kernel"]
     written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")

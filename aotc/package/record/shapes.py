@@ -6,27 +6,31 @@ Invariant: a shape names a kernel of the recorded manifest and arguments that it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from aotc.package.record.manifest import Written, table_key, tuned_constants
 from aotc.package.toml_text import toml, toml_key
+
+_Shape: TypeAlias = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...]]
+"""A kernel, its key, and the grid if the manifest has none."""
 
 
 def shapes_text(records: Sequence[dict[str, Any]], written: Written) -> str:
     """Return the shapes of a manifest's kernels, the most frequent first; empty without counts."""
     tuned = tuned_constants(records)
-    counts: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    counts: dict[_Shape, int] = {}
     for one in records:
         if "count" not in one:
             continue
         kernel = written.tables.get(table_key(one["launch"], tuned))
         key = passed_integers(one["launch"])
         if kernel is not None:
-            shape = kernel, tuple(key.items())
+            grid = tuple(one["launch"]["grid"]) if kernel in written.gridless else ()
+            shape = kernel, tuple(key.items()), (*grid, *(1,) * (3 - len(grid))) if grid else ()
             counts[shape] = counts.get(shape, 0) + one["count"]
     order = [*dict.fromkeys(written.tables.values())]
-    shapes = sorted(counts, key=lambda one: (order.index(one[0]), -counts[one], one[1]))
-    return "\n".join(_shape(kernel, dict(key), counts[kernel, key]) for kernel, key in shapes)
+    shapes = sorted(counts, key=lambda one: (order.index(one[0]), -counts[one], *one[1:]))
+    return "\n".join(_text(shape, counts[shape]) for shape in shapes)
 
 
 def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
@@ -48,7 +52,9 @@ def _passed(name: str, kind: Any) -> Iterator[str]:
         yield name
 
 
-def _shape(kernel: str, key: Mapping[str, int], count: int) -> str:
+def _text(shape: _Shape, count: int) -> str:
+    kernel, key, grid = shape
     lines = ["[[shape]]", f"kernel = {toml(kernel)}", f"weight = {count}"]
-    lines += [f"{toml_key(name)} = {value}" for name, value in key.items()]
+    lines += [f"{toml_key(name)} = {value}" for name, value in key]
+    lines += [f"grid = [{', '.join(toml(str(extent)) for extent in grid)}]"] if grid else []
     return "\n".join(lines) + "\n"

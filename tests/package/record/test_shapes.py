@@ -88,8 +88,23 @@ def test_more_distinct_launches_than_are_counted_are_told(record: Any, tmp_path:
         "    ops.add.fn[(1,)]('*fp16', '*fp16', None, n, 1, BLOCK=64, ACT='')"
     )
     assert code == 0
-    assert "not recorded: a process has more than 4096 distinct launches" in err
+    assert (
+        "not recorded: of more than 4096 distinct launches of a process, the first are counted"
+        in err
+    )
     assert len(shapes(tmp_path / "record")) == 4096
+
+
+def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path: Path) -> None:
+    """So that `launches` accepts it."""
+    record(
+        "import ops\nfor rows in (3, 5, 5):\n"
+        "    ops.add[lambda meta: (rows,)]('*fp16', '*fp16', None, 64, 1, ACT='')"
+    )
+    assert shapes(tmp_path / "record") == [
+        {"kernel": "add", "weight": 2, "n": 64, "grid": ["5", "1", "1"]},
+        {"kernel": "add", "weight": 1, "n": 64, "grid": ["3", "1", "1"]},
+    ]
 
 
 def test_a_count_without_its_launch_is_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ What a launch was specialised to is read from the compiled kernel that Triton re
 of a kernel that was seen often enough costs two looks into dictionaries. The autotuner's trials are
 not recorded, only what it chose.
 
-Every launch is counted by its compiled kernel, its integer arguments and the shapes of its tensor
+Every launch is counted by its compiled kernel, grid, integer arguments and the shapes of its tensor
 descriptors. The count is written when it is a power of two or a multiple of 1024, and at exit, so a
 process that is killed loses less than half of a count, and at most 1023.
 
@@ -116,7 +116,10 @@ def _wrap_jit(module: ModuleType) -> None:
         if sample is None or sample[0] < _NUM_SAMPLES:
             _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
         if not warmup:
-            _count(self, kernel, args, kwargs)
+            try:
+                _count(self, kernel, seen[0] if seen else given, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the program goes on
+                _write_once(f"{type(error).__name__}: {error}")
         return kernel
 
     module.JITFunction.run = run
@@ -174,21 +177,24 @@ def _launch(
 # ---- counts -----------------------------------------------------------------------------------
 
 
-def _count(function: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _count(
+    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
     if kernel is None or _state.num_trials:
         return
-    key = (id(kernel), *_sizes(args), *_sizes(kwargs.values()))
+    extents: Any = grid if isinstance(grid, (int, tuple)) else tuple(grid)
+    key = (id(kernel), extents, *_sizes(args), *_sizes(kwargs.values()))
     entry = _counts.get(key)
     if entry is None:
         if len(_counts) >= _MAX_COUNTS:
-            _write_full()
+            _write_once(
+                f"of more than {_MAX_COUNTS} distinct launches of a process, the first are counted"
+            )
             return
         entry = _counts[key] = [0, len(_counts), 0]
         _counted[id(kernel)] = kernel
-        try:
-            _write({"of": entry[1], "launch": _counted_launch(function, kernel, args, kwargs)})
-        except Exception as error:  # noqa: BLE001 - the program goes on
-            _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
+        launch = _counted_launch(function, kernel, grid, args, kwargs)
+        _write({"of": entry[1], "launch": launch})
     entry[0] += 1
     count = entry[0]
     if not count & (count - 1) or not count & 1023:
@@ -217,11 +223,10 @@ def _plain(value: Any) -> Any:
 
 
 def _counted_launch(
-    function: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a launch without its grid, with the extents of tensor descriptors."""
-    launch = _launch(function, kernel, (), args, kwargs)
-    del launch["grid"]
+    """Return a launch with the extents of tensor descriptors."""
+    launch = _launch(function, kernel, grid, args, kwargs)
     passed = _passed(function.arg_names, args, kwargs)
     return {
         **launch,
@@ -260,12 +265,8 @@ def _write_counts() -> None:
 
 
 @functools.lru_cache(None)
-def _write_full() -> None:
-    _write(
-        {
-            "problem": f"a process has more than {_MAX_COUNTS} distinct launches: the rest are not counted"
-        }
-    )
+def _write_once(problem: str) -> None:
+    _write({"problem": problem})
 
 
 def _name(names: Sequence[str], key: Any) -> str:
@@ -375,7 +376,9 @@ def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any])
     timings: dict[Any, Any] = getattr(tuner, "configs_timings", None) or {}
     key = {name: _key_value(passed[name]) for name in tuner.keys if name in passed}
     dtypes = {k: str(v.dtype) for k, v in passed.items() if hasattr(v, "dtype")}
-    launch = {} if kernel is None else {"launch": _counted_launch(function, kernel, args, kwargs)}
+    launch = (
+        {} if kernel is None else {"launch": _counted_launch(function, kernel, (), args, kwargs)}
+    )
     return {
         "kernel": _kernel(function),
         **launch,
