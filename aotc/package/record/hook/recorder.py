@@ -182,7 +182,7 @@ def _count(
 ) -> None:
     if kernel is None or _state.num_trials:
         return
-    extents: Any = grid if isinstance(grid, (int, tuple)) else tuple(grid)
+    extents: Any = grid if type(grid) in (int, tuple) else tuple(grid)
     key = (id(kernel), extents, *_sizes(args), *_sizes(kwargs.values()))
     entry = _counts.get(key)
     if entry is None:
