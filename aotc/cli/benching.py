@@ -6,13 +6,18 @@ They are part of the same group as those of `shipping`, which know nothing of th
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from aotc.cli.shipping import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import one_line
+
+if TYPE_CHECKING:
+    from aotc.ir.expression import Expression
 
 __all__ = ["commands"]
 
@@ -70,3 +75,82 @@ def cover(
         found = report.cover_manifest(manifests.load(path), listed, options, targets)
     show(json.dumps(report.describe(found), indent=2) if is_json else report.text(found))
     return EXIT_WRONG if strict and not report.is_covered(found) else EXIT_DONE
+
+
+# ----------------------------------------------------------------------------------------- tune
+
+
+@commands.group()
+def tune() -> None:
+    """Make and change tuning tables."""
+
+
+@tune.command("import")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@click.option(
+    "--manifest", default="kernels.toml", show_default=True, help="Its kernels are tuned."
+)
+@click.option("--kernel", default="", help="The kernel, where files do not name it.")
+@click.option("--target", default="", help="The target, if the manifest has several.")
+@click.option("--gpu", default="", help="The driver's name of the GPU, where files do not say it.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=EXPR", help="An argument; repeatable."
+)
+@click.option("-o", "--output", help="Table to add to; default: that beside the manifest.")
+@_json
+@_debug
+def import_(
+    *,
+    paths: tuple[str, ...],
+    manifest: str,
+    kernel: str,
+    target: str,
+    gpu: str,
+    settings: tuple[str, ...],
+    output: str | None,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Add what Triton's, Helion's or vLLM's autotuners say to a tuning table.
+
+    PATHs are files NAME.autotune.json, HASH.best_config and E=…,N=…,device_name=….json, or folders.
+    """
+    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.tuning.imports import table as imports  # noqa: PLC0415
+    from aotc.package.tuning.imports.read import find_files, read_file  # noqa: PLC0415
+    from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
+    from aotc.package.tuning.text import read_tuning, tuning_path, write_tuning  # noqa: PLC0415
+
+    options = imports.Options(kernel, target, gpu, _expressions(settings))
+    files = find_files([Path(path) for path in paths])
+    imported = [one for path in files for one in read_file(path)]
+    result = imports.import_table(manifests.load(manifest), imported, options)
+    path = Path(output) if output else tuning_path(Path(manifest))
+    before = read_tuning(path) if path.exists() else TuningTable(())
+    for note in result.notes:
+        show(f"note: {one_line(note)}", err=True)
+    num_launches = sum(len(one.measurements) for one in result.table.kernels)
+    if not num_launches:
+        complain("nothing is imported")
+        return EXIT_WRONG
+    write_tuning(imports.add_to(before, result.table), path)
+    told = {"path": str(path), "launches": num_launches, "notes": list(result.notes)}
+    show(json.dumps(told, indent=2) if is_json else f"{path}: {num_launches} launches imported")
+    return EXIT_DONE
+
+
+def _expressions(settings: Sequence[str]) -> dict[str, Expression]:
+    """Return what `--set` sets. Raises: BadParameter for what is no NAME=EXPR."""
+    from aotc.ir import expression  # noqa: PLC0415 - start-up time
+
+    found: dict[str, Expression] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        try:
+            found[name.strip()] = expression.parse(text)
+        except expression.ExpressionError as error:
+            raise click.BadParameter(f"{setting!r}: {error.message}", param_hint="--set") from None
+        if not (name.strip() and equals):
+            message = f"expected NAME=EXPR, got {setting!r}"
+            raise click.BadParameter(message, param_hint="--set")
+    return found

@@ -103,9 +103,13 @@ def tuning_reason(
 
 
 def _is_near(measurement: Measurement, launch: Launch) -> bool:
-    return measurement.key.keys() == launch.key.keys() and all(
-        value == launch.key[name]
-        or (0 < value <= _NEAR * launch.key[name] and launch.key[name] <= _NEAR * value)
+    """Return whether each argument that a measurement names is near; an imported one names few."""
+    return bool(measurement.key) and all(
+        name in launch.key
+        and (
+            value == launch.key[name]
+            or (0 < value <= _NEAR * launch.key[name] and launch.key[name] <= _NEAR * value)
+        )
         for name, value in measurement.key.items()
     )
 
