@@ -6,9 +6,10 @@ They are part of the same group as those of `shipping`, which know nothing of th
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -75,6 +76,76 @@ def cover(
         found = report.cover_manifest(manifests.load(path), listed, options, targets)
     show(json.dumps(report.describe(found), indent=2) if is_json else report.text(found))
     return EXIT_WRONG if strict and not report.is_covered(found) else EXIT_DONE
+
+
+@commands.command()
+@click.argument("archive")
+@_shapes
+@click.option("--manifest", metavar="FILE", help="Says inputs, work and sources of the kernels.")
+@click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="The GPU.")
+@click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
+@click.option("--passes", type=click.IntRange(1), default=20, show_default=True, help="Launches.")
+@click.option(
+    "--l2",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="The L2 before a launch.",
+)
+@click.option("--all-configs", is_flag=True, help="Time every config, not just what is taken.")
+@click.option("--no-peers", is_flag=True, help="Time no peers.")
+@click.option("--python", default=sys.executable, help="Python that has PyTorch, for the peers.")
+@click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
+@click.option("-o", "--output", metavar="FILE", help="Write the JSON there, too.")
+@_json
+@_debug
+def bench(
+    *,
+    archive: str,
+    shapes: str,
+    manifest: str | None,
+    device: int,
+    driver: str,
+    passes: int,
+    l2: Literal["cold", "warm"],
+    all_configs: bool,
+    no_peers: bool,
+    python: str,
+    page: str | None,
+    output: str | None,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Time the launches of FILE on a GPU: speed, share of the roofline, peers."""
+    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.text_output import write_text  # noqa: PLC0415
+    from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
+    from aotc.tuning import bench_report, bench_session  # noqa: PLC0415
+    from aotc.tuning.bench import BenchOptions  # noqa: PLC0415
+
+    if page:
+        from aotc.package.bench_page import find_plots, page_of  # noqa: PLC0415
+
+        find_plots()  # told now, not when all is measured
+    try:
+        session = bench_session.Bench.open(
+            archive,
+            manifests.load(manifest) if manifest else None,
+            read_shapes(Path(shapes)),
+            BenchOptions(passes=passes, is_cold=l2 == "cold", all_configs=all_configs),
+            bench_session.Where(device, driver, None if no_peers else python),
+        )
+    except ArchiveError as error:
+        complain(one_line(f"{archive}: {error}"))
+        return EXIT_WRONG
+    told = session.run(lambda label: show(one_line(label), err=True))
+    if output:
+        write_text(Path(output), json.dumps(told, indent=2) + "\n")
+    if page:
+        write_text(Path(page), page_of(told))
+    show(json.dumps(told, indent=2) if is_json else bench_report.text(told))
+    return EXIT_WRONG if any(row["problem"] for row in told["launches"]) else EXIT_DONE
 
 
 # ----------------------------------------------------------------------------------------- tune
