@@ -1,6 +1,6 @@
 """The commands about launches: which have a variant, and how fast they are.
 
-They are part of the same group as those of `shipping`, which know nothing of them.
+They are part of the same group as those of `measuring`, which know nothing of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from aotc.cli.shipping import commands
+from aotc.cli.measuring import commands, tune
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import one_line
 
@@ -149,11 +149,6 @@ def bench(
 
 
 # ----------------------------------------------------------------------------------------- tune
-
-
-@commands.group()
-def tune() -> None:
-    """Make and change tuning tables."""
 
 
 @tune.command("import")

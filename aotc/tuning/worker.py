@@ -16,7 +16,7 @@ from aotc import runtime
 from aotc.package.archive import decode
 from aotc.package.index import Kernel
 from aotc.tuning.device_launch import DeviceLaunch
-from aotc.tuning.gpu import FaultError, Gpu, NoGpuError
+from aotc.tuning.gpu import FaultError, Gpu, NoGpuError, NoMemoryError
 from aotc.tuning.inputs import UnsizedError, buffers_of
 from aotc.tuning.messages import (
     Answer,
@@ -97,6 +97,9 @@ def serve(connection: Connection) -> None:
             answer = Refusal(str(error))
         except (FaultError, NoGpuError, runtime.AotcError) as error:
             connection.send(Refusal(str(error), is_lost=True))
+            return
+        except NoMemoryError:
+            connection.send(Refusal("the GPU has no memory left", is_lost=True))
             return
         connection.send(answer)
 

@@ -34,13 +34,13 @@ def _merged(tunings: list[KernelTuning]) -> KernelTuning:
         return tunings[0]
     tunings = sorted(tunings, key=_age)
     newest = tunings[-1]
-    configs = {_config_key(config): config for t in reversed(tunings) for config in t.configs}
+    configs = {config_key(config): config for t in reversed(tunings) for config in t.configs}
     indices = {key: index for index, key in enumerate(configs)}
     merged: dict[Identity, Measurement] = {}
     dates: dict[Identity, list[str]] = {}  # of each time of a measurement
     rejected: dict[int, tuple[str, str]] = {}  # date and reason
     for tuning in tunings:
-        places = [indices[_config_key(config)] for config in tuning.configs]
+        places = [indices[config_key(config)] for config in tuning.configs]
         for launch in tuning.measurements:
             moved = _moved(launch, places, len(configs))
             old = merged.get(launch.identity, replace(moved, seconds=(None,) * len(configs)))
@@ -64,7 +64,7 @@ def _age(tuning: KernelTuning) -> tuple[object, ...]:
     return tuning.date, len(tuning.configs), repr(tuning)
 
 
-def _config_key(config: Mapping[str, Constant]) -> tuple[tuple[str, str], ...]:
+def config_key(config: Mapping[str, Constant]) -> tuple[tuple[str, str], ...]:
     """Return what two configs have in common that are the same; 1 and true are not."""
     return tuple(sorted((name, repr(value)) for name, value in config.items()))
 
