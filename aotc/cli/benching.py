@@ -118,6 +118,7 @@ def bench(
 ) -> int:
     """Time the launches of FILE on a GPU: speed, share of the roofline, peers."""
     from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.bench_page import find_plots, page_of  # noqa: PLC0415
     from aotc.package.index import ArchiveError  # noqa: PLC0415
     from aotc.package.text_output import write_text  # noqa: PLC0415
     from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
@@ -125,8 +126,6 @@ def bench(
     from aotc.tuning.bench import BenchOptions  # noqa: PLC0415
 
     if page:
-        from aotc.package.bench_page import find_plots, page_of  # noqa: PLC0415
-
         find_plots()  # told now, not when all is measured
     try:
         session = bench_session.Bench.open(

@@ -52,7 +52,11 @@ def _triton(torch: Any, request: dict[str, Any]) -> Any:
     """Return a launch by Triton's JIT."""
     tl: Any = importlib.import_module("triton.language")
     triton: Any = importlib.import_module("triton")
-    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
+
+    def allocate(size: int, _alignment: int, _stream: Any) -> Any:
+        return torch.empty(size, dtype=torch.int8, device="cuda")
+
+    triton.set_allocator(allocate)
     function = _function(request["source"], request["function"])
     values: dict[str, Any] = {}
     for one in request["args"]:
