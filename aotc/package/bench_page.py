@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotc.package import bench_plots as plots
+from aotc.package.bench_labels import config_label, launch_labels
 from aotc.package.bench_plots import Row, find_plots
-from aotc.package.label import value_text
 
 __all__ = ["find_plots", "page_of"]
 
@@ -70,15 +70,6 @@ def _figure(svg: str) -> str:
     return f'<div class="wide">{svg}</div>'
 
 
-def _label(row: Row) -> str:
-    values = {**row["types"], **row["choices"], **row["key"]}
-    return " ".join([row["kernel"], *(f"{n}={value_text(v)}" for n, v in values.items())])
-
-
-def _config(config: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value_text(value)}" for name, value in config.items()) or "default"
-
-
 def _cut(text: str, most: int = 48) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -101,7 +92,7 @@ def _roofline(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         ]
     bounded = plots.heaviest([row for row in rows if row["roofline"] is not None])
     if bounded:
-        labels = [_cut(_label(row)) for row in bounded]
+        labels = list(map(_cut, launch_labels(bounded)))
         svg = plots.draw(
             plots.height_of(bounded), "share", lambda axes: plots.shares(axes, bounded, labels)
         )
@@ -119,7 +110,7 @@ def _winners(rows: Sequence[Row]) -> list[str]:
         x, y = names[0], names[1] if len(names) > 1 else ""
 
         def plot(axes: Any, own: list[Row] = own, x: str = x, y: str = y) -> None:
-            plots.winners(axes, own, x, y, lambda config: _cut(_config(config), 40))
+            plots.winners(axes, own, x, y, lambda config: _cut(config_label(config), 40))
 
         over = f"{x} and {y}" if y else x
         svg = plots.draw(3.6 if y else 1.8, f"win{number}", plot)
@@ -142,7 +133,7 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     shown = plots.heaviest([row for row in rows if len(row["configs"]) > 1])
     if not shown:
         return []
-    labels = [_cut(_label(row)) for row in shown]
+    labels = list(map(_cut, launch_labels(shown)))
     others = {
         "what is taken": [row["configs"][0]["seconds"] / row["seconds"] for row in shown],
         "the fastest": [row["configs"][0]["seconds"] / _best(row) for row in shown],
@@ -200,7 +191,7 @@ def _peers(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         ]
         for name in names
     }
-    labels = [_cut(_label(row)) for row in shown]
+    labels = list(map(_cut, launch_labels(shown)))
     svg = plots.draw(
         plots.height_of(shown), "peers", lambda axes: plots.speedups(axes, labels, others)
     )
@@ -211,8 +202,8 @@ def _table(rows: Sequence[Row]) -> str:
     peers = list(dict.fromkeys(peer["name"] for row in rows for peer in row["peers"]))
     heads = ("launch", "config", "µs", "TFLOP/s", "TB/s", "roofline", *peers)
     lines = ["<tr>" + "".join(_head(head, at) for at, head in enumerate(heads)) + "</tr>"]
-    for row in rows:
-        cells = [f'<td class="name">{_text(_label(row))}</td>']
+    for row, label in zip(rows, launch_labels(rows), strict=True):
+        cells = [f'<td class="name">{_text(label)}</td>']
         if row["seconds"] is None:
             cells.append(
                 f'<td class="name bad" colspan="{len(heads) - 1}">{_text(row["problem"])}</td>'
@@ -220,7 +211,7 @@ def _table(rows: Sequence[Row]) -> str:
         else:
             told = {peer["name"]: peer for peer in row["peers"]}
             cells += [
-                f'<td class="name">{_text(_config(row["config"]))}</td>',
+                f'<td class="name">{_text(config_label(row["config"]))}</td>',
                 _cell(row["seconds"], 1e-6, ".2f"),
                 _cell(row["flops_per_second"], 1e12, ".3g"),
                 _cell(row["bytes_per_second"], 1e12, ".3g"),

@@ -4,7 +4,7 @@
     flops = "2 * M * N * K"                     # of one launch
     bytes = "(M * K + N * K + M * N) * T"       # a type variable is the bytes of an element
     matmul = ["M", "N", "K"]                    # cuBLAS multiplies M x K by K x N
-    attention = ["B", "H", "M", "N", "D"]       # cuDNN attends to N keys with M queries of D
+    attention = ["B", "H", "M", "N", "D", "CAUSAL"]  # cuDNN: N keys for M queries of D elements
 
 Invariant: every name in an expression is an integer argument, a constant or a type variable.
 """
@@ -22,7 +22,7 @@ from aotc.package.tables import Table
 
 PEERS: Mapping[str, tuple[str, ...]] = {
     "matmul": ("M", "N", "K"),
-    "attention": ("batch", "heads", "queries", "keys", "head size"),
+    "attention": ("batch", "heads", "queries", "keys", "head size", "causal"),
 }
 """What libraries compute, and what its extents are."""
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import one_line
-from aotc.package.label import value_text, variant_label
+from aotc.package.bench_labels import config_label, launch_labels
+from aotc.package.label import variant_label
 from aotc.package.tuning.work import Peak, Work, dot_dtype
 from aotc.tuning.bench import Timed
 
@@ -107,8 +108,8 @@ def text(report: Data) -> str:
     names = list(dict.fromkeys(peer["name"] for row in report["launches"] for peer in row["peers"]))
     rows: list[tuple[str, ...]] = [(*_COLUMNS, *(f"over {name}" for name in names))]
     problems: list[str] = []
-    for row in report["launches"]:
-        label = launch_label(row)
+    launches = report["launches"]
+    for row, label in zip(launches, launch_labels(launches), strict=True):
         if row["seconds"] is None:
             problems.append(f"{label}: {row['problem']}")
             continue
@@ -138,17 +139,6 @@ def text(report: Data) -> str:
     if report["no_peers"]:
         problems.append(f"no peers: {report['no_peers']}")
     return "\n".join(map(one_line, [head, "", *lines, *([""] if problems else []), *problems]))
-
-
-def launch_label(row: Mapping[str, Any]) -> str:
-    """Return what a launch of the data is called."""
-    values = {**row["types"], **row["choices"], **row["key"]}
-    return " ".join([row["kernel"], *(f"{n}={value_text(v)}" for n, v in values.items())])
-
-
-def config_label(config: Mapping[str, Any]) -> str:
-    """Return what a config of the data is called."""
-    return " ".join(f"{name}={value_text(value)}" for name, value in config.items()) or "default"
 
 
 def _scaled(value: float | None, unit: float) -> str:

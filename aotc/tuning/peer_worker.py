@@ -90,14 +90,15 @@ def _library(torch: Any, request: dict[str, Any]) -> Any:
             return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)  # noqa: SLF001
         out = torch.empty(m, n, dtype=a.dtype, device="cuda")
         return lambda: torch.matmul(a, b, out=out)
-    batch, heads, queries, keys, size = extents
+    batch, heads, queries, keys, size, causal = extents
     shapes = ((batch, heads, rows, size) for rows in (queries, keys, keys))
     q, k, v = (_tensor(torch, batch * heads * s[2] * size, dtype).view(s) for s in shapes)
     attention = torch.nn.attention
 
     def run() -> Any:
         with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(q, k, v, is_causal=bool(causal))
 
     return run
 

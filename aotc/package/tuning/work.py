@@ -65,9 +65,9 @@ def peak_of(gpu: str) -> Peak | None:
 def work_of(spec: BenchSpec, kernel: Kernel, launch: Launch, buffers: Mapping[str, int]) -> Work:
     """Return the work of a launch whose `buffers` have so many bytes. Raises: ManifestError."""
     values = bench_values(kernel, launch)
-    flops = None if spec.flops is None else evaluated(spec.flops, values)
+    flops = None if spec.flops is None else evaluated(spec.flops, values) or None
     if spec.bytes is not None:
-        return Work(flops, evaluated(spec.bytes, values))
+        return Work(flops, evaluated(spec.bytes, values) or None)
     times = {param.name: 2 if param.access == "both" else 1 for param in kernel.params}
     moved = sum(size * times.get(name, 1) for name, size in buffers.items())
     return Work(flops, moved or None)
@@ -82,13 +82,13 @@ def bench_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
 
 
 def evaluated(given: ManifestExpression, values: Mapping[str, int]) -> int:
-    """Return the value of an expression, which must be above 0. Raises: ManifestError."""
+    """Return the value of an expression, which must not be negative. Raises: ManifestError."""
     try:
         value = expression.evaluate(given.root, values)
     except ExpressionError as error:
         raise given.error(error) from None
-    if value < 1:
-        raise given.error(ExpressionError(f"expected a number above 0, got {value}", 0))
+    if value < 0:
+        raise given.error(ExpressionError(f"expected a number from 0, got {value}", 0))
     return value
 
 
