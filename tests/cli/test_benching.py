@@ -1,4 +1,4 @@
-"""`aotc cover` on the command line: what is missing or slow, and rows that the manifest takes."""
+"""`aotc cover` and `aotc bench` on the command line: rows that the manifest takes, what is measured."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from aotc import cli
+from aotc.package.tuning.shapes import Launch
+from aotc.tuning import bench_session
+from aotc.tuning.launcher import Launcher
+from aotc.tuning.messages import Identity, Times
 from tests.support.cover_kernels import MANIFEST, write
 from tests.support.fake_compiler import compile_empty
 
@@ -176,3 +180,86 @@ def test_mistakes_in_shapes_have_their_place(
     assert code == 1
     assert expected in err
     assert "shapes.toml" in err
+
+
+class FakeLauncher:
+    """A GPU on which config `i` takes `i + 1` µs."""
+
+    identity = Identity("NVIDIA H200", "13.0", (9, 0))
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def prepare(self, launch: Launch, subject: object, seed: int) -> dict[int, str]:
+        return {}
+
+    def times(self, configs: tuple[int, ...], *, is_cold: bool, repeats: int) -> Times:
+        return Times(tuple((config + 1) * 1e-6 for config in configs), 1980)
+
+    def close(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def bench(one_worker: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_session, "Launcher", FakeLauncher)
+    write(tmp_path, MANIFEST + "[kernel.bench]\nflops = '2 * n'\n")
+    assert cli.run(["build", "-o", "dist", "--no-cache", "-j", "1"], compile_empty) == 0
+    (tmp_path / "shapes.toml").write_text(
+        '[[shape]]\nkernel = "scale"\ntypes = { T = "bf16" }\nn = [512, 1024]\n'
+        '"x.size" = "n"\n"out.size" = "n"\n'
+    )
+
+    def bench(*options: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        command = ["bench", "dist/demo.aotc", "--shapes", "shapes.toml", *options]
+        code = cli.run(command, compile_empty)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return bench
+
+
+def test_bench_measures_what_the_runtime_takes(bench: Any, tmp_path: Path) -> None:
+    """`aotc report --measured` reads the JSON."""
+    options = ("--manifest", "kernels.toml", "--no-peers", "--passes", "2")
+    code, out, err = bench(*options, "--json", "-o", "bench.json")
+    assert code == 0, err
+    assert "scale T=bf16 NEGATE=True n=512" in err
+    told = json.loads(out)
+    assert json.loads((tmp_path / "bench.json").read_text()) == told
+    small, large = told["launches"]
+    assert small["config"] == {"BLOCK": 512}
+    assert (small["seconds"], small["flops"], small["bytes"]) == (1e-6, 1024, 2 * 512 * 2)
+    assert large["config"] == {"BLOCK": 1024}
+    assert large["seconds"] == 2e-6
+    assert told["no_peers"] == "--no-peers"
+    assert cli.run(["report", "dist/demo.aotc", "--measured", "bench.json"]) == 0
+    code, out, _ = bench(*options)
+    assert out.splitlines()[0] == "NVIDIA H200, driver 13.0, 1980 MHz, cold L2"
+    assert "scale n=1024  BLOCK=1024  2.00" in out
+
+
+def test_bench_says_what_it_lacks(bench: Any, tmp_path: Path) -> None:
+    code, out, _ = bench()
+    assert code == 0
+    assert "no peers: give --manifest, which names the sources" in out
+    text = (tmp_path / "shapes.toml").read_text()
+    (tmp_path / "shapes.toml").write_text(text.replace("[512, 1024]", "[512, 4096]"))
+    code, out, _ = bench("--no-peers")
+    assert code == 1
+    assert "scale n=4096: no config serves it" in out
+    (tmp_path / "shapes.toml").write_text(text.replace('"scale"', '"scales"'))
+    code, _, err = bench()
+    assert code == 1
+    assert "did you mean 'scale'?" in err
+    assert "shapes.toml:2" in err
+
+
+def test_bench_needs_a_gpu(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_session, "Launcher", Launcher)
+    code, _, err = bench("--driver", "no-such-driver.so")
+    assert code == 1
+    assert "expected a GPU that launches" in err
+    assert "Traceback" not in err
