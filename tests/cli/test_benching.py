@@ -127,6 +127,21 @@ def test_a_promise_that_widens_accesses_is_a_row(cover: Any, tmp_path: Path) -> 
     assert not odd["rows"]
 
 
+def test_a_config_that_does_not_fit_serves_no_launch(cover: Any, tmp_path: Path) -> None:
+    """A build leaves it out, so the next one is what a launch takes."""
+    text = MANIFEST.replace("[kernel.configs]", "[kernel.limits]\nstrict = true\n[kernel.configs]")
+    text = text.replace(
+        "BLOCK = [512, 1024]", "BLOCK = [65536, 1024]\nmaxnreg = [24]\nnum_warps = [1, 8]"
+    )
+    write(tmp_path, text)
+    shape = '[[shape]]\nkernel = "scale"\ntypes = { T = "bf16" }\nn = [512, 2048]\n'
+    code, out, err = cover(shape, "--json")
+    assert code == 0, err
+    small, large = json.loads(out)["launches"]
+    assert "BLOCK=1024" in small["variant"]
+    assert large["missing"] == "no config that serves it fits the target"
+
+
 def test_a_launch_far_from_what_was_measured_is_not_tuned(cover: Any, tmp_path: Path) -> None:
     """Within a factor of 2 of each argument it is; one config needs no tuning."""
     write(tmp_path)

@@ -127,10 +127,11 @@ def choose(
     ]
     if not run:
         return Refusal("variant", f"no variant for {target} has these types and choices")
+    kept = {index for index, guard in enumerate(kernel.guards) if holds(guard.expression, values)}
     serving = [
         variant
         for variant in run
-        if all(holds(kernel.guards[index].expression, values) for index in variant.guards)
+        if kept.issuperset(variant.guards)
         and (variant.condition is None or holds(variant.condition, values))
     ]
     if not serving:
@@ -138,7 +139,7 @@ def choose(
             kernel.guards[index].text
             for variant in run
             for index in variant.guards
-            if not holds(kernel.guards[index].expression, values)
+            if index not in kept
         )
         return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
     number = combination(kernel, run[0].types, run[0].choices)

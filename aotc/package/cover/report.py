@@ -11,12 +11,13 @@ from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import did_you_mean, one_line
 from aotc.package.cover.choose import Refusal, accepting, choose, kernel_of
 from aotc.package.cover.rows import Row, joined, row_of
-from aotc.package.cover.slow import Slow, archived_reasons, compiled_reasons, tuning_reason
+from aotc.package.cover.slow import Slow, archived_reasons, compiled_reasons, fitting, tuning_reason
 from aotc.package.explain import explain
 from aotc.package.grid import VariantSpec, expand
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.label import variant_label
 from aotc.package.spec import KernelSpec, Manifest
+from aotc.package.tuning.shape_text import Entry
 from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.table import TuningTable
 
@@ -56,9 +57,11 @@ def cover_manifest(
     explained = lru_cache(None)(explain)
     for spec, among in manifest.select(shapes.kernels, chosen):
         kernel, specs = kernel_of(expand(spec, among, autotune_configs))
-        for launch in _launches(shapes, kernel):
+        for launch in _launches(shapes, kernel, defaults_of(spec)):
             for target in among:
                 one = _cover(kernel, spec, target.name, launch)
+                if not isinstance(one, Covered) and options.compiles:
+                    one = fitting(one, specs, explained) or _unfit(target.name, launch)
                 if isinstance(one, Covered):
                     found.append(one)
                     continue
@@ -90,6 +93,16 @@ def cover_archive(
     return tuple(found)
 
 
+def defaults_of(spec: KernelSpec) -> dict[str, Entry]:
+    """Return what `[kernel.verify]` says of arguments, for shapes that leave them out."""
+    expressions = {name: each.root for name, each in spec.verify.expressions.items()}
+    return {**spec.verify.values, **expressions}
+
+
+def _unfit(target: str, launch: Launch) -> Covered:
+    return Covered(target, launch, missing="no config that serves it fits the target")
+
+
 def _check_names(shapes: Shapes, known: Sequence[str]) -> None:
     for shape in shapes.shapes:
         for name in shape.kernels:
@@ -98,13 +111,15 @@ def _check_names(shapes: Shapes, known: Sequence[str]) -> None:
                 raise shape.wrong("kernel", message, did_you_mean(name, known))
 
 
-def _launches(shapes: Shapes, kernel: Kernel) -> list[Launch]:
+def _launches(
+    shapes: Shapes, kernel: Kernel, defaults: Mapping[str, Entry] | None = None
+) -> list[Launch]:
     """Return a kernel's launches, those among them that have no variant."""
     merged: dict[tuple[object, ...], Launch] = {}
     for shape in shapes.shapes:
         if kernel.name in shape.kernels:
             open_kernel = accepting(kernel, shape.types, shape.choices, list(shape.entries))
-            for launch in launches(Shapes((shape,)), open_kernel):
+            for launch in launches(Shapes((shape,)), open_kernel, defaults):
                 merged.setdefault(launch.identity, launch)
     return list(merged.values())
 

@@ -12,7 +12,9 @@ from typing import Literal
 
 from aotc.compiler import CompileRequest
 from aotc.ir import expression
+from aotc.ir.diagnostics import ResourceError
 from aotc.package.argument_type import PROMISED_DIVISOR
+from aotc.package.assemble import misfit
 from aotc.package.cover.choose import holds, launch_values, promised_argument
 from aotc.package.cover.rows import Row, signature_row
 from aotc.package.explain import Explanation, explain
@@ -43,6 +45,28 @@ class Slow:
 
 
 Explain = Callable[[CompileRequest], Explanation]
+
+
+def fitting(
+    serving: Sequence[Variant], specs: Mapping[Variant, VariantSpec], explained: Explain = explain
+) -> tuple[Variant, ...]:
+    """Return the variants that serve a launch without those that a build leaves out before the first.
+
+    Raises: as `explain`, but no ResourceError.
+    """
+    held: Variant | None = None
+    for at, variant in enumerate(serving):
+        spec = specs[variant]
+        try:
+            metadata = explained(spec.request).metadata
+        except ResourceError:
+            continue
+        if misfit(metadata, spec):
+            continue
+        if not metadata.spill_problem(spec.kernel.spill_bytes):
+            return tuple(serving[at:])
+        held = held or variant  # kept, if no other serves
+    return () if held is None else (held,)
 
 
 def compiled_reasons(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tomli
 
+from aotc import cli
 from aotc.package.record.launches import merge, read
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -105,6 +106,16 @@ def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path:
         {"kernel": "add", "weight": 2, "n": 64, "grid": ["5", "1", "1"]},
         {"kernel": "add", "weight": 1, "n": 64, "grid": ["3", "1", "1"]},
     ]
+
+
+def test_the_recorded_manifest_serves_every_recorded_launch(record: Any, tmp_path: Path) -> None:
+    """Launches with and without a promise, with compiled-in values, with a grid that callers give."""
+    record(
+        "import ops\nfor n in (1, 63, 64, 4096): ops.run(n)\nops.run(64, '*fp16')\n"
+        "ops.add.fn[(5,)]('*fp16', '*fp16', None, 77, 3, BLOCK=64, ACT='')"
+    )
+    command = ["cover", "record/kernels.toml", "--shapes", "record/shapes.toml", "--no-compile"]
+    assert cli.run([*command, "--strict"]) == 0
 
 
 def test_a_count_without_its_launch_is_left_out(tmp_path: Path) -> None:
