@@ -170,6 +170,16 @@ def run_identity(subject: Subject, options: Options) -> dict[str, object]:
     }
 
 
+def dependences(tasks: Sequence[Task], known: Known) -> list[str]:
+    """Return a line for each kernel whose results depend on a constant of its configs."""
+    return [
+        f"results of {kernel} depend on {constant}: configs are compared among those of one value"
+        for kernel, constant in dict.fromkeys(
+            (task.kernel.name, constant) for task in tasks for constant in known.notes(task)
+        )
+    ]
+
+
 def unsteady_clocks(tasks: Sequence[Task], known: Known) -> list[str]:
     """Return a line for each kind of GPU whose clock fell while it measured."""
     clocks: dict[str, list[int]] = {}
@@ -229,7 +239,7 @@ def tune(
             Session(schedule, options, listener, cluster.stop).run(cluster.tuners)
         except KeyboardInterrupt:
             is_interrupted = True
-        for line in unsteady_clocks(tasks, known):
+        for line in (*dependences(tasks, known), *unsteady_clocks(tasks, known)):
             listener.warned(line)
         drivers = {device.name: device.driver for device in devices}
         table = table_of(tasks, known, options, drivers, str(journal.run["date"]))
