@@ -123,10 +123,8 @@ class Comparison:
             wrong = np.flatnonzero(self._differs(first, second, element))
             if wrong.size:
                 at = int(wrong[0])
-                shown = f"{second[at]} for {first[at]}"
-                return (
-                    f"{wrong.size} of {first.size} elements looked at in {right.name}, as {shown}"
-                )
+                count = f"{wrong.size} of {first.size} elements looked at in {right.name}"
+                return f"{count}, such as {second[at]} where others have {first[at]}"
         return ""
 
     def _differs(self, first: Array, second: Array, element: ScalarType) -> Array:
