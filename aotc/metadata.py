@@ -79,7 +79,8 @@ class Metadata:
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
-    waited for at once: the schedule would have touched it too early. `work` is what the cost model goes by.
+    waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
+    usual optimisation level, and at which lower one the cubin was made. `work` is what the cost model goes by.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Metadata:
     spill_note: str = ""
     whole_rows: tuple[str, ...] = ()
     wgmma_hazard: str = ""
+    ptxas_crash: str = ""
     work: Work = field(default_factory=Work)
 
     @property

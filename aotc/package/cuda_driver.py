@@ -7,6 +7,7 @@ entry point through `cuGetProcAddress`. Asking takes no GPU memory, so it distur
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 DEFAULT_PATH = "libcuda.so.1"
@@ -41,18 +42,31 @@ class Machine:
     remedy: str = ""
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
+    """The driver reports an error, `status`."""
+
     def __init__(self, symbol: str, status: int) -> None:
         super().__init__(f"{symbol} reports error {status}")
         self.status = status
 
 
-class _Driver:
+class Driver:
+    """The entry points of the driver, each looked up when it is first called."""
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self._find = library.cuGetProcAddress_v2
+        self._functions: dict[str, Callable[..., int]] = {}
 
     def call(self, symbol: str, *arguments: object) -> None:
-        """Call an entry point. Raises: _RefusedError."""
+        """Call an entry point. Raises: RefusedError."""
+        function = self._functions.get(symbol)
+        if function is None:
+            function = self._functions[symbol] = self._look_up(symbol)
+        status = function(*arguments)
+        if status != 0:
+            raise RefusedError(symbol, status)
+
+    def _look_up(self, symbol: str) -> Callable[..., int]:
         found, query = ctypes.c_void_p(), ctypes.c_int()
         status = self._find(
             symbol.encode(),
@@ -62,10 +76,8 @@ class _Driver:
             ctypes.byref(query),
         )
         if status != 0 or not found.value:
-            raise _RefusedError(symbol, status)
-        status = ctypes.CFUNCTYPE(ctypes.c_int)(found.value)(*arguments)
-        if status != 0:
-            raise _RefusedError(symbol, status)
+            raise RefusedError(symbol, status)
+        return ctypes.CFUNCTYPE(ctypes.c_int)(found.value)
 
     def number(self, symbol: str, *arguments: object) -> int:
         """Return the int that an entry point writes to its first argument."""
@@ -84,7 +96,7 @@ def ask(path: str = DEFAULT_PATH) -> Machine:
     version = ctypes.c_int()
     try:
         library.cuDriverGetVersion(ctypes.byref(version))
-        driver = _Driver(library)
+        driver = Driver(library)
     except AttributeError:
         is_old = version.value != 0
         problem = _version_text(version.value) if is_old else f"{path} is no CUDA driver"
@@ -93,7 +105,7 @@ def ask(path: str = DEFAULT_PATH) -> Machine:
         return Machine(version.value, problem=_version_text(version.value), remedy=_UPDATE)
     try:
         return _ask(driver, version.value)
-    except _RefusedError as error:
+    except RefusedError as error:
         if error.status == _NO_DEVICE:
             problem = f"{_version_text(version.value)}, and no GPU"
             return Machine(version.value, problem=problem, remedy=_NO_GPU)
@@ -110,12 +122,12 @@ _NO_GPU = (
 )
 
 
-def _ask(driver: _Driver, version: int) -> Machine:
+def _ask(driver: Driver, version: int) -> Machine:
     driver.call("cuInit", ctypes.c_uint(0))
     count = driver.number("cuDeviceGetCount")
     devices = [driver.number("cuDeviceGet", ctypes.c_int(ordinal)) for ordinal in range(count)]
     if not devices:
-        raise _RefusedError("cuDeviceGetCount", _NO_DEVICE)
+        raise RefusedError("cuDeviceGetCount", _NO_DEVICE)
     gpus = tuple(_gpu(driver, ctypes.c_int(device)) for device in devices)
     peers = frozenset(
         (one, other)
@@ -126,7 +138,7 @@ def _ask(driver: _Driver, version: int) -> Machine:
     return Machine(version, gpus, peers)
 
 
-def _gpu(driver: _Driver, device: ctypes.c_int) -> Gpu:
+def _gpu(driver: Driver, device: ctypes.c_int) -> Gpu:
     name = ctypes.create_string_buffer(256)
     driver.call("cuDeviceGetName", name, ctypes.c_int(len(name)), device)
     memory = ctypes.c_size_t()
@@ -142,7 +154,7 @@ def _gpu(driver: _Driver, device: ctypes.c_int) -> Gpu:
     return Gpu(text, *capability, memory.value, attribute(_SHARED_BYTES), is_mig)
 
 
-def _can_access(driver: _Driver, device: int, peer: int) -> bool:
+def _can_access(driver: Driver, device: int, peer: int) -> bool:
     symbol = "cuDeviceCanAccessPeer"
     return driver.number(symbol, ctypes.c_int(device), ctypes.c_int(peer)) != 0
 

@@ -9,8 +9,6 @@ the autotuner or `@triton.heuristics` sets, and what is never passed, is left ou
 from __future__ import annotations
 
 import ast
-import json
-import math
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from aotc.frontend.resolve import dotted_name
 from aotc.package.init.launches import Host
 from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
+from aotc.package.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
@@ -290,15 +289,6 @@ def _passed(subject: Subject, name: str) -> str:
 
 def _listed(values: Iterable[object]) -> str:
     return f"[{', '.join(toml(one) for one in values if one is not None)}]"
-
-
-def toml(value: object) -> str:
-    """Return a constant as TOML."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value).replace("infinity", "inf")
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
 def default_line(subject: Subject, name: str) -> Line | None:

@@ -24,12 +24,13 @@ from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
 from aotc.ir.expression import ExpressionError
 from aotc.package.check import CheckedKernel, check
 from aotc.package.init.arguments import Signature, signature_of
-from aotc.package.init.constants import Constants, constants_of, default_line, toml
+from aotc.package.init.constants import Constants, constants_of, default_line
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.uses import parameter_names, uses_of
 from aotc.package.manifest import parse, read_function
+from aotc.package.toml_text import toml
 
 _HEAD = """\
 # Written from the sources: check what is said here against what launches pass.

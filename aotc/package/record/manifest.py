@@ -24,11 +24,11 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
 from aotc.ir.expression import ExpressionError
 from aotc.limits import SPILL_BYTES
-from aotc.package.init.constants import toml
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest import parse
+from aotc.package.toml_text import toml
 
 _ARCHS = (80, 86, 89, 90, 100, 103, 120)
 _TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}

@@ -65,6 +65,12 @@ CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *value = FAKE_CUDA_MULTIPROCESSORS;
         break;
+    case FAKE_CUDA_L2_BYTES:
+        *value = 1 << 20;
+        break;
+    case FAKE_CUDA_CLOCK_KHZ:
+        *value = 1980000;
+        break;
     default:
         REQUIRE(false, CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: attribute %d", attribute);
     }

@@ -127,6 +127,15 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     FIND_EXTRA(cuDeviceGetName)
     FIND_EXTRA(cuDeviceTotalMem)
     FIND_EXTRA(cuDeviceCanAccessPeer)
+    FIND_EXTRA(cuCtxSynchronize)
+    FIND_EXTRA(cuMemcpyHtoD)
+    FIND_EXTRA(cuMemcpyDtoH)
+    FIND_EXTRA(cuMemcpyDtoD)
+    FIND_EXTRA(cuMemsetD8Async)
+    FIND_EXTRA(cuEventCreate)
+    FIND_EXTRA(cuEventDestroy)
+    FIND_EXTRA(cuEventRecord)
+    FIND_EXTRA(cuEventElapsedTime)
 #undef FIND_EXTRA
     *query_result = *function == NULL;
     return leave(CUDA_SUCCESS);

@@ -35,6 +35,9 @@ enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_CTAS = 2 };
 /* As many parameters of a kernel are read. */
 enum { FAKE_CUDA_MAX_PARAMS = 64 };
 
+/* Of CUdevice_attribute: what measuring asks for. */
+enum { FAKE_CUDA_L2_BYTES = 38, FAKE_CUDA_CLOCK_KHZ = 13 };
+
 struct fake_device {
     int major, minor;
     int shared_bytes;

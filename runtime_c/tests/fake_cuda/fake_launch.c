@@ -419,6 +419,7 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     (void)snprintf(launch.symbol, sizeof launch.symbol, "%s", kernel->function->name);
     fake.last = launch;
     (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);
+    fake_pretend(&launch);
     fake_kernel *const run = fake.run;
     const CUresult result = leave(CUDA_SUCCESS);
     if (run != NULL) {

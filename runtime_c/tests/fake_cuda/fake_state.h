@@ -165,4 +165,18 @@ CUresult fake_cuDeviceGetName(char *name, int size_bytes, CUdevice device);
 CUresult fake_cuDeviceTotalMem(size_t *size_bytes, CUdevice device);
 CUresult fake_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 
+/* What measuring uses: see fake_timing.c. */
+CUresult fake_cuCtxSynchronize(void);
+CUresult fake_cuMemcpyHtoD(uint64_t target, const void *source, size_t size_bytes);
+CUresult fake_cuMemcpyDtoH(void *target, uint64_t source, size_t size_bytes);
+CUresult fake_cuMemcpyDtoD(uint64_t target, uint64_t source, size_t size_bytes);
+CUresult fake_cuMemsetD8Async(uint64_t target, unsigned char value, size_t count, CUstream stream);
+CUresult fake_cuEventCreate(void **event, unsigned flags);
+CUresult fake_cuEventDestroy(void *event);
+CUresult fake_cuEventRecord(void *event, CUstream stream);
+CUresult fake_cuEventElapsedTime(float *milliseconds, void *start, void *end);
+
+/* Take the time of a launch, and do what its kernel is scripted to do. */
+void fake_pretend(const struct fake_launch *launch);
+
 #endif

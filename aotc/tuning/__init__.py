@@ -1,0 +1,1 @@
+"""Measuring kernels on GPUs: what `aotc tune` does."""

@@ -1,0 +1,115 @@
+"""Results of the configs of one launch, compared with each other: the majority is right.
+
+Configs round and sum in different orders, so floats may differ by a few units in the last place of
+the coarsest type that takes part, relative to the larger of the two and of what is usual in the
+buffer. Integers may differ by one if the kernel computes with floats.
+
+Invariant: which configs are named does not depend on the order in which they were launched, unless
+no result has a majority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aotc.ir.types import SCALARS, ScalarType
+from aotc.tuning.messages import Output
+from aotc.verify.arrays import Array, view
+from aotc.verify.checks.contents import loaded_dtype
+
+_ULPS = 4
+_COARSE_BITS = 7  # of bf16's mantissa: what a kernel with narrow floats may round to on its way
+_SINGLE_BITS = 10  # of tf32's, likewise
+_MIN_TOLERANCE = 1e-12
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Results by config; equal ones are kept once.
+
+    `elements` are the types of all buffers of the launch, `tolerance` what the manifest allows.
+    """
+
+    elements: Sequence[str]
+    tolerance: float = 0.0
+    _groups: list[tuple[Sequence[Output], list[int]]] = field(
+        default_factory=list[tuple[Sequence[Output], list[int]]]
+    )
+
+    def add(self, config: int, outputs: Sequence[Output]) -> None:
+        """Add what a config left in the buffers."""
+        for known, members in self._groups:
+            if not self._difference(known, outputs):
+                members.append(config)
+                return
+        self._groups.append((outputs, [config]))
+
+    def outliers(self) -> dict[int, str]:
+        """Return how configs differ from the others' result, by config.
+
+        Without a majority all are outliers: nothing says which is right.
+        """
+        if len(self._groups) < 2:
+            return {}
+        ranked = sorted(self._groups, key=lambda group: (-len(group[1]), group[1]))
+        right = ranked[0]
+        if len(ranked[1][1]) == len(right[1]):
+            apart = self._difference(right[0], ranked[1][0])
+            reason = f"no result has a majority, {apart}"
+            return {config: reason for _, members in ranked for config in members}
+        return {
+            config: f"{self._difference(right[0], outputs)} of {len(right[1])} others"
+            for outputs, members in ranked[1:]
+            for config in members
+        }
+
+    def _difference(self, expected: Sequence[Output], outputs: Sequence[Output]) -> str:
+        """Return where two results differ, empty if they do not."""
+        for right, other in zip(expected, outputs, strict=True):
+            if np.array_equal(right.content, other.content):
+                continue
+            element = SCALARS[right.element]
+            first, second = (view(each.content, loaded_dtype(element)) for each in (right, other))
+            wrong = np.flatnonzero(self._differs(first, second, element))
+            if wrong.size:
+                at = int(wrong[0])
+                shown = f"{second[at]} for {first[at]}"
+                return (
+                    f"{wrong.size} of {first.size} elements looked at in {right.name}, as {shown}"
+                )
+        return ""
+
+    def _differs(self, first: Array, second: Array, element: ScalarType) -> Array:
+        has_floats = any(SCALARS[each].is_float for each in self.elements)
+        if not element.is_float:
+            if not has_floats or element.is_bool:
+                return first != second
+            return np.abs(first.astype(np.float64) - second.astype(np.float64)) > 1
+        a, b = first.astype(np.float64), second.astype(np.float64)
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(a) & np.isfinite(b)
+            usual = float(np.sqrt(np.mean(np.square(a[finite])))) if finite.any() else 0.0
+            scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), usual)
+            apart = np.abs(a - b) > self._relative(element) * scale + _MIN_TOLERANCE
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        return np.where(finite, apart, ~same)
+
+    def _relative(self, element: ScalarType) -> float:
+        """Return the relative tolerance of elements of a type."""
+        floats = [SCALARS[each] for each in self.elements if SCALARS[each].is_float]
+        is_coarse = any(each.bits < 32 for each in floats)
+        is_single = any(each.bits == 32 for each in floats)
+        bits = element.mantissa_bits
+        if is_coarse or is_single:
+            bits = min(bits, _COARSE_BITS if is_coarse else _SINGLE_BITS)
+        # Of eight bits half a unit is much, and one more is what another order of a sum may cost.
+        ulps = 2 if element.bits <= 8 else _ULPS
+        return max(ulps * 2.0**-bits, self.tolerance)
+
+
+def elements_of(outputs: Sequence[Output], types: Mapping[str, str]) -> list[str]:
+    """Return the types of buffers and of type variables that take part in a launch."""
+    return list(dict.fromkeys([*(each.element for each in outputs), *types.values()]))

@@ -1,0 +1,188 @@
+"""The buffers of a launch of a kernel whose tile IR is known.
+
+Sizes that the manifest or the shapes give are taken. The others are measured: programs at the
+corners of the grid are interpreted, and what they touch is what the buffers hold. Contents are those
+of `aotc verify`: drawn at random, or as `[kernel.verify]` describes them.
+
+Invariant: equal launches and seeds give equal buffers, whatever the config.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from aotc.ir.core import Kernel as TileKernel
+from aotc.ir.dialects import tile
+from aotc.ir.text import parse_kernel
+from aotc.package.tuning.shapes import Launch
+from aotc.package.verify_conditions import checks_of, grid_blocks
+from aotc.package.verify_subjects import Subject, VerifyOptions
+from aotc.tuning.buffers import BufferPlan, UnsizedError
+from aotc.verify.arrays import Array
+from aotc.verify.checks.contents import HEAD_BYTES
+from aotc.verify.checks.dataflow import Roles, roles_of
+from aotc.verify.checks.inputs import (
+    Inputs,
+    Range,
+    contents_of,
+    owners_of,
+    pointers_of,
+    prepared,
+    tensors_of,
+)
+from aotc.verify.checks.launch import Launch as VerifyLaunch
+from aotc.verify.checks.launch import Scalar
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.reference import run_launch
+from aotc.verify.interpreter.program import InterpretError, Program, Rules
+from aotc.verify.interpreter.run import RULES
+from aotc.verify.pages import PAGE_BYTES
+
+_MAX_HELD_BYTES = 4 << 30  # by the interpreter, of the pages of one buffer
+_MAX_INDEX = 1 << 16
+_NUM_INNER_PROGRAMS = 4
+
+
+def measured_buffers(launch: Launch, subject: Subject, seed: int) -> tuple[BufferPlan, ...]:
+    """Return the buffers of a launch; `subject` is a variant of the kernel with its tile IR.
+
+    Raises: UnsizedError.
+    """
+    assert subject.stored is not None
+    tile_kernel = parse_kernel(subject.stored.tile_ir)
+    roles = roles_of(tile_kernel, grid_blocks(subject.grid), is_inexact)
+    checks = checks_of(subject, VerifyOptions(), may_be_left_out=True)
+    sizes = {name: partial(_constant, size) for name, size in launch.sizes.items()}
+    inputs = replace(checks.inputs, sizes={**checks.inputs.sizes, **sizes})
+    if any(pointees.shape for pointees in inputs.pointees.values()):
+        raise UnsizedError("it takes tensor maps from memory, which tuning cannot make")
+    scalars: dict[str, Scalar] = {**launch.key, **launch.scalars}
+    grid = launch.grid or (checks.conditions.grid or _no_grid)(launch.key)
+    if not grid or any(extent < 0 for extent in grid):
+        raise UnsizedError("its grid cannot be evaluated")
+    high = max((launch.key[name] for name in roles.extents if name in launch.key), default=1)
+    named = VerifyLaunch(
+        label="tuned",
+        scalars=scalars,
+        grid=grid,
+        seed=seed,
+        index_high=min(high, _MAX_INDEX),
+        misaligned=False,
+        is_sparse=True,
+        programs=corner_programs(grid),
+    )
+    return tuple(_measured(tile_kernel, roles, named, inputs))
+
+
+def _constant(size: int, _: Mapping[str, Scalar]) -> int:
+    return size
+
+
+def _no_grid(_: Mapping[str, int]) -> tuple[int, ...]:
+    return ()
+
+
+def corner_programs(grid: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of the programs at the corners of a grid, and of some between."""
+    total = math.prod(grid)
+    if total <= 1 << len(grid):
+        return ()
+    numbers: set[int] = set()
+    for corner in itertools.product(*((0, extent - 1) for extent in grid)):
+        number = 0
+        for extent, place in zip(reversed(grid), reversed(corner), strict=True):
+            number = number * extent + place
+        numbers.add(number)
+    step = total / (_NUM_INNER_PROGRAMS + 1)
+    numbers.update(int(step * (at + 1)) for at in range(_NUM_INNER_PROGRAMS))
+    return tuple(sorted(numbers))
+
+
+def _measured(
+    kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
+) -> list[BufferPlan]:
+    owners = owners_of(kernel, launch, inputs)
+    pages = _touched(kernel, roles, launch, inputs) if math.prod(launch.grid) else {}
+    integers = sorted((v for v in launch.scalars.values() if isinstance(v, int)), reverse=True)
+    product = math.prod(integers[:2]) if len(integers) > 1 else 0
+    tensors = tensors_of(kernel, launch)
+    positions = {info.name: at for at, info in enumerate(kernel.params)}
+    plans: list[BufferPlan] = []
+    for name, element in owners.items():
+        given = inputs.size_of(name, launch)
+        size = pages.get(name, HEAD_BYTES)
+        # What programs between touch may lie further.
+        room = max(size, min(2 * size, HEAD_BYTES + product * element.size_bytes))
+        if given is not None:
+            size = room = HEAD_BYTES + given * element.size_bytes
+        at = positions.get(name, ~len(plans))
+        plans.append(
+            BufferPlan(
+                name,
+                element,
+                size,
+                room,
+                contents_of(name, element, roles, launch, inputs, launch.seed + at),
+                *tensors.get(name, ((), ())),
+                pointees=tuple(inputs.pointees[name].names(name, launch))
+                if name in inputs.pointees
+                else (),
+            )
+        )
+    return plans
+
+
+def _touched(
+    kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
+) -> dict[str, int]:
+    """Return how many bytes of each buffer the launch's programs touch. Raises: UnsizedError."""
+    bounded = replace(inputs, ranges=_largest(kernel, roles, launch, inputs))
+    bounded = replace(bounded, max_buffer_bytes=_MAX_HELD_BYTES)
+    try:
+        memory, args = prepared(kernel, roles, launch, bounded)
+        run_launch(kernel, launch, memory, args, _quick_rules(), 0)
+    except (InterpretError, MemoryError) as error:
+        reason = error.message if isinstance(error, InterpretError) else "it needs too much memory"
+        message = f"cannot tell how large its buffers are: {reason}"
+        remedy = 'give the sizes in the shapes or in [kernel.verify], such as "x.size" = "n"'
+        raise UnsizedError(f"{message}; {remedy}") from None
+    touched: dict[str, int] = {}
+    for index, name in enumerate(owners_of(kernel, launch, inputs)):
+        pages = memory.pages(index)
+        touched[name] = (pages[-1] + 1) * PAGE_BYTES if pages else HEAD_BYTES
+    return touched
+
+
+def _largest(
+    kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
+) -> dict[str, Range]:
+    """Return ranges of which each has the largest number alone: an index that reaches the furthest."""
+    ranges = dict(inputs.ranges)
+    for name, element in pointers_of(kernel).items():
+        given = ranges.get(name)
+        if given is None and name in roles.indices and name not in roles.locks:
+            high = launch.index_high
+            ranges[name] = Range(partial(_constant, high - 1), partial(_constant, high))
+        elif given is not None and element.is_int and not _is_listed(given):
+            high = int(given.high(launch.scalars))
+            ranges[name] = replace(given, low=partial(_constant, high - given.multiple_of))
+    return ranges
+
+
+def _is_listed(given: Range) -> bool:
+    """Return whether a range lists numbers in an order."""
+    return given.is_distinct or given.is_cumulative
+
+
+def _quick_rules() -> Rules:
+    """Return rules by which a dot costs nothing: only addresses matter."""
+    return {**RULES, tile.Dot: _no_dot}
+
+
+def _no_dot(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Array:
+    del program, op, a, b
+    return acc

@@ -1,0 +1,191 @@
+"""What a run knows so far: the journal's records, by launch and GPU.
+
+A launch is done when its configs were ranked without any that was rejected then or later: a wrong
+config may well be the fastest, and have others dropped.
+
+Invariant: what is known is what the journal says; it is the same after a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aotc.package.index import Kernel
+from aotc.package.tuning.shapes import Launch
+from aotc.package.tuning.text import rounded
+from aotc.package.verify_subjects import Subject
+from aotc.tuning.journal import Record, Records
+from aotc.tuning.search import Passes
+
+Configs: TypeAlias = "tuple[int, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One launch to tune on one kind of GPU; `order` has the configs to try first, first."""
+
+    launch: Launch
+    kernel: Kernel
+    subject: Subject | None
+    target: str
+    gpu: str
+    order: Configs
+
+    @property
+    def number(self) -> str:
+        """What the journal calls the launch."""
+        text = repr((self.launch.identity, self.gpu))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def subject_of_rejection(self) -> str:
+        """What a config is rejected for."""
+        return f"{self.launch.kernel} {self.target} {self.gpu}"
+
+
+@dataclass(slots=True)
+class Known:
+    """The records of a journal; threads may share it."""
+
+    journal: Records
+    _rejected: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    _details: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    _checked: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    _rounds: dict[tuple[str, Configs, int], Record] = field(
+        default_factory=dict[tuple[str, Configs, int], Record]
+    )
+    _done: dict[str, Record] = field(default_factory=dict[str, Record])
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        for record in self.journal.records:
+            self._take(record)
+
+    def _add(self, record: Record) -> None:
+        with self._lock:
+            self.journal.add(record)
+            self._take(record)
+
+    def add_all(self, records: Sequence[Record]) -> None:
+        """Add what was measured elsewhere."""
+        for record in records:
+            self._add(record)
+
+    def about(self, task: Task) -> list[Record]:
+        """Return all records that matter to a task."""
+        number, subject = task.number, task.subject_of_rejection
+        with self._lock:
+            return [
+                record
+                for record in self.journal.records
+                if number in (record.get("checked"), record.get("launch"), record.get("done"))
+                or record.get("rejected") == subject
+            ]
+
+    def _take(self, record: Record) -> None:
+        """Take note of a record that the journal has."""
+        if "rejected" in record:
+            rejected = self._rejected.setdefault(record["rejected"], {})
+            rejected.setdefault(record["config"], record["reason"])
+            details = self._details.setdefault(record["rejected"], {})
+            details.setdefault(record["config"], record["detail"])
+        elif "checked" in record:
+            self._checked.setdefault(record["checked"], set()).update(record["configs"])
+        elif "round" in record:
+            self._rounds[record["launch"], tuple(record["configs"]), record["round"]] = record
+        elif "done" in record:
+            self._done[record["done"]] = record
+
+    # ---- configs ----
+
+    def reject(self, task: Task, config: int, reason: str, detail: str) -> None:
+        """Put a config of a kernel aside, for all launches.
+
+        The `reason` is the same whichever launch shows it first, the `detail` says more.
+        """
+        shown = f"{reason}{detail}, at {task.launch.label}"
+        place = {"rejected": task.subject_of_rejection, "config": config}
+        self._add({**place, "reason": reason, "detail": shown})
+
+    def details(self, task: Task) -> dict[int, str]:
+        """Return where and how configs that are put aside showed it first."""
+        with self._lock:
+            return dict(self._details.get(task.subject_of_rejection, {}))
+
+    def rejected(self, task: Task) -> dict[int, str]:
+        """Return which configs of a task's kernel are put aside, and why."""
+        with self._lock:
+            return dict(self._rejected.get(task.subject_of_rejection, {}))
+
+    def check(self, task: Task, configs: Sequence[int]) -> None:
+        """Note that the results of configs agree."""
+        self._add({"checked": task.number, "configs": list(configs)})
+
+    def is_checked(self, task: Task, configs: Sequence[int]) -> bool:
+        """Return whether the results of configs were compared."""
+        return self._checked.get(task.number, set()) >= set(configs)
+
+    # ---- times ----
+
+    def round(self, task: Task, configs: Configs, index: int, passes: Passes) -> Record | None:
+        """Return what is known of a round of a search, None if it was not measured."""
+        record = self._rounds.get((task.number, configs, index))
+        if record is None or record["passes"] != [list(order) for order in passes]:
+            return None
+        return record
+
+    def add_round(
+        self,
+        task: Task,
+        configs: Configs,
+        index: int,
+        passes: Passes,
+        seconds: Sequence[Sequence[float]],
+        clock_mhz: int,
+    ) -> Record:
+        """Note what a round measured, and return it."""
+        record = {
+            "round": index,
+            "launch": task.number,
+            "configs": list(configs),
+            "passes": [list(order) for order in passes],
+            "seconds": [[rounded(time) for time in times] for times in seconds],
+            "clock_mhz": clock_mhz,
+        }
+        self._add(record)
+        return record
+
+    def finish(self, task: Task, seconds: dict[int, float], num_launches: int) -> None:
+        """Note that a launch's configs are ranked."""
+        self._add(
+            {
+                "done": task.number,
+                "label": task.launch.label,
+                "seconds": [[config, rounded(time)] for config, time in seconds.items()],
+                "launches": num_launches,
+            }
+        )
+
+    def is_done(self, task: Task) -> bool:
+        """Return whether a launch's configs are ranked, and none of them was rejected since."""
+        done = self._done.get(task.number)
+        if done is None:
+            return False
+        return not {config for config, _ in done["seconds"]} & self.rejected(task).keys()
+
+    def done(self, task: Task) -> Record | None:
+        """Return the record of a launch that is done."""
+        return self._done[task.number] if self.is_done(task) else None
+
+    def rounds(self, task: Task) -> list[Record]:
+        """Return the rounds that were measured of a launch, without configs rejected since."""
+        rejected = self.rejected(task).keys()
+        return [
+            record
+            for (number, configs, _), record in list(self._rounds.items())
+            if number == task.number and not rejected & set(configs)
+        ]

@@ -1,0 +1,183 @@
+"""A process that launches, seen from the one that tunes: asked, watched, and started again.
+
+Invariant: a request is answered, or it raises within its time limit; a process that hangs is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from aotc.package.tuning.shapes import Launch
+from aotc.package.verify_subjects import Subject
+from aotc.tuning.buffers import UnsizedError
+from aotc.tuning.messages import (
+    Answer,
+    Check,
+    Identity,
+    Open,
+    Output,
+    Prepare,
+    Refusal,
+    Request,
+    Time,
+    Times,
+)
+
+OPEN_SECONDS = 120.0
+PREPARE_SECONDS = 300.0
+_END_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+
+
+class LostError(Exception):
+    """The process hung, or the GPU's context was lost; the message says how."""
+
+
+class StoppedError(Exception):
+    """The user asked to stop."""
+
+
+class NoWorkerError(Exception):
+    """No process can launch on this GPU."""
+
+
+@dataclass(slots=True)
+class Launcher:
+    """A process that launches on one GPU; a method that raises `LostError` has ended it.
+
+    `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU, `launch_seconds` the time that launches may
+    take before the process counts as hung.
+    """
+
+    archive: bytes
+    driver: str
+    device: str
+    launch_seconds: float
+    stop: threading.Event = field(default_factory=threading.Event)
+    _process: subprocess.Popen[bytes] | None = None
+    _connection: Connection | None = None
+    _prepared: tuple[Launch, Subject | None, int] | None = None
+    _identity: Identity | None = field(default=None)
+
+    @property
+    def identity(self) -> Identity:
+        """The GPU. Raises: NoWorkerError."""
+        self._start()
+        assert self._identity is not None
+        return self._identity
+
+    def prepare(self, launch: Launch, subject: Subject | None, seed: int) -> dict[int, str]:
+        """Make the buffers of a launch; return why configs are refused.
+
+        Raises: UnsizedError, LostError, NoWorkerError.
+        """
+        self._prepared = launch, subject, seed
+        self._start()
+        answer = self._ask(Prepare(launch, subject, seed), PREPARE_SECONDS)
+        if isinstance(answer, Refusal):
+            raise UnsizedError(answer.reason)
+        assert isinstance(answer, dict)
+        return answer
+
+    def outputs(self, config: int) -> list[Output]:
+        """Launch a config of the prepared launch. Raises: LostError, NoWorkerError."""
+        self._restart()
+        answer = self._ask(Check(config), self.launch_seconds)
+        assert isinstance(answer, list)
+        return answer
+
+    def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
+        """Time configs of the prepared launch. Raises: LostError, NoWorkerError."""
+        self._restart()
+        answer = self._ask(Time(tuple(configs), is_cold, repeats), self.launch_seconds)
+        assert isinstance(answer, Times)
+        return answer
+
+    def _restart(self) -> None:
+        """Start again what was lost, with the launch that was prepared."""
+        if self._process is None:
+            assert self._prepared is not None
+            try:
+                self.prepare(*self._prepared)
+            except (LostError, UnsizedError) as error:  # what was possible before
+                self.close()
+                raise NoWorkerError(f"preparing the launch again {error}") from None
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        here, there = Pipe()
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.device}
+        root = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [root, os.environ.get("PYTHONPATH")])
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "aotc.tuning.worker", str(there.fileno())],
+            pass_fds=[there.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is for the process that tunes
+        )
+        there.close()
+        self._connection = here
+        try:
+            answer = self._ask(Open(self.archive, self.driver), OPEN_SECONDS)
+        except LostError as error:
+            raise NoWorkerError(str(error)) from None
+        assert isinstance(answer, Identity)
+        self._identity = answer
+
+    def _ask(self, request: Request, seconds: float) -> Answer:
+        """Raises: LostError."""
+        assert self._connection is not None
+        try:
+            self._connection.send(request)
+            if not self._answers_within(self._connection, seconds):
+                self.close()
+                raise LostError(f"does not end within {seconds:g} s")
+            answer: Answer = self._connection.recv()
+        except (EOFError, OSError):
+            status = self.close()
+            raise LostError(f"ends the process that launches it, {status}") from None
+        if isinstance(answer, Refusal) and answer.is_lost:
+            self.close()
+            raise LostError(f"fails: {answer.reason}")
+        return answer
+
+    def _answers_within(self, connection: Connection, seconds: float) -> bool:
+        """Wait for an answer. Raises: StoppedError."""
+        deadline = time.monotonic() + seconds
+        while not connection.poll(min(_POLL_SECONDS, seconds)):
+            if self.stop.is_set():
+                self.close()
+                raise StoppedError
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def close(self) -> str:
+        """End the process; return how it ended."""
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return ""
+        status = process.poll()
+        with contextlib.suppress(OSError):
+            process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        return f"status {status}"

@@ -1,0 +1,235 @@
+"""A run of `aotc tune`: an archive and shapes in, a tuning table out.
+
+Invariant: the table is written whatever ends the run, with all that is known by then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aotc.ir.diagnostics import HostError, ManifestError, did_you_mean
+from aotc.package import cuda_driver
+from aotc.package.archive import decode
+from aotc.package.index import Kernel
+from aotc.package.spec import Manifest
+from aotc.package.tuning.shapes import Launch, Shapes, launches
+from aotc.package.tuning.table import KernelTuning, TuningTable
+from aotc.package.tuning.text import read_tuning, write_tuning
+from aotc.tuning.journal import Journal
+from aotc.tuning.known import Known, Task
+from aotc.tuning.launch_tuner import Options
+from aotc.tuning.launcher import Launcher
+from aotc.tuning.results import table_of, updated
+from aotc.tuning.session import Listener, LocalTuner, Schedule, Session, Tuner
+from aotc.tuning.subjects import Subjects, target_for
+
+_JOURNAL_SUFFIX = ".journal"
+
+
+def journal_path(output: Path) -> Path:
+    """Return where the journal of a table is while it is not complete."""
+    return output.with_name(output.name + _JOURNAL_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tuned: an archive's bytes, the manifest that it is of, and shapes."""
+
+    archive: bytes
+    manifest: Manifest | None
+    path: str
+    shapes: Shapes
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU: what the driver calls it, what `CUDA_VISIBLE_DEVICES` does, and its driver's version."""
+
+    name: str
+    visible: str
+    capability: tuple[int, int]
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What came of a run: `failures` says why launches have no times, by label."""
+
+    table: TuningTable
+    tunings: tuple[KernelTuning, ...]
+    num_launches: int
+    num_done: int
+    failures: dict[str, str]
+    is_interrupted: bool
+    seconds: float
+    num_kernel_launches: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all launches have times, or a reason why they cannot have any."""
+        return self.num_done + len(self.failures) == self.num_launches
+
+
+def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
+    """Return the GPUs to use: "all", or ordinals such as "0,2".
+
+    Raises: HostError if there is no such GPU.
+    """
+    if machine.problem:
+        message = f"expected a GPU to tune on: {machine.problem}"
+        raise HostError(message, remedy=machine.remedy)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(at) for at in range(len(machine.gpus))]
+    ordinals = range(len(machine.gpus)) if chosen == "all" else _ordinals(chosen)
+    for ordinal in ordinals:
+        if ordinal >= min(len(machine.gpus), len(names)):
+            message = f"expected GPUs below {len(machine.gpus)}, got {ordinal}"
+            raise HostError(message, remedy="`aotc doctor` lists the GPUs")
+    version = f"{machine.version // 1000}.{machine.version % 1000 // 10}"
+    return tuple(
+        Device(gpu.name, names[at], (gpu.major, gpu.minor), version)
+        for at, gpu in ((at, machine.gpus[at]) for at in ordinals)
+    )
+
+
+def _ordinals(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        message = f'expected "all" or ordinals such as 0,2 for --gpus, got {text!r}'
+        raise HostError(message)
+    return [int(part) for part in dict.fromkeys(parts)]
+
+
+def plan(
+    subject: Subject, gpus: Sequence[tuple[str, tuple[int, int]]], order: Order
+) -> tuple[list[Task], list[str]]:
+    """Return the launches to tune on kinds of GPU, and what there are no shapes or variants for.
+
+    Raises:
+        DiagnosticError: the shapes or the kernels are wrong.
+    """
+    archive = decode(subject.archive)
+    names = [kernel.name for kernel in archive.kernels]
+    for name in (*subject.kernels, *subject.shapes.kernels):
+        if name not in names:
+            message = f"expected a kernel of {subject.path} ({', '.join(names)}), got {name!r}"
+            raise ManifestError(message, remedy=did_you_mean(name, names))
+    subjects = Subjects(archive, subject.manifest, subject.path)
+    tasks: list[Task] = []
+    notes: list[str] = []
+    for kernel in archive.kernels:
+        if subject.kernels and kernel.name not in subject.kernels:
+            continue
+        found = launches(subject.shapes, kernel, subjects.defaults(kernel.name))
+        if not found:
+            notes.append(f"no shapes are of {kernel.name}")
+        for name, capability in gpus:
+            target = target_for(kernel, capability)
+            if found and not target:
+                notes.append(f"{kernel.name} has no variant for {name}")
+            for launch in found if target else ():
+                source = subjects.subject(launch, target)
+                # Without the code, which the processes that launch have from the archive.
+                described = replace(kernel, variants=())
+                tasks.append(Task(launch, described, source, target, name, order(kernel, launch)))
+    # What occurs most often comes first: time may run out.
+    tasks.sort(key=lambda task: -task.launch.weight)
+    return tasks, notes
+
+
+Order = Callable[[Kernel, Launch], tuple[int, ...]]
+
+
+def manifest_order(kernel: Kernel, launch: Launch) -> tuple[int, ...]:
+    """Return the configs in the manifest's order, whatever the launch."""
+    del launch
+    return tuple(range(len(kernel.configs)))
+
+
+def run_identity(subject: Subject, options: Options) -> dict[str, object]:
+    """Return what makes two runs the same, for the journal; launches may come and go."""
+    return {
+        "version": 1,
+        "archive": hashlib.sha256(subject.archive).hexdigest(),
+        "l2": options.l2,
+        "confidence": options.confidence,
+        "seed": options.seed,
+        "exhaustive": options.is_exhaustive,
+        "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
+    }
+
+
+@contextmanager
+def local_tuners(
+    subject: Subject, devices: Sequence[Device], options: Options, driver: str
+) -> Generator[Cluster]:
+    """Yield the GPUs of this machine."""
+    stop = threading.Event()
+    seconds = options.launch_seconds
+    launchers = [Launcher(subject.archive, driver, each.visible, seconds, stop) for each in devices]
+    tuners = [LocalTuner(d.name, launcher) for d, launcher in zip(devices, launchers, strict=True)]
+    yield Cluster(devices, tuners, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """GPUs to tune on; they give up soon after `stop` is set."""
+
+    devices: Sequence[Device]
+    tuners: Sequence[Tuner]
+    stop: threading.Event
+
+
+def tune(
+    subject: Subject, cluster: Cluster, options: Options, output: Path, listener: Listener
+) -> Tuned:
+    """Tune on GPUs, and write the table at `output`, also when the user stops it.
+
+    Raises:
+        DiagnosticError: the shapes, the kernels or the files are wrong.
+    """
+    start = time.monotonic()
+    devices = cluster.devices
+    kinds = list(dict.fromkeys((device.name, device.capability) for device in devices))
+    tasks, notes = plan(subject, kinds, manifest_order)
+    for note in notes:
+        listener.warned(note)
+    before = read_tuning(output) if output.exists() else TuningTable(())
+    with Journal(journal_path(output), run_identity(subject, options)) as journal:
+        known = Known(journal)
+        schedule = Schedule(tasks, known)
+        is_interrupted = False
+        try:
+            Session(schedule, options, listener, cluster.stop).run(cluster.tuners)
+        except KeyboardInterrupt:
+            is_interrupted = True
+        drivers = {device.name: device.driver for device in devices}
+        table = table_of(tasks, known, options, drivers, str(journal.run["date"]))
+        write_tuning(updated(before, table), output)
+        done = [record for task in tasks if (record := known.done(task)) is not None]
+        tuned = Tuned(
+            table=updated(before, table),
+            tunings=table.kernels,
+            num_launches=len(tasks),
+            num_done=len(done),
+            failures={
+                task.launch.label: schedule.failures[task.number]
+                for task in tasks
+                if task.number in schedule.failures
+            },
+            is_interrupted=is_interrupted,
+            seconds=time.monotonic() - start,
+            num_kernel_launches=sum(record["launches"] for record in done),
+        )
+        if tuned.num_done == tuned.num_launches:
+            journal.remove()
+    return tuned

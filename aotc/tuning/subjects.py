@@ -1,0 +1,106 @@
+"""What is tuned: the kernels of an archive, and what their manifest says of inputs.
+
+Invariant: a subject has the kernel's tile IR as text, so a process without its sources can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from aotc.compiler import PtxKernel, autotune_configs, translate_request
+from aotc.ir.text import print_kernel
+from aotc.package.grid import Expansion, expand
+from aotc.package.index import Archive, Kernel, parse_target, value_key
+from aotc.package.spec import Manifest
+from aotc.package.tuning.shape_text import Entry
+from aotc.package.tuning.shapes import Launch
+from aotc.package.verify_subjects import Subject, subject_of, subjects_of_archive
+from aotc.target import Target
+
+
+def target_for(kernel: Kernel, capability: tuple[int, int]) -> str:
+    """Return the target whose variants run on a GPU, as the runtime picks it; empty if none does."""
+    fitting = [name for name in kernel.targets if parse_target(name).runs_on(*capability)]
+    return max(fitting, key=lambda name: parse_target(name).preference, default="")
+
+
+@dataclass(slots=True)
+class Subjects:
+    """The variants of an archive's kernels, by what a launch says of them."""
+
+    archive: Archive
+    manifest: Manifest | None
+    path: str
+    _expansions: dict[tuple[str, str], Expansion] = field(
+        default_factory=dict[tuple[str, str], Expansion]
+    )
+    _subjects: dict[object, Subject | None] = field(default_factory=dict[object, "Subject | None"])
+
+    def defaults(self, kernel: str) -> dict[str, Entry]:
+        """Return what the manifest says of a kernel's arguments, for shapes that leave them out."""
+        if self.manifest is None:
+            return {}
+        for spec in self.manifest.kernels:
+            if spec.name == kernel:
+                expressions = {name: e.root for name, e in spec.verify.expressions.items()}
+                return {**spec.verify.values, **expressions}
+        return {}
+
+    def subject(self, launch: Launch, target: str) -> Subject | None:
+        """Return a variant that the launch may take, with its tile IR; None if there is none.
+
+        Raises: DiagnosticError if the manifest's kernel cannot be compiled.
+        """
+        kept = (launch.kernel, target, *map(_items, (launch.types, launch.choices)), launch.none)
+        if kept not in self._subjects:
+            if self.manifest is not None:
+                self._subjects[kept] = self._of_manifest(self.manifest, launch, target)
+            else:
+                self._subjects[kept] = self._of_archive(launch, target)
+        return self._subjects[kept]
+
+    def _of_manifest(self, manifest: Manifest, launch: Launch, target: str) -> Subject | None:
+        if all(spec.name != launch.kernel for spec in manifest.kernels):
+            return None
+        expansion = self._expansion(manifest, launch.kernel, target)
+        kernel = expansion.kernel
+        types = tuple(launch.types[name] for name in kernel.types)
+        choices = [value_key(launch.choices[name]) for name in kernel.choices]
+        for variant in expansion.variants:
+            same_choices = [value_key(value) for value in variant.choices] == choices
+            if variant.types == types and same_choices and variant.absent == launch.none:
+                subject = subject_of(expansion, variant)
+                tile_kernel = translate_request(variant.request).kernel
+                stored = PtxKernel(print_kernel(tile_kernel), "", tile_kernel.name, 0)
+                return replace(subject, request=None, expanded=None, stored=stored)
+        return None
+
+    def _expansion(self, manifest: Manifest, kernel: str, target: str) -> Expansion:
+        key = kernel, target
+        if key not in self._expansions:
+            chosen: tuple[Target, ...] = tuple(manifest.targets_for([target], ()))
+            ((spec, among),) = manifest.select([kernel], chosen)
+            self._expansions[key] = expand(spec, among, autotune_configs)
+        return self._expansions[key]
+
+    def _of_archive(self, launch: Launch, target: str) -> Subject | None:
+        kernel = next(each for each in self.archive.kernels if each.name == launch.kernel)
+        variants = [variant for variant in kernel.variants if variant.target == target]
+        if any(variant.ptx is None for variant in variants):
+            return None
+        types = tuple(launch.types[variable.name] for variable in kernel.type_variables)
+        choices = [value_key(launch.choices[choice.name]) for choice in kernel.choices]
+        alone = replace(self.archive, kernels=(replace(kernel, variants=tuple(variants)),))
+        for subject in subjects_of_archive(alone, self.path):
+            assert subject.archived is not None
+            _, variant = subject.archived
+            absent = {name for name in kernel.nullable if subject.values.get(name) == 0}
+            same_choices = [value_key(value) for value in variant.choices] == choices
+            if variant.types == types and same_choices and absent == set(launch.none):
+                return replace(subject, archived=None)
+        return None
+
+
+def _items(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, repr(value)) for name, value in values.items())
