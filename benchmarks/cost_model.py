@@ -11,6 +11,7 @@ the table says how both do on either half. No GPU is needed; what is compiled is
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pickle
 import random
@@ -85,8 +86,8 @@ def main() -> None:
     families = [f for row in timed for f in families_of(row, compiled(row, options.compiled))]
     constants, device = CONSTANTS, DEVICES[timed[0]["target"]]
     if options.fit:
-        constants, device = fitted(families, constants, device)
-        print(constants, device, sep="\n")
+        constants = fitted(families, device)
+        print(constants)
     print_table(families, constants, device)
 
 
@@ -252,33 +253,32 @@ def _text(own: np.ndarray) -> str:
 # ------------------------------------------------------------------------------------- what is fitted
 
 
-def fitted(
-    families: Sequence[Family], constants: Constants, device: Device
-) -> tuple[Constants, Device]:
-    """Return the constants and rates with the least mean loss on the first halves, one change at a time."""
+def fitted(families: Sequence[Family], device: Device) -> Constants:
+    """Return the constants with the least mean loss on the first halves, one change at a time.
 
-    def objective(constants: Constants, device: Device) -> float:
+    Each stays near where it is: what fits better far from what is plausible fits these kernels alone.
+    """
+
+    def objective(constants: Constants) -> float:
         own = np.concatenate(
             [losses(f, estimated(f, constants, device))[f.is_first_half] for f in families]
         )
         return float(own.mean() + 0.5 * np.maximum(own - ALLOWED_LOSS, 0).mean())
 
-    least = objective(constants, device)
-    is_better = True
+    constants, least, is_better = CONSTANTS, objective(CONSTANTS), True
     while is_better:
         is_better = False
-        changes = [(field.name, False) for field in fields(Constants)]
-        for name, is_rate in [*changes, *((name, True) for name in FITTED_RATES)]:
-            for factor in STEPS:
-                record = device if is_rate else constants
-                changed: Any = replace(record, **{name: getattr(record, name) * factor})
-                pair = (constants, changed) if is_rate else (changed, device)
-                loss = objective(*pair)
-                if loss < 0.995 * least:
-                    least, is_better = loss, True
-                    constants, device = pair
-                    print(f"{name} x {factor}: {least:.4f}", flush=True)
-    return constants, device
+        for name, factor in itertools.product([field.name for field in fields(Constants)], STEPS):
+            value = getattr(constants, name) * factor
+            ratio = value / getattr(CONSTANTS, name)
+            changed = replace(constants, **{name: value})
+            if not 1 / FARTHEST <= ratio <= FARTHEST:
+                continue
+            loss = objective(changed)
+            if loss < 0.99 * least:
+                least, constants, is_better = loss, changed, True
+                print(f"{name} = {value:.3g}: {least:.4f}", flush=True)
+    return constants
 
 
 if __name__ == "__main__":
