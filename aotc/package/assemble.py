@@ -129,7 +129,7 @@ def assemble(
         source_sha256=hashlib.sha256("".join(dict.fromkeys(digests)).encode()).digest(),
         variants=tuple(variants),
         params=tuple(
-            replace(_param(name, kernel.signature[name]), access=access.get(name, "unknown"))
+            replace(param_of(name, kernel.signature[name]), access=access.get(name, "unknown"))
             for name in launch_arguments(kernel)
         ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
@@ -234,7 +234,8 @@ def _point(spec: VariantSpec) -> _Point:
     return spec.target.name, spec.types, spec.choices, spec.absent, spec.waived
 
 
-def _param(name: str, argument: ArgumentType) -> Param:
+def param_of(name: str, argument: ArgumentType) -> Param:
+    """Return the record of an argument."""
     return Param(
         name=name,
         kind=_PARAM_KINDS[argument.kind],
