@@ -153,6 +153,7 @@ def compile_kernel(
         searches=translation.searches,
         without=done.target.without,
         whole_rows=whole_rows(done.kernel.params),
+        overflows=done.overflows,
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
@@ -286,7 +287,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards`, `scratch_bytes`, `cooperative` and `whole_rows` as in `Metadata`.
+    `guards`, `scratch_bytes`, `cooperative`, `whole_rows` and `overflows` as in `Metadata`.
     """
 
     tile_ir: str
@@ -298,6 +299,7 @@ class PtxKernel:
     scratch_bytes: int = 0
     cooperative: bool = False
     whole_rows: tuple[str, ...] = ()
+    overflows: tuple[str, ...] = ()
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -317,6 +319,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         kernel.scratch_bytes,
         _meets_grid(kernel),
         whole_rows(kernel.params),
+        done.overflows,
     )
 
 
@@ -330,6 +333,7 @@ class _Done:
     access: Mapping[str, Access]
     asm: Mapping[str, str]
     waits_pdl: bool
+    overflows: tuple[str, ...]
 
     @property
     def kernel(self) -> Kernel:
@@ -353,6 +357,7 @@ def _to_ptx(
     from aotc.gpu_stages import lower_to_ptx  # noqa: PLC0415 - start-up time
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.analysis.certain_overflows import certain_overflows  # noqa: PLC0415
     from aotc.schedule.analysis.index_limits import note_index_limits  # noqa: PLC0415
     from aotc.schedule.context import Schedule  # noqa: PLC0415
 
@@ -370,6 +375,7 @@ def _to_ptx(
         max_ops=request.limits.operations,
     )
     note_index_limits(kernel, schedule)
+    overflows = certain_overflows(kernel)
     waits_pdl = _waits_pdl(kernel, schedule)
     made = lower_to_ptx(
         *(request, translation, schedule, timings),
@@ -380,7 +386,7 @@ def _to_ptx(
     if keep_asm:
         asm["gpu"] = print_kernel(made.kernel)
         timings.lap("print")
-    return _Done(target, translation, made, access, asm, waits_pdl)
+    return _Done(target, translation, made, access, asm, waits_pdl, overflows)
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
