@@ -158,7 +158,7 @@ def _block_of_rows(value: Value) -> tuple[int, int] | None:
     return program.axis, within.end
 
 
-_SHAPES = (tile.Splat, tile.Broadcast, tile.ExpandDims, arith.Cast)
+_SHAPES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Hint, arith.Cast)
 
 
 def _stripped(value: Value) -> Value:
@@ -283,7 +283,7 @@ def _products(
             yield op, at, addends
         elif isinstance(op, arith.Cast) and _extends(op):
             worklist.append((op.operands[0], at, addends))
-        elif isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims):
+        elif isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims | tile.Hint):
             worklist.append((op.operands[0], _inner(op, at), addends))
 
 
@@ -301,6 +301,8 @@ def _inner(op: Op, at: Coords) -> Coords:
     """Return the coordinates in the operand of an op that changes a tile's shape alone."""
     if isinstance(op, tile.ExpandDims):
         return (*at[: op.axis], *at[op.axis + 1 :])
+    if isinstance(op, tile.Hint):
+        return at
     if isinstance(op, tile.Broadcast):
         shape = shape_of(op.operands[0].type)
         return tuple(Integer(0) if n == 1 else c for n, c in zip(shape, at, strict=True))
@@ -341,7 +343,7 @@ class _Followed:
                 return _programs(op.axis)
             case tile.Arange():
                 return _sum(at[0], Integer(op.start))
-            case tile.Splat() | tile.Broadcast() | tile.ExpandDims():
+            case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Hint():
                 return self.of(op.operands[0], _inner(op, at))
             case arith.Cast() if _extends(op):
                 return self.of(op.operands[0], at)

@@ -50,6 +50,7 @@ def _conditions(tmp_path: Path, *lines: str) -> list[str]:
         ("tl.store(out + r * stride + d, 1.0, mask=(d < m) & (d >= 0))", f"{_ROW} and m > 0"),
         ("tl.atomic_add(out + r * stride + d, 1.0)", _ROW),
         ("tl.store(out + i * stride, 1.0, mask=i < n)", _TILE),
+        ("tl.store(out + tl.multiple_of(i * stride, 4), 1.0, mask=i < n)", _TILE),
         (
             "tl.store(out + i[:, None] * stride + d, 1.0, mask=(i < n)[:, None] & (d < m)[None, :])",
             f"{_TILE} and m > 0",
