@@ -164,7 +164,7 @@ def run(
     try:
         subject = _subject(path, shapes or str(Path(recorded or "", "shapes.toml")), beside)
         if subject.archive == b"":
-            built = _built(path, kernels, jobs, compiler, rest, debug=debug)
+            built = _built(path, kernels, jobs, compiler, rest, is_json=is_json, debug=debug)
             if built is None:
                 return EXIT_WRONG
             subject = replace(subject, archive=built)
@@ -249,6 +249,7 @@ def _built(
     compiler: Compiler | None,
     cached: dict[str, Any],
     *,
+    is_json: bool,
     debug: bool,
 ) -> bytes | None:
     """Return the archive of a manifest, or None after saying why it cannot be built."""
@@ -258,7 +259,7 @@ def _built(
     from aotc.package.manifest import load  # noqa: PLC0415
     from aotc.package.workers import default_jobs  # noqa: PLC0415
 
-    listener = listener_for(is_json=False, doing="compiling")
+    listener = listener_for(is_json=is_json, doing="compiling")
     try:
         with cache_at(listener, **cached) as cache, TemporaryDirectory() as folder:
             options = builds.BuildOptions(Path(folder), jobs or default_jobs(), kernels=kernels)
