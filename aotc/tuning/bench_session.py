@@ -20,7 +20,7 @@ from aotc.package.tuning.work import Work, peak_of, work_of
 from aotc.regular_file import read_regular
 from aotc.tuning import bench_report
 from aotc.tuning.bench import BenchOptions, Timed, time_launch
-from aotc.tuning.inputs import BufferPlan, UnsizedError, buffers_of
+from aotc.tuning.buffers import BufferPlan, UnsizedError, buffers_of
 from aotc.tuning.launcher import Launcher, NoWorkerError
 from aotc.tuning.peers import Request, ask, requests_of
 from aotc.tuning.subjects import Subjects, target_for
