@@ -119,7 +119,12 @@ class Bench:
                     plans.append(())
                     continue
                 subject = subjects.subject(launch, target)
-                timed.append(time_launch(launcher, kernel, target, launch, subject, self.options))
+                timed.append(
+                    time_launch(
+                        *(launcher, kernel, target, launch, subject, self.options),
+                        gpu=launcher.identity.name,
+                    )
+                )
                 try:
                     plans.append(buffers_of(launch, kernel, subject, self.options.seed))
                 except UnsizedError:
