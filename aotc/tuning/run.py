@@ -139,10 +139,10 @@ def plan(
             if found and not target:
                 notes.append(f"{kernel.name} has no variant for {name}")
             for launch in found if target else ():
-                source = subjects.subject(launch, target)
+                sources = subjects.of(launch, target)
                 # Without the code, which the processes that launch have from the archive.
                 described = replace(kernel, variants=())
-                tasks.append(Task(launch, described, source, target, name, order(kernel, launch)))
+                tasks.append(Task(launch, described, sources, target, name, order(kernel, launch)))
     # What occurs most often comes first: time may run out.
     tasks.sort(key=lambda task: -task.launch.weight)
     return tasks, notes

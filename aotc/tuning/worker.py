@@ -71,12 +71,12 @@ class _Worker:
             self._current.__exit__(None, None, None)
             self._current = None
         launch, kernel = request.launch, self._kernels[request.launch.kernel]
-        if request.subject is None:
+        if not request.subjects:
             plans = described_buffers(launch, kernel, request.seed)
         else:
             from aotc.tuning.inputs import measured_buffers  # noqa: PLC0415 - start-up time
 
-            plans = measured_buffers(launch, request.subject, request.seed)
+            plans = measured_buffers(launch, request.subjects, request.seed)
         self._current = DeviceLaunch(self._gpu, self._library, kernel, launch)
         return self._current.fill(plans).misfits()
 
