@@ -117,6 +117,7 @@ def _options(
 @click.option("--record", "recorded", metavar="DIR", help="What `aotc record` wrote.")
 @click.option("--manifest", "beside", metavar="FILE", help="Of an archive: what it was built of.")
 @click.option("-o", "--output", help="Table; default: NAME.tuning.toml beside NAME.toml.")
+@click.option("--into", metavar="ARCHIVE", help="Pack what the table then says into an archive.")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Repeatable.")
 @click.option("--gpus", default="all", show_default=True, help="GPUs to use, such as 0,2.")
 @click.option("--fresh", is_flag=True, help="Begin anew, do not go on where a run was ended.")
@@ -136,6 +137,7 @@ def run(
     recorded: str | None,
     beside: str | None,
     output: str | None,
+    into: str | None,
     kernels: tuple[str, ...],
     gpus: str,
     fresh: bool,
@@ -172,6 +174,8 @@ def run(
             tuned = runs.tune(subject, cluster, options, table_path, listener)
     finally:
         listener.close()
+    if into is not None and tuned.num_done:
+        _pack(Path(into), table_path)
     described = report.describe(tuned, str(table_path), listener.warnings)
     show(json.dumps(described, indent=2) if is_json else report.text(tuned, str(table_path)))
     if tuned.is_interrupted:
@@ -194,6 +198,19 @@ def _cluster(
     from aotc.tuning.dask_tuner import dask_tuners  # noqa: PLC0415 - an extra
 
     return dask_tuners(address, subject, driver)
+
+
+def _pack(archive: Path, table: Path) -> None:
+    """Put the selections of a table into an archive. Raises: ManifestError."""
+    from aotc.ir.diagnostics import ManifestError  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.tuning.rewriting import tune_archive  # noqa: PLC0415
+    from aotc.package.tuning.text import read_tuning  # noqa: PLC0415
+
+    try:
+        tune_archive(archive, read_tuning(table))
+    except ArchiveError as error:
+        raise ManifestError(f"cannot pack into {archive}: {error.message}") from None
 
 
 def _table_path(path: str, manifest: str | None) -> Path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aotc.cli.measuring import commands
+from aotc.cli.benching import commands
 from aotc.cli.streams import (
     BUG_ADVICE,
     EXIT_BUG,

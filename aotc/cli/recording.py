@@ -51,8 +51,11 @@ def record(
     from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415 - start-up time
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.shapes import shapes_text  # noqa: PLC0415
+    from aotc.package.record.timings import add_timings, recorded_timings  # noqa: PLC0415
     from aotc.package.record.vendor import vendor  # noqa: PLC0415
     from aotc.package.text_output import write_text  # noqa: PLC0415
+    from aotc.package.tuning.text import tuning_path  # noqa: PLC0415
 
     if not (command or logs):
         raise click.UsageError("expected -- COMMAND…, or --log FILE with --source PATH")
@@ -73,6 +76,14 @@ def record(
         raise
     write_text(path, written.text)
     show(str(path), err=True)
+    shapes = shapes_text(records, written)
+    if shapes:
+        write_text(folder / "shapes.toml", f"# Written from recorded launches.\n\n{shapes}")
+        show(str(folder / "shapes.toml"), err=True)
+    timings = recorded_timings(records, written)
+    if timings.kernels:
+        add_timings(timings, tuning_path(path))
+        show(str(tuning_path(path)), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
     show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)

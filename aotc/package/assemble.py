@@ -57,13 +57,14 @@ class Assembled:
     """A kernel's record and source, a remark for each variant that is left out, and warnings.
 
     Spilled registers always cause a warning, whether or not the variant is kept; so does a warning
-    of ptxas.
+    of ptxas. `metadata` has what was compiled of each variant of the record, in order.
     """
 
     kernel: index.Kernel
     source: KernelSource
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    metadata: tuple[Metadata, ...] = ()
 
 
 def misfit(metadata: Metadata, variant: VariantSpec) -> str:
@@ -88,6 +89,7 @@ def assemble(
     dropped: list[str] = []
     warnings: list[str] = []
     variants: list[index.Variant] = []
+    metadata: list[Metadata] = []
     read: dict[tuple[str, str], None] = {}
     # At least one config must be left for each combination of target, dtypes, choices and guards.
     held: dict[_Point, bool] = {}
@@ -111,6 +113,7 @@ def assemble(
             if fault:
                 warnings.append(f"{label}: {_portable(fault, result.metadata)}")
         variants.append(_variant(kernel, spec, result, condition))
+        metadata.append(result.metadata)
         read.update((file, None) for file in result.metadata.source_files)
     for spec, _ in compiled:
         if not held[_point(spec)]:
@@ -126,7 +129,7 @@ def assemble(
         source_sha256=hashlib.sha256("".join(dict.fromkeys(digests)).encode()).digest(),
         variants=tuple(variants),
         params=tuple(
-            replace(_param(name, kernel.signature[name]), access=access.get(name, "unknown"))
+            replace(param_of(name, kernel.signature[name]), access=access.get(name, "unknown"))
             for name in launch_arguments(kernel)
         ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
@@ -135,7 +138,8 @@ def assemble(
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
-    return Assembled(record, kernel_source(kernel, [*read]), tuple(dropped), tuple(warnings))
+    source = kernel_source(kernel, [*read])
+    return Assembled(record, source, tuple(dropped), tuple(warnings), tuple(metadata))
 
 
 def _members(
@@ -230,7 +234,8 @@ def _point(spec: VariantSpec) -> _Point:
     return spec.target.name, spec.types, spec.choices, spec.absent, spec.waived
 
 
-def _param(name: str, argument: ArgumentType) -> Param:
+def param_of(name: str, argument: ArgumentType) -> Param:
+    """Return the record of an argument."""
     return Param(
         name=name,
         kind=_PARAM_KINDS[argument.kind],

@@ -23,10 +23,12 @@ from aotc.limits import (
 )
 from aotc.package import argument_type
 from aotc.package.argument_type import ArgumentType
+from aotc.package.bench_table import read_bench
 from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
 from aotc.package.spec import (
     AutotuneConfigs,
+    BenchSpec,
     CartesianConfigs,
     Configs,
     Guards,
@@ -42,7 +44,7 @@ from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tupl
 
 KERNEL_KEYS = (
     *("name", "source", "targets", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "limits", "verify"),
+    *("configs", "config", "where", "guards", "limits", "verify", "bench"),
     *("enable_fp_fusion", "enable_reflect_ftz"),
 )
 
@@ -67,6 +69,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     guards: Guards = "each"
     fuses = True
     verify = VerifySpec()
+    bench = BenchSpec()
     constants = _read_constants(table, function)
     choices = _read_choices(table, function)
     with mistakes.collected():
@@ -91,6 +94,8 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
             where = _read_where(table, function, signature)
         with mistakes.collected():
             verify = read_verify(table, function, signature)
+        with mistakes.collected():
+            bench = read_bench(table, function, signature, types)
     elif (assumed := _assumed_signature(table, function, signature)) is not None:
         with mistakes.collected():
             _read_grid(table, function, assumed)
@@ -111,6 +116,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
         verify=verify,
+        bench=bench,
         limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
         spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
         is_strict=bool(limits.get(STRICT, False)),

@@ -111,11 +111,15 @@ def read_measured(path: Path) -> Data:
     """
     try:
         data = json.loads(read_regular(path, MAX_RECORDS_BYTES))
-        launches = data["launches"]
+        launches = [
+            launch
+            for launch in data["launches"]
+            if all(launch.get(key, 0) is not None for key in _LAUNCH)
+        ]
         numbers = [data["peak_flops"], data["peak_bytes_per_second"]]
         numbers += [launch[key] for launch in launches for key in _LAUNCH[1:]]
         names = [data["gpu"], *(launch["kernel"] for launch in launches)]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         message = f"expected JSON with {', '.join(_MEASURED)}, {path} has something else: {error}"
         remedy = f"each launch has {', '.join(_LAUNCH)}"
         raise ManifestError(one_line(message), remedy=remedy) from None

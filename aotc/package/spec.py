@@ -123,6 +123,17 @@ class VerifySpec:
     in_place: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class BenchSpec:
+    """A `[kernel.bench]` table: the work of a launch, and extents of what libraries do instead."""
+
+    flops: ManifestExpression | None = None
+    bytes: ManifestExpression | None = None
+    peers: Mapping[str, tuple[ManifestExpression, ...]] = field(
+        default_factory=dict[str, tuple[ManifestExpression, ...]]
+    )
+
+
 # Which combinations of optional promises are built: all 2^n, or just all and none.
 Guards: TypeAlias = Literal["each", "together"]
 
@@ -150,6 +161,7 @@ class KernelSpec:
     loc: Loc
     configs_loc: Loc
     verify: VerifySpec = field(default_factory=VerifySpec)
+    bench: BenchSpec = field(default_factory=BenchSpec)
     limits: CompileLimits = DEFAULT_LIMITS
     spill_bytes: int = DEFAULT_SPILL_BYTES
     is_strict: bool = False

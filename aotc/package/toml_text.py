@@ -23,9 +23,10 @@ def toml_table(values: Mapping[str, object]) -> str:
     """Return constants as an inline table."""
     if not values:
         return "{}"
-    pairs = (f"{_key(name)} = {toml(value)}" for name, value in values.items())
+    pairs = (f"{toml_key(name)} = {toml(value)}" for name, value in values.items())
     return f"{{ {', '.join(pairs)} }}"
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """Return a key, in quotes where TOML wants them."""
     return name if _BARE_KEY.fullmatch(name) else toml(name)

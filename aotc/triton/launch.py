@@ -57,7 +57,8 @@ class Candidate(NamedTuple):
     """A kernel with the config that a launch asks for, and the arguments that it is passed.
 
     Of several the one of the least `rank` is launched: the config that Triton would take, the most
-    promises, the narrowest integers, the order of the archives and their manifests.
+    promises, the narrowest integers, the order of the archives and their manifests. `arguments` are those
+    that it was probed with.
     """
 
     rank: tuple[int, ...]
@@ -65,6 +66,7 @@ class Candidate(NamedTuple):
     passed: tuple[str, ...]
     config: dict[str, Any] | None
     choices: dict[str, Any]
+    arguments: Sequence[Any] = ()
 
 
 class Launcher(_native.Launcher):
@@ -76,7 +78,7 @@ class Launcher(_native.Launcher):
     names: tuple[str, ...]
     options: tuple[str, ...]
     _nested: Mapping[str, Any] | None
-    _kernels: list[ArchivedKernel]
+    kernels: list[ArchivedKernel]
     _reason: str
     _loaded: set[tuple[int, int | None]]  # kernels, by order, and devices
 
@@ -111,7 +113,7 @@ class Launcher(_native.Launcher):
         self = super().__new__(cls, names, defaults, constexprs, fixed, options, hooks, _FAILED)
         self.function, self.constexprs, self._nested = function, constexprs, nested
         self.signature, self.names, self.options = signature, names, options
-        self._kernels, self._reason = kernels, reason
+        self.kernels, self._reason = kernels, reason
         self._loaded = set()
         return self
 
@@ -153,6 +155,7 @@ class Launcher(_native.Launcher):
         raise self.miss(bound, options, str(error)) from error
 
     def _as_found(self, found: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
+        found = _joined(found)
         candidates = tuple(
             (
                 one.kernel.kernel,
@@ -175,7 +178,7 @@ class Launcher(_native.Launcher):
         asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
         found = [
             one
-            for kernel in self._kernels
+            for kernel in self.kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
             if kernel.reflects_ftz == (options.get(_FTZ) is not False)
             for one in self._of_kernel(kernel, bound, asked)
@@ -262,16 +265,12 @@ class Launcher(_native.Launcher):
     def probe(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Candidate | None:
         """Return the kernel that a launch would take, if there is one."""
         for one in self.candidates(bound, options):
+            arguments = [bound[name] for name in one.passed]
             try:
-                one.kernel.kernel.select(
-                    [bound[name] for name in one.passed],
-                    grid=1,
-                    config=one.config,
-                    choices=one.choices,
-                )
+                one.kernel.kernel.select(arguments, grid=1, config=one.config, choices=one.choices)
             except _MISSES:
                 continue
-            return one
+            return one._replace(arguments=arguments)
         return None
 
     def bind(
@@ -379,6 +378,29 @@ def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | N
             return None
         strange += wanted is None and built != default
     return strange
+
+
+def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that all configs have."""
+    return {
+        name: value
+        for name, value in configs[0].items()
+        if all(name in one and is_same_constant(value, one[name]) for one in configs)
+    }
+
+
+def _joined(found: Sequence[Candidate]) -> list[Candidate]:
+    """Join configs of a kernel that differ in nothing that a launch says: its selection decides."""
+    groups: dict[object, list[Candidate]] = {}
+    for at, one in enumerate(found):
+        is_selected = one.kernel.info.num_selections and one.config is not None
+        groups.setdefault(one.rank[:-1] if is_selected else at, []).append(one)
+    return [
+        group[0]._replace(config=common_config([one.config or {} for one in group]))
+        if len(group) > 1
+        else group[0]
+        for group in groups.values()
+    ]
 
 
 def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:

@@ -145,6 +145,16 @@ def test_measured_launches_are_checked(tmp_path: Path, content: str) -> None:
     assert read_measured(path) == MEASURED
 
 
+def test_launches_without_a_time_or_operations_are_left_out(tmp_path: Path) -> None:
+    """As `aotc bench` writes them."""
+    path = tmp_path / "measured.json"
+    more = [{**MEASURED["launches"][0], key: None} for key in ("flops", "seconds")]
+    path.write_text(
+        json.dumps({**MEASURED, "schema": 1, "launches": [*more, *MEASURED["launches"]]})
+    )
+    assert read_measured(path) == MEASURED
+
+
 def test_how_long_each_kernel_takes_until_it_can_be_launched(tmp_path: Path) -> None:
     fake_gpu = FakeGpu(build(tmp_path))
     fake_gpu.reset()

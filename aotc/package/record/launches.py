@@ -5,7 +5,11 @@ ended, or the next one begins, the lines of all are merged into `launches.jsonl`
 whole, and the parts are removed. So records of several runs add up, and an interrupted run loses
 nothing that was launched.
 
-Invariant: `launches.jsonl` has each record once, in the order in which it was first seen.
+Counts of launches add up over processes and runs: a record with a `count` has the `launch` that
+was counted.
+
+Invariant: `launches.jsonl` has each record once, in the order in which it was first seen; counts
+come last.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aotc.ir.diagnostics import CompileError
 from aotc.package.text_output import make_folder, write_text
@@ -55,19 +59,40 @@ def merge(folder: Path) -> None:
     """Add the records of all processes to those of the folder."""
     kept = folder / "launches.jsonl"
     parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
-    found = dict.fromkeys(line for path in (kept, *parts) for line in _lines(path))
-    write_text(kept, "".join(f"{line}\n" for line in found))
+    lines: dict[str, None] = {}
+    counts: dict[str, int] = {}
+    for path in (kept, *parts):
+        numbered: dict[int, str] = {}  # launches of this process
+        highest: dict[int, int] = {}
+        for line, record in _lines(path):
+            launch = json.dumps(record.get("launch"), sort_keys=True)
+            if "of" in record and "launch" in record:
+                numbered[record["of"]] = launch
+            elif "of" in record:
+                highest[record["of"]] = record["count"]  # a count only rises
+            elif "count" in record:
+                counts[launch] = counts.get(launch, 0) + record["count"]
+            else:
+                lines[line] = None
+        for number, count in highest.items():
+            launch = numbered.get(number, "null")
+            counts[launch] = counts.get(launch, 0) + count
+    counts.pop("null", None)
+    lines |= dict.fromkeys(
+        f'{{"count": {count}, "launch": {one}}}' for one, count in counts.items()
+    )
+    write_text(kept, "".join(f"{line}\n" for line in lines))
     for path in parts:
         path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the records of a folder."""
-    return [json.loads(line) for line in _lines(folder / "launches.jsonl")]
+    return [record for _, record in _lines(folder / "launches.jsonl")]
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the records of a file; a line that a killed process left unfinished is none."""
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield lines and records of a file; a line that a killed process left unfinished is none."""
     try:
         content = read_regular(path, MAX_RECORDS_BYTES)
     except FileNotFoundError:
@@ -80,4 +105,4 @@ def _lines(path: Path) -> Iterator[str]:
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
-            yield line
+            yield line, cast("dict[str, Any]", record)

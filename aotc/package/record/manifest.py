@@ -40,11 +40,16 @@ _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 @dataclass
 class Written:
-    """A manifest's text, how many tables it has, and the kernels that no table can name."""
+    """A manifest's text, how many tables it has, and the kernels that no table can name.
+
+    `tables` are the names of tables by `table_key`; those of `gridless` have no grid.
+    """
 
     text: str
     num_kernels: int = 0
     refused: list[str] = field(default_factory=list[str])
+    tables: dict[str, str] = field(default_factory=dict[str, str])
+    gridless: set[str] = field(default_factory=set[str])
 
 
 @dataclass
@@ -69,7 +74,7 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
 
     Raises: CompileError if nothing was launched that aotc has a target for.
     """
-    launches = [one for one in records if "signature" in one and _target(one)]
+    launches = [one for one in records if "signature" in one and target_of(one)]
     if not launches:
         error = CompileError(
             "expected launches of Triton kernels on an NVIDIA GPU, got none",
@@ -79,24 +84,24 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
         for problem in dict.fromkeys(one["problem"] for one in records if "problem" in one):
             error.add_context(problem)
         raise error
-    tuned: dict[str, set[str]] = {}
-    for one in records:
-        if "tuned" in one:
-            tuned.setdefault(_key(one["kernel"]), set()).update(one["tuned"])
+    tuned = tuned_constants(records)
     groups: dict[str, _Group] = {}
     for one in launches:
-        group = groups.setdefault(_group_key(one, tuned), _Group())
+        group = groups.setdefault(table_key(one, tuned), _Group())
         group.launches.append(one)
-    targets = sorted({_target(one) for one in launches})
+    targets = sorted({target_of(one) for one in launches})
     listed = ", ".join(map(toml, targets))
     head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
     written = Written(f"# Written from recorded launches.\n{head}")
     survey, names = Survey(targets[0]), set[str]()
     built: dict[str, set[str]] = {}  # parameters by kernel
-    for group in groups.values():
+    for key, group in groups.items():
         kernel = _key(group.first["kernel"])
         table = _Table(group, tuned.get(kernel, set()), survey, output.parent)
-        if _add(written, head, table, names, output):
+        name = table.name(names)
+        if _add(written, head, table, name, output):
+            names.add(name)
+            written.tables[key] = name
             built.setdefault(kernel, set()).update(group.first["signature"])
     written.text += _tuned(records, built, output.parent)
     for one in records:
@@ -105,13 +110,12 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
     return written
 
 
-def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> bool:
+def _add(written: Written, head: str, table: _Table, name: str, output: Path) -> bool:
     """Add a table, without its grid if the reader refuses that, as a comment if it refuses all.
 
     Returns whether it is one.
     """
     problem = table.problem()
-    name = table.name(names)
     for grid in () if problem else (table.grid(), []):
         text = table.text(name, grid)
         try:
@@ -119,9 +123,9 @@ def _add(written: Written, head: str, table: _Table, names: set[str], output: Pa
         except DiagnosticError as error:
             problem = error.message
         else:
-            names.add(name)
             written.text += f"\n{text}"
             written.num_kernels += 1
+            written.gridless |= set() if grid else {name}
             return True
     kernel = table.first["kernel"]
     written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")
@@ -166,13 +170,23 @@ def _key(kernel: Mapping[str, Any]) -> str:
     return f"{kernel['file']}:{kernel['function']}"
 
 
-def _target(launch: Mapping[str, Any]) -> str:
+def target_of(launch: Mapping[str, Any]) -> str:
+    """Return the target of a launch, empty if there is none."""
     backend, arch = launch["target"]
     return _TARGETS.get(arch, "") if backend == "cuda" else ""
 
 
-def _group_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
-    """Return what launches of one table have in common."""
+def tuned_constants(records: Sequence[dict[str, Any]]) -> dict[str, set[str]]:
+    """Return the constants that autotuners set, by kernel."""
+    tuned: dict[str, set[str]] = {}
+    for one in records:
+        if "tuned" in one:
+            tuned.setdefault(_key(one["kernel"]), set()).update(one["tuned"])
+    return tuned
+
+
+def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
+    """Return what launches of one table have in common, given the `tuned_constants`."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
     key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]

@@ -17,7 +17,10 @@ from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Copy sources to `FOLDER/sources`; return the records with the places of the copies."""
-    copies = _Copies(folder / "sources")
+    return _moved(records, _Copies(folder / "sources"))
+
+
+def _moved(records: Sequence[dict[str, Any]], copies: _Copies) -> list[dict[str, Any]]:
     moved: list[dict[str, Any]] = []
     for one in records:
         record = dict(one)
@@ -27,6 +30,8 @@ def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, An
             name: {"function": copies.of(value["function"])} if "function" in value else value
             for name, value in one.get("constants", {}).items()
         }
+        if "launch" in one:
+            (record["launch"],) = _moved([one["launch"]], copies)
         moved.append(record)
     return moved
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +14,9 @@ import tomli
 from aotc import cli
 from aotc.package.record.launches import merge, read
 from aotc.package.record.manifest import write_manifest
-from tests.support.fake_compiler import compile_empty
+from tests.support.recorded import KERNELS, STAND_IN
 
 pytestmark = pytest.mark.usefixtures("one_worker")
-
-STAND_IN = Path(__file__).parents[2] / "support" / "triton_stand_in"
-KERNELS = """
-import sys
-import triton
-import triton.language as tl
-
-@triton.autotune(
-    [triton.Config({"BLOCK": 256}, num_warps=4), triton.Config({"BLOCK": 1024}, num_warps=8)],
-    key=["n"],
-)
-@triton.jit
-def add(x, y, bias, n, stride, BLOCK: tl.constexpr, ACT: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    v = tl.load(x + at * stride, mask=at < n)
-    if bias is not None:
-        v += tl.load(bias)
-    tl.store(y + at, v, mask=at < n)
-
-def run(n, bias=None):
-    grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
-    add[grid]("*fp16", "*fp16", bias, n, 1, ACT="silu")
-"""
-
-
-@pytest.fixture
-def record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
-    (tmp_path / "ops.py").write_text(KERNELS)
-
-    def record(program: str, *options: str) -> tuple[int, str, str]:
-        (tmp_path / "app.py").write_text(program)
-        code = cli.run(["record", *options, "--", sys.executable, "app.py"], compile_empty)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return record
 
 
 def kernels(folder: Path) -> list[dict[str, Any]]:

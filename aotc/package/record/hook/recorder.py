@@ -1,8 +1,12 @@
 """Record launches of Triton kernels: wraps `JITFunction.run` and the autotuner once they are imported.
 
 What a launch was specialised to is read from the compiled kernel that Triton returns, so a launch
-of a kernel that was seen often enough costs one look into a dictionary. The autotuner's trials are
+of a kernel that was seen often enough costs two looks into dictionaries. The autotuner's trials are
 not recorded, only what it chose.
+
+Every launch is counted by its compiled kernel, grid, integer arguments and the shapes of its tensor
+descriptors. The count is written when it is a power of two or a multiple of 1024, and at exit, so a
+process that is killed loses less than half of a count, and at most 1023.
 
 A record is a line of JSON in a file of this process, written by one `write` to a file opened for
 appending: a process that is killed leaves whole lines, and perhaps one that readers skip.
@@ -12,19 +16,21 @@ Invariant: the program's behaviour does not change. What goes wrong here is reco
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.abc
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
 _NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
+_MAX_COUNTS = 4096  # distinct launches of a process that are counted
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
     *("enable_fp_fusion", "enable_reflect_ftz"),
@@ -42,12 +48,18 @@ _state = _State()
 # Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
 _samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
 _inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's or ours
+_counts: dict[
+    tuple[Any, ...], list[int]
+] = {}  # by kernel and integers: count, number, last written
+_counted: dict[int, Any] = {}  # kernels of `_counts`, which keeps them alive
 
 
 def install() -> None:
     """Wrap Triton's classes when the program imports them."""
     if os.environ.get(FOLDER_VARIABLE):
         sys.meta_path.insert(0, _Finder())
+        atexit.register(_write_counts)
+        os.register_at_fork(after_in_child=_counts.clear)  # the parent writes its own
 
 
 def wrap(jit: ModuleType, autotuner: ModuleType) -> None:
@@ -103,6 +115,11 @@ def _wrap_jit(module: ModuleType) -> None:
         sample = _samples.get((id(kernel), id(code), line))
         if sample is None or sample[0] < _NUM_SAMPLES:
             _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
+        if not warmup:
+            try:
+                _count(self, kernel, seen[0] if seen else given, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - the program goes on
+                _write_once(f"{type(error).__name__}: {error}")
         return kernel
 
     module.JITFunction.run = run
@@ -139,7 +156,7 @@ def _launch(
         for key, attributes in dict(source.attrs).items()
         if ["tt.divisibility", 16] in [list(one) for one in attributes]
     ]
-    passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
+    passed = _passed(names, args, kwargs)
     types = {_name(names, key): text for key, text in source.signature.items()}
     signature = {name: _type(text, passed.get(name)) for name, text in types.items()}
     metadata = kernel.metadata
@@ -155,6 +172,101 @@ def _launch(
         "grid": [int(one) for one in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
+
+
+# ---- counts -----------------------------------------------------------------------------------
+
+
+def _count(
+    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    if kernel is None or _state.num_trials:
+        return
+    extents: Any = grid if type(grid) in (int, tuple) else tuple(grid)
+    key = (id(kernel), extents, *_sizes(args), *_sizes(kwargs.values()))
+    entry = _counts.get(key)
+    if entry is None:
+        if len(_counts) >= _MAX_COUNTS:
+            _write_once(
+                f"of more than {_MAX_COUNTS} distinct launches of a process, the first are counted"
+            )
+            return
+        entry = _counts[key] = [0, len(_counts), 0]
+        _counted[id(kernel)] = kernel
+        launch = _counted_launch(function, kernel, grid, args, kwargs)
+        _write({"of": entry[1], "launch": launch})
+    entry[0] += 1
+    count = entry[0]
+    if not count & (count - 1) or not count & 1023:
+        _write_count(entry)
+
+
+class _Sized(dict[type, bool]):
+    """Whether values of a type are sizes: integers, tuples, tensor descriptors. Asked at every launch."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
+        self[kind] = found
+        return found
+
+
+_sized = _Sized()
+
+
+def _sizes(values: Iterable[Any]) -> list[Any]:
+    """Return what of the sizes among arguments distinguishes launches, as hashable values."""
+    return [v if type(v) is int else _plain(v) for v in values if _sized[type(v)]]
+
+
+def _plain(value: Any) -> Any:
+    return tuple(_sizes(value) if isinstance(value, tuple) else map(int, value.shape))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _counted_launch(
+    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a launch with the extents of tensor descriptors."""
+    launch = _launch(function, kernel, grid, args, kwargs)
+    passed = _passed(function.arg_names, args, kwargs)
+    return {
+        **launch,
+        "integers": {k: v for name, one in passed.items() for k, v in _key(name, one)},
+    }
+
+
+def _key(name: str, value: Any) -> list[tuple[str, int]]:
+    """Return the integers of an argument as expressions of a manifest name them."""
+    if type(value) is int:
+        return [(name, value)]
+    if isinstance(value, tuple):
+        items = _items(value)
+        labels = _fields(value) or range(len(items))
+        pairs = zip(labels, items)  # noqa: B905 - Python 3.9
+        return [pair for label, one in pairs for pair in _key(f"{name}_{label}", one)]
+    if _sized[type(value)]:
+        return [(f"{name}.shape[{at}]", int(one)) for at, one in enumerate(value.shape)]
+    return []
+
+
+def _passed(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
+
+
+def _write_count(entry: list[int]) -> None:
+    entry[2] = entry[0]
+    _write({"of": entry[1], "count": entry[0]})
+
+
+def _write_counts() -> None:
+    """Write the counts that were not written yet."""
+    for entry in list(_counts.values()):
+        if entry[0] != entry[2]:
+            _write_count(entry)
+
+
+@functools.lru_cache(None)
+def _write_once(problem: str) -> None:
+    _write({"problem": problem})
 
 
 def _name(names: Sequence[str], key: Any) -> str:
@@ -248,7 +360,7 @@ def _wrap_autotuner(module: ModuleType) -> None:
         if one is None or one[0] != size:  # it has chosen a config for these arguments
             known[id(self)] = [size, self]
             try:
-                _write(_tuned(self, args, kwargs))
+                _write(_tuned(self, result, args, kwargs))
             except Exception as error:  # noqa: BLE001 - the program goes on
                 _write({"problem": f"{type(error).__name__}: {error}"})
         return result
@@ -256,22 +368,35 @@ def _wrap_autotuner(module: ModuleType) -> None:
     module.Autotuner._bench, module.Autotuner.run = tried, run  # noqa: SLF001 - as above
 
 
-def _tuned(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = tuner.arg_names
-    passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
+def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    passed = _passed(tuner.arg_names, args, kwargs)
     function = tuner.fn
     while not hasattr(function, "arg_names") or not hasattr(function.fn, "__code__"):
         function = function.fn
     timings: dict[Any, Any] = getattr(tuner, "configs_timings", None) or {}
     key = {name: _key_value(passed[name]) for name in tuner.keys if name in passed}
     dtypes = {k: str(v.dtype) for k, v in passed.items() if hasattr(v, "dtype")}
+    launch = (
+        {} if kernel is None else {"launch": _counted_launch(function, kernel, (), args, kwargs)}
+    )
     return {
         "kernel": _kernel(function),
+        **launch,
+        "gpu": _gpu(),
         "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
         **({"key": key, "dtypes": dtypes} if tuner.cache else {}),  # else there is but one config
         "choice": _settings(tuner.best_config),
         "timings": [[_settings(config), times] for config, times in timings.items()],
     }
+
+
+def _gpu() -> str:
+    """Return the current GPU's name, if the program has PyTorch to ask."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        return str(torch.cuda.get_device_name())
+    except Exception:  # noqa: BLE001 - no PyTorch, or none with a GPU
+        return ""
 
 
 def _key_value(value: Any) -> Any:

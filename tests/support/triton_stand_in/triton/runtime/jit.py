@@ -32,6 +32,9 @@ class JITFunction:
             if one.is_constexpr or value is None or value == 1:
                 signature[one.name], constants[at,] = "constexpr", value
                 continue
+            if isinstance(value, tuple):
+                signature[one.name] = ("i32",) * len(value)
+                continue
             signature[one.name] = value if isinstance(value, str) else "i32"
             if isinstance(value, str) or value % 16 == 0:
                 attrs[at,] = [["tt.divisibility", 16]]

@@ -1,0 +1,221 @@
+"""The commands about launches: which have a variant, and how fast they are.
+
+They are part of the same group as those of `measuring`, which know nothing of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from aotc.cli.measuring import commands, tune
+from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.ir.diagnostics import one_line
+
+if TYPE_CHECKING:
+    from aotc.ir.expression import Expression
+
+__all__ = ["commands"]
+
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+_json = click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+_shapes = click.option(
+    "--shapes", required=True, metavar="FILE", help="Launches, as `[[shape]]` tables."
+)
+
+
+@commands.command()
+@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml")
+@_shapes
+@click.option("--target", "targets", multiple=True, help="Ask about this target; repeatable.")
+@click.option("--tuning", metavar="FILE", help="Tuning table; default: that beside the manifest.")
+@click.option("--no-compile", is_flag=True, help="Ask about variants and tuning only.")
+@click.option("--strict", is_flag=True, help="Exit 1 if a launch has no variant, or a slow one.")
+@_json
+@_debug
+def cover(
+    *,
+    path: str,
+    shapes: str,
+    targets: tuple[str, ...],
+    tuning: str | None,
+    no_compile: bool,
+    strict: bool,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Say which launches have no variant or a slow one, and the manifest's rows that would add it."""
+    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package import manifest as manifests  # noqa: PLC0415
+    from aotc.package.archived import SUFFIX  # noqa: PLC0415
+    from aotc.package.cover import report  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
+    from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
+    from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415
+
+    table = read_tuning(Path(tuning)) if tuning is not None else None
+    listed = read_shapes(Path(shapes))
+    if path.endswith(SUFFIX):
+        try:
+            archive = archives.read(Path(path))
+        except ArchiveError as error:
+            complain(one_line(f"{path}: {error}"))
+            return EXIT_WRONG
+        found = report.cover_archive(archive, listed, report.Options(table), targets)
+    else:
+        beside = tuning_path(Path(path))
+        if table is None:
+            table = read_tuning(beside) if beside.exists() else TuningTable(())
+        options = report.Options(table, compiles=not no_compile)
+        found = report.cover_manifest(manifests.load(path), listed, options, targets)
+    show(json.dumps(report.describe(found), indent=2) if is_json else report.text(found))
+    return EXIT_WRONG if strict and not report.is_covered(found) else EXIT_DONE
+
+
+@commands.command()
+@click.argument("archive")
+@_shapes
+@click.option("--manifest", metavar="FILE", help="Says inputs, work and sources of the kernels.")
+@click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="The GPU.")
+@click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
+@click.option("--passes", type=click.IntRange(1), default=20, show_default=True, help="Launches.")
+@click.option(
+    "--l2",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="The L2 before a launch.",
+)
+@click.option("--all-configs", is_flag=True, help="Time every config, not just what is taken.")
+@click.option("--no-peers", is_flag=True, help="Time no peers.")
+@click.option("--python", default=sys.executable, help="Python that has PyTorch, for the peers.")
+@click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
+@click.option("-o", "--output", metavar="FILE", help="Write the JSON there, too.")
+@_json
+@_debug
+def bench(
+    *,
+    archive: str,
+    shapes: str,
+    manifest: str | None,
+    device: int,
+    driver: str,
+    passes: int,
+    l2: Literal["cold", "warm"],
+    all_configs: bool,
+    no_peers: bool,
+    python: str,
+    page: str | None,
+    output: str | None,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Time the launches of FILE on a GPU: speed, share of the roofline, peers."""
+    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.bench_page import find_plots, page_of  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.text_output import write_text  # noqa: PLC0415
+    from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
+    from aotc.tuning import bench_report, bench_session  # noqa: PLC0415
+    from aotc.tuning.bench import BenchOptions  # noqa: PLC0415
+
+    if page:
+        find_plots()  # told now, not when all is measured
+    try:
+        session = bench_session.Bench.open(
+            archive,
+            manifests.load(manifest) if manifest else None,
+            read_shapes(Path(shapes)),
+            BenchOptions(passes=passes, is_cold=l2 == "cold", all_configs=all_configs),
+            bench_session.Where(device, driver, None if no_peers else python),
+        )
+    except ArchiveError as error:
+        complain(one_line(f"{archive}: {error}"))
+        return EXIT_WRONG
+    told = session.run(lambda label: show(one_line(label), err=True))
+    if output:
+        write_text(Path(output), json.dumps(told, indent=2) + "\n")
+    if page:
+        write_text(Path(page), page_of(told))
+    show(json.dumps(told, indent=2) if is_json else bench_report.text(told))
+    return EXIT_WRONG if any(row["problem"] for row in told["launches"]) else EXIT_DONE
+
+
+# ----------------------------------------------------------------------------------------- tune
+
+
+@tune.command("import")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@click.option(
+    "--manifest", default="kernels.toml", show_default=True, help="Its kernels are tuned."
+)
+@click.option("--kernel", default="", help="The kernel, where files do not name it.")
+@click.option("--target", default="", help="The target, if the manifest has several.")
+@click.option("--gpu", default="", help="The driver's name of the GPU, where files do not say it.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=EXPR", help="An argument; repeatable."
+)
+@click.option("-o", "--output", help="Table to add to; default: that beside the manifest.")
+@_json
+@_debug
+def import_(
+    *,
+    paths: tuple[str, ...],
+    manifest: str,
+    kernel: str,
+    target: str,
+    gpu: str,
+    settings: tuple[str, ...],
+    output: str | None,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Add what Triton's, Helion's or vLLM's autotuners say to a tuning table.
+
+    PATHs are files NAME.autotune.json, HASH.best_config and E=…,N=…,device_name=….json, or folders.
+    """
+    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.tuning.imports import table as imports  # noqa: PLC0415
+    from aotc.package.tuning.imports.read import find_files, read_file  # noqa: PLC0415
+    from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
+    from aotc.package.tuning.text import read_tuning, tuning_path, write_tuning  # noqa: PLC0415
+
+    options = imports.Options(kernel, target, gpu, _expressions(settings))
+    files = find_files([Path(path) for path in paths])
+    imported = [one for path in files for one in read_file(path)]
+    result = imports.import_table(manifests.load(manifest), imported, options)
+    path = Path(output) if output else tuning_path(Path(manifest))
+    before = read_tuning(path) if path.exists() else TuningTable(())
+    for note in result.notes:
+        show(f"note: {one_line(note)}", err=True)
+    num_launches = sum(len(one.measurements) for one in result.table.kernels)
+    if not num_launches:
+        complain("nothing is imported")
+        return EXIT_WRONG
+    write_tuning(imports.add_to(before, result.table), path)
+    told = {"path": str(path), "launches": num_launches, "notes": list(result.notes)}
+    show(json.dumps(told, indent=2) if is_json else f"{path}: {num_launches} launches imported")
+    return EXIT_DONE
+
+
+def _expressions(settings: Sequence[str]) -> dict[str, Expression]:
+    """Return what `--set` sets. Raises: BadParameter for what is no NAME=EXPR."""
+    from aotc.ir import expression  # noqa: PLC0415 - start-up time
+
+    found: dict[str, Expression] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        try:
+            found[name.strip()] = expression.parse(text)
+        except expression.ExpressionError as error:
+            raise click.BadParameter(f"{setting!r}: {error.message}", param_hint="--set") from None
+        if not (name.strip() and equals):
+            message = f"expected NAME=EXPR, got {setting!r}"
+            raise click.BadParameter(message, param_hint="--set")
+    return found

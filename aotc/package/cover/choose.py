@@ -1,0 +1,270 @@
+"""The variant that a launch takes, by the rules of the archive format, without a GPU.
+
+Pointers are taken as aligned and as different memory, tensors as dense.
+
+Invariant: `choose` takes the variant that the runtime takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from aotc.ir import expression
+from aotc.ir.expression import Expression, ExpressionError
+from aotc.package.assemble import param_of
+from aotc.package.configs import launch_arguments
+from aotc.package.grid import Expansion, VariantSpec
+from aotc.package.index import (
+    Choice,
+    Guard,
+    Kernel,
+    Param,
+    TypeVariable,
+    Value,
+    Variant,
+    combination,
+    guard_mask,
+    value_key,
+)
+from aotc.package.tuning.selection import Branch, Selection, Tree
+from aotc.package.tuning.shapes import Launch
+
+_ADDRESS = 1 << 20
+_INTEGER = Param("", "scalar", "i32")
+_Problem = Literal["type", "choice", "constant", "promise", "condition", "variant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why no variant serves a launch; `name` is the type variable, choice or argument."""
+
+    problem: _Problem
+    text: str
+    name: str = ""
+    value: Value = None
+
+
+def kernel_of(expansion: Expansion) -> tuple[Kernel, dict[Variant, VariantSpec]]:
+    """Return the record of a manifest's kernel that is not compiled, and what each variant is of.
+
+    Whether a variant needs a condition for its tensor maps is known only once it is compiled.
+    """
+    spec = expansion.kernel
+    specs: dict[Variant, VariantSpec] = {}
+    for each in expansion.variants:
+        variant = Variant(
+            target=each.target.name,
+            symbol="",
+            cubin=b"",
+            num_threads=0,
+            types=each.types,
+            choices=each.choices,
+            guards=each.guards,
+            config=each.config_index,
+            grid=each.grid,
+        )
+        specs[variant] = each
+    fixed = [(name, each.value) for name, each in spec.signature.items() if not each.is_passed]
+    kernel = Kernel(
+        name=spec.name,
+        source_sha256=b"",
+        variants=tuple(specs),
+        params=tuple(param_of(name, spec.signature[name]) for name in launch_arguments(spec)),
+        type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in spec.types.items()),
+        choices=tuple(Choice(name, values) for name, values in spec.choices.items()),
+        guards=expansion.guards,
+        configs=expansion.configs,
+        constants=(*spec.constants.items(), *fixed),
+    )
+    return kernel, specs
+
+
+def launch_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
+    """Return what expressions know of a launch."""
+    named = (*kernel.constants, *launch.choices.items())
+    values = {name: int(value) for name, value in named if isinstance(value, int)}
+    for number, param in enumerate(kernel.params, 1):
+        if param.kind != "scalar":
+            values[param.name] = 0 if param.name in launch.none else _ADDRESS * number
+        shape = [launch.key.get(f"{param.name}.shape[{axis}]", 1) for axis in range(param.rank)]
+        for axis in range(param.rank):
+            values[f"{param.name}.strides[{axis}]"] = math.prod(shape[axis + 1 :])
+    return {**values, **launch.key}
+
+
+def holds(root: Expression, values: Mapping[str, int]) -> bool:
+    """Return whether a condition holds; one that cannot be evaluated does not."""
+    try:
+        return expression.evaluate(root, values) != 0
+    except (ExpressionError, KeyError):
+        return False
+
+
+def choose(
+    kernel: Kernel, target: str, launch: Launch, selections: Sequence[Selection] = ()
+) -> tuple[Variant, ...] | Refusal:
+    """Return the variants that serve a launch, the one that it takes first, or why none does."""
+    refusal = _refused_name(kernel, launch)
+    if refusal is not None:
+        return refusal
+    values = launch_values(kernel, launch)
+    for guard in kernel.guards:
+        if guard.is_promise and not holds(guard.expression, values):
+            return Refusal("promise", f"expected that {guard.text}", promised_argument(guard))
+    run = [
+        variant
+        for variant in kernel.variants
+        if variant.target == target
+        and variant.types == tuple(launch.types[each.name] for each in kernel.type_variables)
+        and all(
+            value_key(value) == value_key(launch.choices[choice.name])
+            for choice, value in zip(kernel.choices, variant.choices, strict=True)
+        )
+    ]
+    if not run:
+        return Refusal("variant", f"no variant for {target} has these types and choices")
+    kept = {index for index, guard in enumerate(kernel.guards) if holds(guard.expression, values)}
+    serving = [
+        variant
+        for variant in run
+        if kept.issuperset(variant.guards)
+        and (variant.condition is None or holds(variant.condition, values))
+    ]
+    if not serving:
+        failed = dict.fromkeys(
+            kernel.guards[index].text
+            for variant in run
+            for index in variant.guards
+            if index not in kept
+        )
+        return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
+    number = combination(kernel, run[0].types, run[0].choices)
+    preferred = _preferred(selections, target, number, values)
+    rank = {config: at for at, config in enumerate(preferred)}
+    serving.sort(
+        key=lambda one: (
+            rank.get(one.config, len(rank)),
+            -len(one.guards),
+            guard_mask(one.guards),
+            one.config,
+            one.condition is None,
+        )
+    )
+    return tuple(serving)
+
+
+def promised_argument(guard: Guard) -> str:
+    """Return the argument that a promise of divisibility is about, or an empty string."""
+    match guard.expression:
+        case expression.Binary(
+            "==", expression.Binary("%", expression.Name(name), _), expression.Integer(0)
+        ):
+            return name
+        case _:
+            return ""
+
+
+def accepting(
+    kernel: Kernel,
+    types: Mapping[str, Sequence[str]],
+    choices: Mapping[str, Sequence[Value]],
+    arguments: Sequence[str],
+) -> Kernel:
+    """Return a kernel that has these types and choices, too, and passes these compiled-in arguments.
+
+    It is what shapes are read for, so that launches without a variant can be named.
+    """
+    type_variables = tuple(
+        replace(each, dtypes=tuple(dict.fromkeys((*each.dtypes, *types.get(each.name, ())))))
+        for each in kernel.type_variables
+    )
+    joined = tuple(
+        replace(each, values=_distinct((*each.values, *choices.get(each.name, ()))))
+        for each in kernel.choices
+    )
+    points = {
+        (dtypes, tuple(map(value_key, values))): (dtypes, values)
+        for dtypes, values in _combinations(kernel, types, choices)
+    }
+    first = kernel.variants[0]
+    variants = (replace(first, types=dtypes, choices=values) for dtypes, values in points.values())
+    constants = dict(kernel.constants)
+    fixed = [name for name in arguments if isinstance(constants.get(name), int)]
+    added = tuple(
+        replace(_INTEGER, name=name)
+        for name in fixed
+        if name not in [param.name for param in kernel.params]
+    )
+    return replace(
+        kernel,
+        type_variables=type_variables,
+        choices=joined,
+        variants=tuple(variants),
+        params=(*kernel.params, *added),
+        constants=tuple((n, value) for n, value in kernel.constants if n not in fixed),
+    )
+
+
+# ---- parts -------------------------------------------------------------------------------------
+
+
+def _refused_name(kernel: Kernel, launch: Launch) -> Refusal | None:
+    for variable in kernel.type_variables:
+        dtype = launch.types[variable.name]
+        if dtype not in variable.dtypes:
+            listed = ", ".join(variable.dtypes)
+            text = f"expected {variable.name} to be one of {listed}, got {dtype}"
+            return Refusal("type", text, variable.name, dtype)
+    for choice in kernel.choices:
+        value = launch.choices[choice.name]
+        if value_key(value) not in map(value_key, choice.values):
+            listed = ", ".join(map(str, choice.values))
+            text = f"expected {choice.name} to be one of {listed}, got {value}"
+            return Refusal("choice", text, choice.name, value)
+    for name, value in kernel.constants:
+        if name in launch.key and launch.key[name] != value:
+            text = f"expected {name} to be {value}, which is compiled in, got {launch.key[name]}"
+            return Refusal("constant", text, name, launch.key[name])
+    return None
+
+
+def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
+    return tuple({value_key(value): value for value in values}.values())
+
+
+def _combinations(
+    kernel: Kernel, types: Mapping[str, Sequence[str]], choices: Mapping[str, Sequence[Value]]
+) -> Iterator[tuple[tuple[str, ...], tuple[Value, ...]]]:
+    """Yield the combinations that are built, with listed values in place of their own."""
+    for variant in kernel.variants:
+        own = zip(kernel.type_variables, variant.types, strict=True)
+        dtypes = [types.get(each.name, (dtype,)) for each, dtype in own]
+        chosen = zip(kernel.choices, variant.choices, strict=True)
+        values = [choices.get(each.name, (value,)) for each, value in chosen]
+        for product in itertools.product(*dtypes):
+            for others in itertools.product(*values):
+                yield product, others
+
+
+def _preferred(
+    selections: Sequence[Selection], target: str, combination: int, values: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return the configs that a selection for any GPU of the target takes first."""
+    for selection in selections:
+        if (selection.target, selection.gpu, selection.combination) == (target, "", combination):
+            return _leaf(selection.tree, values)
+    return ()
+
+
+def _leaf(tree: Tree, values: Mapping[str, int]) -> tuple[int, ...]:
+    while isinstance(tree, Branch):
+        try:
+            is_low = expression.evaluate(tree.feature, values) <= tree.threshold
+        except (ExpressionError, KeyError):
+            is_low = False
+        tree = tree.low if is_low else tree.high
+    return tree

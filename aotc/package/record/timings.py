@@ -1,0 +1,125 @@
+"""The times that a program's autotuners measured, as a tuning table of the recorded manifest.
+
+The times are those of Triton's compiler, not of aotc's: a start until `aotc tune` has measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from aotc.config import CONFIG_KEYS
+from aotc.package.record.manifest import Written, table_key, target_of, tuned_constants
+from aotc.package.record.shapes import passed_integers
+from aotc.package.tables import Constant
+from aotc.package.tuning.merge import merge_tunings
+from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
+from aotc.package.tuning.text import read_tuning, write_tuning
+
+Config = tuple[tuple[str, Constant], ...]
+_DEFAULTS = {"num_ctas": 1}
+
+
+@dataclass
+class _Times:
+    """Times of one kernel on one GPU: by launch and config, in seconds."""
+
+    configs: dict[Config, int] = field(default_factory=dict[Config, int])
+    launches: dict[tuple[tuple[str, int], ...], dict[int, float]] = field(
+        default_factory=dict[tuple[tuple[str, int], ...], dict[int, float]]
+    )
+    weights: dict[tuple[tuple[str, int], ...], int] = field(
+        default_factory=dict[tuple[tuple[str, int], ...], int]
+    )
+
+
+def recorded_timings(records: Sequence[dict[str, Any]], written: Written) -> TuningTable:
+    """Return what autotuners measured of the manifest's kernels; of a launch twice, the last."""
+    tuned = tuned_constants(records)
+    tunings: dict[tuple[str, str, str], _Times] = {}
+    counted: dict[str, list[Mapping[str, Any]]] = {}
+    for one in records:
+        if "count" in one:
+            counted.setdefault(table_key(one["launch"], tuned), []).append(one)
+    for one in records:
+        if not one.get("timings") or "launch" not in one:
+            continue
+        launch = one["launch"]
+        table = table_key(launch, tuned)
+        kernel = written.tables.get(table)
+        if kernel is None:
+            continue
+        times = tunings.setdefault((kernel, target_of(launch), one.get("gpu", "")), _Times())
+        key = tuple(passed_integers(launch).items())
+        measured = times.launches.setdefault(key, {})
+        for settings, told in one["timings"]:
+            index = times.configs.setdefault(_config(settings, launch), len(times.configs))
+            seconds = seconds_of(told)
+            if seconds is not None:
+                measured[index] = seconds
+        times.weights[key] = _weight(one, counted.get(table, ()))
+    return TuningTable(tuple(_tuning(*key, tunings[key]) for key in sorted(tunings)))
+
+
+def add_timings(table: TuningTable, path: Path) -> None:
+    """Write a table to a file, joined with what is there; times with a date stay as they are.
+
+    Raises: ManifestError if the file is no tuning table; HostError if it cannot be written.
+    """
+    tables = [read_tuning(path), table] if path.exists() else [table]
+    write_tuning(merge_tunings(tables), path)
+
+
+def seconds_of(told: Any) -> float | None:
+    """Return the seconds that an autotuner's milliseconds are: a number, or the first of quantiles.
+
+    None if it is no time: configs that failed have infinity.
+    """
+    first: Any = next(iter(cast("list[Any]", told)), None) if isinstance(told, list) else told
+    is_time = isinstance(first, int | float) and math.isfinite(first) and first > 0
+    return float(first) / 1e3 if is_time else None
+
+
+def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> Config:
+    """Return a config as the manifest lists it."""
+    names = {*launch["signature"], *CONFIG_KEYS}
+    return tuple(
+        (name, value)
+        for name, value in settings.items()
+        if name in names and _DEFAULTS.get(name) != value
+    )
+
+
+def _weight(one: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of a table's launches the autotuner's choice was for; at least 1."""
+    integers = one["launch"]["integers"]
+    names = [name for name in one.get("key", {}) if name in integers]
+    return max(1, sum(
+        other["count"]
+        for other in counted
+        if all(other["launch"]["integers"].get(name) == integers[name] for name in names)
+    ))  # fmt: skip
+
+
+def _tuning(kernel: str, target: str, gpu: str, times: _Times) -> KernelTuning:
+    count = range(len(times.configs))
+    return KernelTuning(
+        kernel=kernel,
+        target=target,
+        gpu=gpu,
+        configs=tuple(dict(config) for config in times.configs),
+        measurements=tuple(
+            Measurement(
+                key=dict(key),
+                types={},
+                choices={},
+                seconds=tuple(measured.get(index) for index in count),
+                weight=float(times.weights[key]),
+            )
+            for key, measured in times.launches.items()
+        ),
+        rejected={},
+    )

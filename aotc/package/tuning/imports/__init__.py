@@ -1,0 +1,1 @@
+"""Import what other autotuners chose or measured into a tuning table."""

@@ -1,0 +1,135 @@
+"""Time the launches of shapes: the config that each takes, and others beside it.
+
+Passes are interleaved: each has every config once, so that a clock that drifts moves all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Protocol
+
+from aotc.package.cover.choose import Refusal, choose
+from aotc.package.index import Kernel, Variant
+from aotc.package.tuning.shapes import Launch
+from aotc.package.verify_subjects import Subject
+from aotc.tuning.buffers import UnsizedError
+from aotc.tuning.launcher import LostError
+from aotc.tuning.messages import Times
+
+_WARM_REPEATS = 5
+
+
+class Launching(Protocol):
+    """What times launches: `aotc.tuning.launcher.Launcher`."""
+
+    def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
+        """Make the buffers; return why configs are refused."""
+        ...
+
+    def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
+        """Return the seconds of configs, launched in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """How often to launch, with which state of the L2, and whether all configs or those of interest."""
+
+    passes: int = 20
+    is_cold: bool = True
+    all_configs: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A launch and its times: of the config that it takes in `low`, `seconds`, `high`; of all by index."""
+
+    kernel: Kernel
+    launch: Launch
+    variant: Variant | None = None
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    clock_mhz: int = 0
+    by_config: Mapping[int, float] = field(default_factory=dict[int, float])
+    problem: str = ""
+
+
+def time_launch(
+    launching: Launching,
+    kernel: Kernel,
+    target: str,
+    launch: Launch,
+    subjects: tuple[Subject, ...],
+    options: BenchOptions,
+) -> Timed:
+    """Return the times of a launch, or why it has none. Raises: NoWorkerError, StoppedError."""
+    serving = choose(kernel, target, launch)
+    if isinstance(serving, Refusal):
+        return Timed(kernel, launch, problem=serving.text)
+    try:
+        misfits = launching.prepare(launch, subjects, options.seed)
+    except UnsizedError as error:
+        return Timed(kernel, launch, serving[0], problem=str(error))
+    except LostError as error:
+        return Timed(kernel, launch, serving[0], problem=f"preparing it {error}")
+    taken = next((one for one in serving if one.config not in misfits), None)
+    if taken is None:
+        reason = next(iter(misfits.values()), "")
+        return Timed(kernel, launch, problem=f"no config fits: {reason}")
+    configs = sorted({one.config for one in serving} - misfits.keys())
+    wanted = configs if options.all_configs else sorted({taken.config, configs[0]})
+    times, clocks, lost = _passes(launching, wanted, options)
+    if not times.get(taken.config):
+        problem = lost.get(taken.config, "it has no time")
+        return Timed(kernel, launch, taken, problem=problem)
+    own = sorted(times[taken.config])
+    low, _, high = quantiles(own, n=4) if len(own) > 1 else own * 3
+    return Timed(
+        kernel,
+        launch,
+        taken,
+        seconds=median(own),
+        low=low,
+        high=high,
+        clock_mhz=round(median(clocks)),
+        by_config={config: median(each) for config, each in times.items() if each},
+    )
+
+
+def _passes(
+    launching: Launching, configs: Sequence[int], options: BenchOptions
+) -> tuple[dict[int, list[float]], list[int], dict[int, str]]:
+    """Return times by config, clocks, and why configs were lost; one that is lost is left out."""
+    times: dict[int, list[float]] = {config: [] for config in configs}
+    clocks: list[int] = []
+    lost: dict[int, str] = {}
+    repeats = 1 if options.is_cold else _WARM_REPEATS
+    for config in configs:
+        reason = _first_launch(launching, config)
+        if reason:
+            lost[config] = reason
+    left = [config for config in configs if config not in lost]
+    for _ in range(options.passes if left else 0):
+        try:
+            told = launching.times(left, is_cold=options.is_cold, repeats=repeats)
+        except LostError as error:
+            lost |= dict.fromkeys(left, f"a launch {error}")
+            break
+        clocks.append(told.clock_mhz)
+        for config, seconds in zip(left, told.seconds, strict=True):
+            times[config].append(seconds)
+        left = left[1:] + left[:1]
+    return times, clocks or [0], lost
+
+
+def _first_launch(launching: Launching, config: int) -> str:
+    """Launch a config once, which loads it and is not counted; return why it cannot be."""
+    try:
+        launching.times([config], is_cold=False, repeats=1)
+    except LostError as error:
+        return f"the launch {error}"
+    return ""

@@ -1,0 +1,150 @@
+"""What `aotc bench` measured, as data and as a table.
+
+The data is JSON of schema 1, described in docs/reference/cli.md; keys are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aotc.ir.diagnostics import one_line
+from aotc.package.bench_labels import config_label, launch_labels
+from aotc.package.label import variant_label
+from aotc.package.tuning.work import Peak, Work, dot_dtype
+from aotc.tuning.bench import Timed
+
+Data: TypeAlias = dict[str, Any]
+_COLUMNS = ("launch", "config", "µs", "TFLOP/s", "TB/s", "roofline", "over first")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A launch with its work and its peers' answers."""
+
+    timed: Timed
+    work: Work
+    peers: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where it was measured; `peak` is None for a GPU of which nothing is listed."""
+
+    gpu: str
+    driver: str
+    target: str
+    l2: str
+    passes: int
+    peak: Peak | None
+    no_peers: str = ""
+
+
+def describe(name: str, machine: Machine, measured: Sequence[Measured]) -> Data:
+    """Return all as JSON-ready data."""
+    peak = machine.peak
+    clocks = [one.timed.clock_mhz for one in measured if one.timed.clock_mhz]
+    dtypes = [dot_dtype(one.timed.kernel, one.timed.launch) for one in measured]
+    flops = max((peak.flops_of(dtype) for dtype in dtypes), default=0.0) if peak else 0.0
+    return {
+        "schema": 1,
+        "archive": name,
+        "gpu": machine.gpu,
+        "driver": machine.driver,
+        "target": machine.target,
+        "clock_mhz": min(clocks, default=0),
+        "l2": machine.l2,
+        "passes": machine.passes,
+        "peak_flops": flops or None,
+        "peak_bytes_per_second": peak.bytes_per_second if peak else None,
+        "no_peers": machine.no_peers or None,
+        "launches": [_launch(one, peak) for one in measured],
+    }
+
+
+def _launch(one: Measured, peak: Peak | None) -> Data:
+    timed, work = one.timed, one.work
+    kernel, launch = timed.kernel, timed.launch
+    seconds = timed.seconds
+    taken = timed.variant
+    dtype = dot_dtype(kernel, launch)
+    found: Data = {
+        "kernel": kernel.name,
+        "types": dict(launch.types),
+        "choices": dict(launch.choices),
+        "key": dict(launch.key),
+        "weight": launch.weight,
+        "variant": None if taken is None else variant_label(kernel, taken),
+        "config": None if taken is None else dict(kernel.configs[taken.config]),
+        "problem": timed.problem or None,
+        "seconds": seconds,
+        "low_seconds": timed.low,
+        "high_seconds": timed.high,
+        "flops": work.flops,
+        "bytes": work.bytes,
+        "flops_per_second": work.flops / seconds if work.flops and seconds else None,
+        "bytes_per_second": work.bytes / seconds if work.bytes and seconds else None,
+        "dtype": dtype,
+        "peak_flops": peak.flops_of(dtype) if peak else None,
+        "bound": None,
+        "roofline": None,
+        "configs": [
+            {"config": dict(kernel.configs[index]), "seconds": each}
+            for index, each in sorted(timed.by_config.items())
+        ],
+        "peers": [dict(peer) for peer in one.peers],
+    }
+    if peak is not None and seconds:
+        memory = (work.bytes or 0) / peak.bytes_per_second
+        compute = (work.flops or 0) / peak.flops_of(dtype)
+        found["bound"] = "compute" if compute > memory else "memory" if memory else None
+        found["roofline"] = max(memory, compute) / seconds or None
+    return found
+
+
+def text(report: Data) -> str:
+    """Return what was measured as a table, a row for each launch."""
+    names = list(dict.fromkeys(peer["name"] for row in report["launches"] for peer in row["peers"]))
+    rows: list[tuple[str, ...]] = [(*_COLUMNS, *(f"over {name}" for name in names))]
+    problems: list[str] = []
+    launches = report["launches"]
+    for row, label in zip(launches, launch_labels(launches), strict=True):
+        if row["seconds"] is None:
+            problems.append(f"{label}: {row['problem']}")
+            continue
+        ratios = {peer["name"]: peer.get("seconds") for peer in row["peers"]}
+        rows.append((
+            label,
+            config_label(row["config"]),
+            f"{row['seconds'] * 1e6:.2f}",
+            _scaled(row["flops_per_second"], 1e12),
+            _scaled(row["bytes_per_second"], 1e12),
+            "" if row["roofline"] is None else f"{row['roofline']:.0%}",
+            _times(row["configs"][0]["seconds"], row["seconds"]),
+            *(_times(ratios.get(name), row["seconds"]) for name in names),
+        ))  # fmt: skip
+        failed = (peer for peer in row["peers"] if "problem" in peer)
+        problems += [f"{label}: {peer['name']}: {peer['problem']}" for peer in failed]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    clock = f"{report['clock_mhz']} MHz" if report["clock_mhz"] else "an unknown clock"
+    head = f"{report['gpu']}, driver {report['driver']}, {clock}, {report['l2']} L2"
+    if report["no_peers"]:
+        problems.append(f"no peers: {report['no_peers']}")
+    return "\n".join(map(one_line, [head, "", *lines, *([""] if problems else []), *problems]))
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    return "" if value is None else f"{value / unit:.3g}"
+
+
+def _times(other: float | None, own: float) -> str:
+    """Return how many times as fast as another this is."""
+    return "" if other is None else f"{other / own:.2f}x"

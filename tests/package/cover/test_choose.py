@@ -1,0 +1,128 @@
+"""The variant that a launch takes is the one that the runtime's C code takes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from aotc.ir.expression import parse
+from aotc.package import archive as archives
+from aotc.package.build import BuildOptions, build
+from aotc.package.cover.choose import Refusal, choose
+from aotc.package.index import Archive, Kernel
+from aotc.package.manifest import load
+from aotc.package.planned import stand_in_cubin
+from aotc.package.tuning.selection import Branch, Selection
+from aotc.package.tuning.shapes import Launch
+from aotc.runtime import Pointer, _native
+from aotc.runtime.errors import ArgumentError, NotFoundError
+from tests.support.cover_kernels import write
+from tests.support.fake_compiler import compile_empty
+from tests.support.listeners import Silent
+
+MANIFEST = """
+[package]
+name = "demo"
+version = "0.1.0"
+targets = ["sm_90a"]
+
+[[kernel]]
+source = "scale.py:scale"
+grid = ["1"]
+where = "n <= BLOCK or BLOCK == 64"
+[kernel.signature]
+x = "*T:16"
+out = "*T:16"
+n = "i32:16?"
+stride = "i32:16?"
+[kernel.types]
+T = ["fp16", "bf16"]
+[kernel.choices]
+NEGATE = [true, false]
+[kernel.configs]
+BLOCK = [256, 1024, 64]
+num_warps = [4, 2]
+"""
+
+
+def launch(n: int, stride: int, dtype: str = "bf16", negate: bool = True) -> Launch:
+    return Launch("scale", {"T": dtype}, {"NEGATE": negate}, {"n": n, "stride": stride})
+
+
+def built(folder: Path, text: str = MANIFEST) -> Kernel:
+    """Return the record of the kernel, with code that loaders accept."""
+    manifest, options = load(str(write(folder, text))), BuildOptions(folder, 1)
+    assert not build(manifest, options, Silent(), cache=None, compiler=compile_empty).failures
+    (kernel,) = archives.decode((folder / "demo.aotc").read_bytes()).kernels
+    variants = (replace(v, cubin=stand_in_cubin(v.target, v.symbol)) for v in kernel.variants)
+    return replace(kernel, variants=tuple(variants))
+
+
+def opened(kernel: Kernel) -> _native.Kernel:
+    data = archives.encode(Archive("demo", "0.1.0", (kernel,)))
+    return _native.Archive(data, zstandard.decompress, False, None)["scale"]
+
+
+def test_the_runtime_takes_the_same(one_worker: None, tmp_path: Path) -> None:
+    kernel = built(tmp_path)
+    runtime = opened(kernel)
+    rng = random.Random(29)
+    configs: set[int] = set()
+    for _ in range(200):
+        n = rng.choice([0, 1, 16, 63, 64, 255, 256, 257, 1008, 1024, 1025, 1 << 20])
+        stride = rng.choice([1, 16, 1024, 1031])
+        dtype, negate = rng.choice(["fp16", "bf16"]), rng.random() < 0.5
+        pointers = (Pointer(1 << 20, dtype), Pointer(1 << 21, dtype))
+        plan = runtime._plan((9, 0), 132, (*pointers, n, stride), choices={"NEGATE": negate})
+        chosen = choose(kernel, "sm_90a", launch(n, stride, dtype, negate))
+        assert not isinstance(chosen, Refusal)
+        assert plan is not None
+        assert chosen[0] == kernel.variants[plan.variant]
+        configs.add(chosen[0].config)
+    assert len(configs) == 3
+
+
+def test_a_selection_says_what_is_taken_first(one_worker: None, tmp_path: Path) -> None:
+    """A feature that cannot be evaluated goes to the high side; guards decide all the same."""
+    kernel = built(tmp_path)
+    number = 1 * 2 + 0  # bf16, true
+    inner = Branch(parse("n // (stride - 16)"), 4, (4,), (5, 0))
+    tree = Branch(parse("n"), 256, (2, 0), inner)
+    selections = [
+        Selection("sm_90a", "NVIDIA H200", number, (1,)),
+        Selection("sm_90a", "", number, tree),
+    ]
+
+    def config(n: int, stride: int, negate: bool = True) -> int:
+        chosen = choose(kernel, "sm_90a", launch(n, stride, negate=negate), selections)
+        assert not isinstance(chosen, Refusal)
+        return chosen[0].config
+
+    assert config(256, 1024) == 2
+    assert config(512, 1024) == 4
+    assert config(512, 16) == 5
+    assert config(512, 16, negate=False) == config(512, 1024, negate=False) == 2
+
+
+def test_what_is_refused_says_why(one_worker: None, tmp_path: Path) -> None:
+    text = MANIFEST.replace("i32:16?", "i32:16").replace(" or BLOCK == 64", "")
+    kernel = built(tmp_path, text)
+    runtime = opened(kernel)
+    for one, problem in (
+        (launch(17, 16), "promise"),
+        (launch(1040, 16), "condition"),
+        (launch(16, 16, "fp32"), "type"),
+        (launch(16, 16, negate=2), "choice"),
+    ):
+        chosen = choose(kernel, "sm_90a", one)
+        assert isinstance(chosen, Refusal)
+        assert chosen.problem == problem
+        dtype = one.types["T"]
+        args = (Pointer(1 << 20, dtype), Pointer(1 << 21, dtype), *one.key.values())
+        with pytest.raises((ArgumentError, NotFoundError)):
+            runtime._plan((9, 0), 132, args, choices=dict(one.choices))
+    assert isinstance(choose(kernel, "sm_80", launch(16, 16)), Refusal)
