@@ -40,14 +40,8 @@ from aotc.work import Work
 
 MANIFEST = Path(__file__).parent / "tuning" / "kernels.toml"
 SEED = 20
-FITTED_RATES = (
-    "dram_bytes_per_second",
-    "l2_bytes_per_second",
-    "wgmma_macs",
-    "mma_macs",
-    "clock_hz",
-)
-STEPS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
+STEPS = (0.7, 0.85, 1.2, 1.4)
+FARTHEST = 2.5
 ALLOWED_LOSS = 0.2
 
 
