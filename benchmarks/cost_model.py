@@ -92,10 +92,10 @@ def compiled(row: Mapping[str, Any], kept: Path | None) -> Compiled:
     """Compile all variants of a kernel, or read what an earlier run has compiled."""
     path = None if kept is None else kept.with_name(f"{kept.name}.{row['kernel']}")
     if path is not None and path.exists():
-        return pickle.loads(path.read_bytes())
+        return Compiled(*pickle.loads(path.read_bytes()))
     result = _compile(row["kernel"], row["target"])
     if path is not None:
-        path.write_bytes(pickle.dumps(result))
+        path.write_bytes(pickle.dumps((result.kernel, result.works)))
     return result
 
 
