@@ -133,6 +133,7 @@ def compile_kernel(
     note = _spill_note(done) if assembly.spill_bytes else ""
     spilled = [f"{assembly.spill_bytes} bytes of registers are spilled: {note}"] if note else []
     hazard = done.made.wgmma_hazard
+    crash = _crash_note(kernel, assembly)
     metadata = Metadata(
         name=request.kernel,
         symbol=kernel.name,
@@ -146,7 +147,11 @@ def compile_kernel(
         stack_bytes=assembly.stack_bytes,
         params=_placed(_param_slots(done), backend.param_places(assembly.cubin, kernel.name)),
         remarks=_lines(
-            translation.remarks, translation.prints, done.made.schedule.remarks, [hazard], spilled
+            translation.remarks,
+            translation.prints,
+            done.made.schedule.remarks,
+            [hazard, crash],
+            spilled,
         ),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
@@ -160,6 +165,7 @@ def compile_kernel(
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
         wgmma_hazard=hazard,
+        ptxas_crash=crash,
     )
     asm = {**done.asm, "llvm": done.made.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
@@ -227,6 +233,16 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas, *, reuses: boo
         peak = find_peak(done.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
+
+
+def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
+    """Return how ptxas crashed and which level was used instead, "" if it did not."""
+    if not assembly.crash:
+        return ""
+    return (
+        f"{kernel.loc}: {kernel.name} is assembled with {assembly.level}, a lower optimisation level, since "
+        f"ptxas crashes at its usual one: {assembly.crash}"
+    )
 
 
 def _spill_note(done: _Done) -> str:

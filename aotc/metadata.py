@@ -78,7 +78,8 @@ class Metadata:
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
-    waited for at once: the schedule would have touched it too early.
+    waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
+    usual optimisation level, and at which lower one the cubin was made.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Metadata:
     spill_note: str = ""
     whole_rows: tuple[str, ...] = ()
     wgmma_hazard: str = ""
+    ptxas_crash: str = ""
 
     @property
     def local_bytes(self) -> int:

@@ -11,6 +11,7 @@ from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
 from aotc.backend.ptxas import (
     Assembly,
+    CrashError,
     FewRegistersError,
     OverLimitError,
     Ptxas,
@@ -23,6 +24,7 @@ from aotc.backend.wgmma_registers import RegisterHazard, find_hazards
 
 __all__ = [
     "Assembly",
+    "CrashError",
     "FewRegistersError",
     "Lowered",
     "OverLimitError",

@@ -15,6 +15,9 @@ If registers do not suffice and the PTX does not state how many CTAs an SM shoul
 may aim for full occupancy: 32 registers a thread, and everything else spilled. Asked for one CTA
 per SM, it spills only the excess. That is not the first attempt, since it also uses more registers
 where they do suffice.
+
+ptxas may also end with an internal error, in register allocation above all. Lower optimisation levels do
+without what fails, so they are tried in turn, and the result says so.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotc.backend.kept import Kept
@@ -45,6 +48,10 @@ _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 _FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).* register target of (\d+)")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
+# C7907 and its like; other faults of its own end ptxas by a signal.
+_INTERNAL_ERROR = re.compile(r"[^\n]*\binternal (?:compiler )?error\b[^\n]*", re.IGNORECASE)
+# The highest comes first.
+_LOWER_LEVELS = ("-Ofc=mid", "-O1", "-O0")
 # Lower optimisation levels use fewer registers.
 _OTHER_OPTIONS = (("-O2",), ("--register-usage-level=0",))
 _ONE_CTA_PER_SM = ("-minnctapersm=1",)
@@ -80,6 +87,14 @@ class RefusedError(IRError):
         self.reason = reason
 
 
+class CrashError(IRError):
+    """ptxas ended with an internal error or by a signal, which `reason` names."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class OverLimitError(IRError):
     """ptxas was ended at a limit; `reason` says which, and how much it used."""
 
@@ -102,7 +117,8 @@ class Assembly:
     """A cubin and what ptxas reported about it.
 
     `warnings` are those of the performance family (C7508 to C7519, C7600), whole lines.
-    `spill_bytes` counts stores and loads of spilled registers, per thread.
+    `spill_bytes` counts stores and loads of spilled registers, per thread. `level` is the lower optimisation
+    level that it took because of `crash`, how ptxas ended at its usual level; "" without one.
     """
 
     cubin: bytes
@@ -111,6 +127,8 @@ class Assembly:
     stack_bytes: int
     static_shared_bytes: int
     warnings: tuple[str, ...]
+    level: str = ""
+    crash: str = ""
 
     @property
     def local_bytes(self) -> int:
@@ -189,10 +207,7 @@ class Ptxas:
             few = _FEW_REGISTERS.search(report)
             if few is not None:
                 raise FewRegistersError(message, needed=int(few[2]), available=int(few[1]))
-            found = _ERROR_LINE.search(report)
-            if found is None:
-                raise IRError(message)
-            raise RefusedError(message, int(found[1]), found[2])
+            raise _failure(status, report, message)
         cubin = self._output()
         found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
         return Assembly(
@@ -215,6 +230,19 @@ class Ptxas:
         if cubin.startswith(_ELF_MAGIC) and not _is_whole(cubin):
             raise _no_room(self._folder.name)
         return cubin
+
+
+def _failure(status: int, report: str, message: str) -> IRError:
+    """Return the error for PTX that ptxas refuses or fails on."""
+    internal = _INTERNAL_ERROR.search(report)
+    if internal is not None:
+        return CrashError(message, internal[0].strip())
+    if status < 0:
+        return CrashError(message, f"ended by {signal.Signals(-status).name}")
+    refused = _ERROR_LINE.search(report)
+    if refused is None:
+        return IRError(message)
+    return RefusedError(message, int(refused[1]), refused[2])
 
 
 def _is_whole(elf: bytes) -> bool:
@@ -265,10 +293,12 @@ def assemble(
     A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
     caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
     themselves; the output of `lower_kernel` states them, from the kernel. 0 leaves them to ptxas.
-    If registers do not suffice, other options are tried, and the best result is used. Each attempt
+    If registers do not suffice, other options are tried, and the best result is used. If ptxas crashes,
+    lower optimisation levels are tried. Each attempt
     has the whole time limit: which ones run depends on what others spilled, not on their time.
-    Raises: IRError with the offending line of PTX; FewRegistersError; OverLimitError when ptxas
-        exceeds its time or memory; HostError if the machine lacks resources.
+    Raises: IRError with the offending line of PTX; CrashError if ptxas crashes at every level;
+        FewRegistersError; OverLimitError when ptxas exceeds its time or memory; HostError if the machine
+        lacks resources.
     """
     limits = f"{target.name} {maxnreg}"
     made = _kept.find(ptx, limits) if reuses else None
@@ -294,7 +324,16 @@ def _assemble(
         with Ptxas(target, (*more, *options), mebibytes) as ptxas:
             return ptxas.run(ptx, timeout_seconds)
 
-    first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
+    def better(best: Assembly, *more: str) -> Assembly:
+        try:
+            return min(best, run(*more), key=_local_bytes)
+        except CrashError:
+            return best
+
+    try:
+        first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
+    except CrashError as error:
+        return _at_lower_level(run, error)
     if not first.spill_bytes:
         return first  # a stack, as calls need one, is no reason for other options
     best = first
@@ -302,17 +341,33 @@ def _assemble(
         # One more CTA an SM is worth less than registers that do not spill.
         count = int(bound[1]) - 1
         ptx = _SHARED_SM.sub(f".minnctapersm {count}\n" if count > 1 else "", ptx)
-        best = min(best, run(), key=_local_bytes)
+        best = better(best)
     if not best.spill_bytes:
         return best
     if not maxnreg and first.registers < _registers_for_one_cta(ptx):
         options = _ONE_CTA_PER_SM
-        best = min(best, run(), key=_local_bytes)
+        best = better(best)
     for more in _OTHER_OPTIONS:
         if not 0 < best.local_bytes <= _MAX_BYTES_TO_IMPROVE:
             break
-        best = min(best, run(*more), key=_local_bytes)
+        best = better(best, *more)
     return best
+
+
+def _at_lower_level(run: Callable[..., Assembly], error: CrashError) -> Assembly:
+    """Assemble at the highest level at which ptxas does not crash. Raises: the `error` if there is none."""
+    for level in _LOWER_LEVELS:
+        with contextlib.suppress(CrashError):
+            return replace(run(level), level=level, crash=fall_back(error))
+    raise error
+
+
+def fall_back(error: CrashError) -> str:
+    """Return how ptxas ended at its usual level.
+
+    Tests, fuzzers and the soak count it as a failure: the PTX has something that ptxas cannot bear.
+    """
+    return error.reason
 
 
 def _local_bytes(assembly: Assembly) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aotc.cli.cluster import cache_at, with_a_cache
+from aotc.cli.cluster import cache_at, on_a_cluster, with_a_cache
 from aotc.cli.progress import listener_for
 from aotc.cli.shipping import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, report_failures, show
@@ -24,7 +25,7 @@ from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, report_fai
 if TYPE_CHECKING:
     from aotc.package.workers import Compiler
     from aotc.tuning.launch_tuner import Options
-    from aotc.tuning.run import Subject
+    from aotc.tuning.run import Cluster, Device, Subject
 
 __all__ = ["commands", "tune"]
 
@@ -123,6 +124,7 @@ def _options(
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Of a manifest: compiles at once.")
 @click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
 @with_a_cache
+@on_a_cluster
 @_json
 @_debug
 @click.pass_obj
@@ -139,6 +141,7 @@ def run(
     fresh: bool,
     jobs: int | None,
     driver: str,
+    address: str | None,
     is_json: bool,
     debug: bool,
     **rest: Any,
@@ -151,8 +154,7 @@ def run(
     if (shapes is None) == (recorded is None):
         raise click.UsageError("expected --shapes FILE or --record DIR")
     measured = {name: rest.pop(name) for name in _MEASURED}
-    machine = cuda_driver.ask(driver)
-    devices = runs.devices_of(machine, gpus)
+    devices = runs.devices_of(cuda_driver.ask(driver), gpus) if address is None else ()
     table_path = Path(output) if output else _table_path(path, beside)
     if fresh:
         runs.journal_path(table_path).unlink(missing_ok=True)
@@ -165,8 +167,9 @@ def run(
                 return EXIT_WRONG
             subject = replace(subject, archive=built)
         subject = replace(subject, kernels=kernels)
-        options, version = _options(**measured), report.version_text(machine.version)
-        tuned = runs.tune(subject, devices, options, table_path, listener, driver, version)
+        options = _options(**measured)
+        with _cluster(subject, address, devices, options, driver) as cluster:
+            tuned = runs.tune(subject, cluster, options, table_path, listener)
     finally:
         listener.close()
     described = report.describe(tuned, str(table_path), listener.warnings)
@@ -174,6 +177,23 @@ def run(
     if tuned.is_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_WRONG if tuned.failures or not tuned.num_done else EXIT_DONE
+
+
+def _cluster(
+    subject: Subject,
+    address: str | None,
+    devices: Sequence[Device],
+    options: Options,
+    driver: str,
+) -> AbstractContextManager[Cluster]:
+    """Return the GPUs of this machine, or those of a Dask cluster."""
+    from aotc.tuning.run import local_tuners  # noqa: PLC0415 - start-up time
+
+    if address is None:
+        return local_tuners(subject, devices, options, driver)
+    from aotc.tuning.dask_tuner import dask_tuners  # noqa: PLC0415 - an extra
+
+    return dask_tuners(address, subject, driver)
 
 
 def _table_path(path: str, manifest: str | None) -> Path:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zstandard
 
@@ -27,7 +28,6 @@ from aotc.package.check_index import check_archive
 from aotc.package.decoder import read_archive
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
-from aotc.package.frame_cache import FrameCache
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
 from aotc.package.records import (
     FAST_ZSTD_LEVEL,
@@ -38,6 +38,9 @@ from aotc.package.records import (
     ZSTD_LEVEL,
 )
 from aotc.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from aotc.package.frame_cache import FrameCache
 
 
 def _level(archive: Archive) -> int:

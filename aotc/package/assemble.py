@@ -107,8 +107,9 @@ def assemble(
             dropped.append(f"{label}: {reason}")
             continue
         warnings += [f"{label}: {line}" for line in result.metadata.ptxas_warnings]
-        if result.metadata.wgmma_hazard:
-            warnings.append(f"{label}: {_portable(result.metadata.wgmma_hazard, result.metadata)}")
+        for fault in (result.metadata.wgmma_hazard, result.metadata.ptxas_crash):
+            if fault:
+                warnings.append(f"{label}: {_portable(fault, result.metadata)}")
         variants.append(_variant(kernel, spec, result, condition))
         read.update((file, None) for file in result.metadata.source_files)
     for spec, _ in compiled:

@@ -441,10 +441,23 @@ def connected(
 ) -> Generator[DaskExecutor]:
     """Connect to the scheduler at `address`, or start `num_workers` here if it is "local".
 
+    Raises: HostError, as `connected_client`.
+    """
+    with connected_client(address, num_workers) as client:
+        executor = DaskExecutor(client, request_of)
+        try:
+            yield executor
+        finally:
+            executor.shutdown()
+
+
+@contextlib.contextmanager
+def connected_client(address: str, num_workers: int) -> Generator[Any]:
+    """Yield a client of the scheduler at `address`, or of one started here if it is "local".
+
     Raises: HostError if there is no scheduler, no worker, or one that would compile differently.
     """
     client, cluster = _open(address, num_workers)
-    executor: DaskExecutor | None = None
     try:
         try:
             client.wait_for_workers(1, timeout=_FIRST_WORKER_SECONDS)
@@ -452,11 +465,8 @@ def connected(
             message = f"the Dask scheduler at {address} has no workers"
             raise HostError(message, remedy=f"start one: dask worker {address}") from None
         check_workers(client)
-        executor = DaskExecutor(client, request_of)
-        yield executor
+        yield client
     finally:
-        if executor is not None:
-            executor.shutdown()
         for each in (client, cluster):
             with contextlib.suppress(Exception):  # what is gone needs no closing
                 if each is not None:

@@ -241,8 +241,10 @@ class Launcher(_native.Launcher):
 
     def _is_annotated(self, name: str) -> bool:
         """Return whether a parameter's annotation says its type, whatever is passed."""
-        said = self.signature.parameters[name].annotation
-        text = said if isinstance(said, str) else getattr(said, "name", None) or repr(said)
+        annotation = self.signature.parameters[name].annotation
+        dtype_name = getattr(annotation, "name", None)  # `tl.const` has a name of another kind
+        names = [text for text in (annotation, dtype_name) if isinstance(text, str)]
+        text = names[0] if names else repr(annotation)
         return text.strip().rpartition(".")[2] in TYPE_NAMES
 
     @staticmethod

@@ -14,7 +14,7 @@ from aotc.package.cover.choose import Refusal, choose
 from aotc.package.index import Kernel, Variant
 from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_subjects import Subject
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
 from aotc.tuning.messages import Times
 

@@ -20,7 +20,8 @@ from aotc.package.tuning.work import Work, peak_of, work_of
 from aotc.regular_file import read_regular
 from aotc.tuning import bench_report
 from aotc.tuning.bench import BenchOptions, Timed, time_launch
-from aotc.tuning.inputs import BufferPlan, UnsizedError, buffers_of
+from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers
+from aotc.tuning.inputs import measured_buffers
 from aotc.tuning.launcher import Launcher, NoWorkerError
 from aotc.tuning.peers import Request, ask, requests_of
 from aotc.tuning.subjects import Subjects, target_for
@@ -121,7 +122,11 @@ class Bench:
                 subject = subjects.subject(launch, target)
                 timed.append(time_launch(launcher, kernel, target, launch, subject, self.options))
                 try:
-                    plans.append(buffers_of(launch, kernel, subject, self.options.seed))
+                    plans.append(
+                        described_buffers(launch, kernel, self.options.seed)
+                        if subject is None
+                        else measured_buffers(launch, subject, self.options.seed)
+                    )
                 except UnsizedError:
                     plans.append(())
         return timed, plans

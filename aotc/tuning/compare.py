@@ -57,11 +57,11 @@ class Comparison:
         ranked = sorted(self._groups, key=lambda group: (-len(group[1]), group[1]))
         right = ranked[0]
         if len(ranked[1][1]) == len(right[1]):
-            reason = "differs from as many others as agree with it: {}"
             apart = self._difference(right[0], ranked[1][0])
-            return {config: reason.format(apart) for _, members in ranked for config in members}
+            reason = f"no result has a majority, {apart}"
+            return {config: reason for _, members in ranked for config in members}
         return {
-            config: f"differs from {len(right[1])} other configs: {self._difference(right[0], outputs)}"
+            config: f"{self._difference(right[0], outputs)} of {len(right[1])} others"
             for outputs, members in ranked[1:]
             for config in members
         }

@@ -20,8 +20,8 @@ from typing_extensions import Self
 from aotc import runtime
 from aotc.package.index import Kernel
 from aotc.package.tuning.shapes import Launch
+from aotc.tuning.buffers import BufferPlan, UnsizedError
 from aotc.tuning.gpu import FaultError, Gpu, NoMemoryError
-from aotc.tuning.inputs import BufferPlan, UnsizedError
 from aotc.tuning.messages import Output
 from aotc.verify.arrays import view
 from aotc.verify.checks.contents import HEAD_BYTES, Listed, loaded_dtype

@@ -1,4 +1,4 @@
-"""The buffers of a launch: how large they are, and what lies in them.
+"""The buffers of a launch of a kernel whose tile IR is known.
 
 Sizes that the manifest or the shapes give are taken. The others are measured: programs at the
 corners of the grid are interpreted, and what they touch is what the buffers hold. Contents are those
@@ -12,22 +12,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from aotc.ir.core import Kernel as TileKernel
 from aotc.ir.dialects import tile
 from aotc.ir.text import parse_kernel
-from aotc.ir.types import SCALARS, ScalarType
-from aotc.package.index import Kernel
 from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_conditions import checks_of, grid_blocks
 from aotc.package.verify_subjects import Subject, VerifyOptions
+from aotc.tuning.buffers import BufferPlan, UnsizedError
 from aotc.verify.arrays import Array
-from aotc.verify.checks import input_data
-from aotc.verify.checks.contents import HEAD_BYTES, Contents, Listed, loaded_dtype
+from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.dataflow import Roles, roles_of
 from aotc.verify.checks.inputs import (
     Inputs,
@@ -42,7 +38,6 @@ from aotc.verify.checks.launch import Launch as VerifyLaunch
 from aotc.verify.checks.launch import Scalar
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import run_launch
-from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import InterpretError, Program, Rules
 from aotc.verify.interpreter.run import RULES
 from aotc.verify.pages import PAGE_BYTES
@@ -52,37 +47,11 @@ _MAX_INDEX = 1 << 16
 _NUM_INNER_PROGRAMS = 4
 
 
-class UnsizedError(Exception):
-    """Nothing says how large a buffer is; the message says why, and what would help."""
-
-
-@dataclass(frozen=True, slots=True)
-class BufferPlan:
-    """One buffer: `size_bytes` is what launches touch, `room_bytes` what to allocate.
-
-    Both count from `HEAD_BYTES` before the pointer. A tensor has a `shape` and `strides` in elements.
-    One of addresses has the names of the buffers in `pointees`, over and over.
-    """
-
-    name: str
-    element: ScalarType
-    size_bytes: int
-    room_bytes: int
-    contents: Contents | Listed
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    pointees: tuple[str, ...] = ()
-
-
-def buffers_of(
-    launch: Launch, kernel: Kernel, subject: Subject | None, seed: int
-) -> tuple[BufferPlan, ...]:
+def measured_buffers(launch: Launch, subject: Subject, seed: int) -> tuple[BufferPlan, ...]:
     """Return the buffers of a launch; `subject` is a variant of the kernel with its tile IR.
 
     Raises: UnsizedError.
     """
-    if subject is None:
-        return tuple(_described(launch, kernel, seed))
     assert subject.stored is not None
     tile_kernel = parse_kernel(subject.stored.tile_ir)
     roles = roles_of(tile_kernel, grid_blocks(subject.grid), is_inexact)
@@ -217,48 +186,3 @@ def _quick_rules() -> Rules:
 def _no_dot(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Array:
     del program, op, a, b
     return acc
-
-
-# ---- without tile IR ---------------------------------------------------------------------------
-
-
-def _described(launch: Launch, kernel: Kernel, seed: int) -> list[BufferPlan]:
-    """Return the buffers as the launch alone describes them. Raises: UnsizedError."""
-    plans: list[BufferPlan] = []
-    for at, param in enumerate(kernel.params):
-        if param.kind == "scalar" or param.name in launch.none:
-            continue
-        element = SCALARS[launch.types.get(param.element, param.element)]
-        shape = tuple(launch.key[f"{param.name}.shape[{axis}]"] for axis in range(param.rank))
-        strides = _padded_strides(shape, element)
-        size = launch.sizes.get(param.name)
-        if param.kind == "tensor":
-            size = shape[0] * strides[0]
-        if size is None:
-            message = f"nothing says how large the buffer of {param.name} is"
-            remedy = f'give --manifest, or "{param.name}.size" in the shapes'
-            raise UnsizedError(f"{message}; {remedy}")
-        size_bytes = HEAD_BYTES + size * element.size_bytes
-        contents = _contents(element, seed + at)
-        plans.append(
-            BufferPlan(param.name, element, size_bytes, size_bytes, contents, shape, strides)
-        )
-    return plans
-
-
-def _contents(element: ScalarType, seed: int) -> Contents | Listed:
-    if element.is_float:
-        return input_data.floats(element, seed)
-    # An index must stay in a buffer of which nothing is known.
-    return Listed(np.zeros(1, loaded_dtype(element)))
-
-
-def _padded_strides(shape: Sequence[int], element: ScalarType) -> tuple[int, ...]:
-    """Return strides, in elements, of rows that begin at multiples of 16 bytes."""
-    if not shape:
-        return ()
-    grain = 16 // dtype_of(element).itemsize
-    strides = [1]
-    for extent in shape[:0:-1]:
-        strides.insert(0, -(-extent * strides[0] // grain) * grain)
-    return tuple(strides)

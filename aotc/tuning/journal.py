@@ -14,15 +14,28 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias, cast, final
+from typing import Any, Protocol, TypeAlias, cast, final
 
 from aotc.ir.diagnostics import HostError
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 Record: TypeAlias = "dict[str, Any]"
+
+
+class Records(Protocol):
+    """Records of measurements, to which more are added."""
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """All records, in order."""
+        ...
+
+    def add(self, record: Record) -> None:
+        """Add a record."""
+        ...
 
 
 @final

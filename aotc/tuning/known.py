@@ -18,7 +18,7 @@ from aotc.package.index import Kernel
 from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.text import rounded
 from aotc.package.verify_subjects import Subject
-from aotc.tuning.journal import Journal, Record
+from aotc.tuning.journal import Record, Records
 from aotc.tuning.search import Passes
 
 Configs: TypeAlias = "tuple[int, ...]"
@@ -51,8 +51,9 @@ class Task:
 class Known:
     """The records of a journal; threads may share it."""
 
-    journal: Journal
+    journal: Records
     _rejected: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    _details: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
     _checked: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     _rounds: dict[tuple[str, Configs, int], Record] = field(
         default_factory=dict[tuple[str, Configs, int], Record]
@@ -74,11 +75,24 @@ class Known:
         for record in records:
             self._add(record)
 
+    def about(self, task: Task) -> list[Record]:
+        """Return all records that matter to a task."""
+        number, subject = task.number, task.subject_of_rejection
+        with self._lock:
+            return [
+                record
+                for record in self.journal.records
+                if number in (record.get("checked"), record.get("launch"), record.get("done"))
+                or record.get("rejected") == subject
+            ]
+
     def _take(self, record: Record) -> None:
         """Take note of a record that the journal has."""
         if "rejected" in record:
             rejected = self._rejected.setdefault(record["rejected"], {})
             rejected.setdefault(record["config"], record["reason"])
+            details = self._details.setdefault(record["rejected"], {})
+            details.setdefault(record["config"], record["detail"])
         elif "checked" in record:
             self._checked.setdefault(record["checked"], set()).update(record["configs"])
         elif "round" in record:
@@ -88,10 +102,19 @@ class Known:
 
     # ---- configs ----
 
-    def reject(self, task: Task, config: int, reason: str) -> None:
-        """Put a config of a kernel aside, for all launches."""
-        subject = task.subject_of_rejection
-        self._add({"rejected": subject, "config": config, "reason": reason})
+    def reject(self, task: Task, config: int, reason: str, detail: str) -> None:
+        """Put a config of a kernel aside, for all launches.
+
+        The `reason` is the same whichever launch shows it first, the `detail` says more.
+        """
+        shown = f"{reason}{detail}, at {task.launch.label}"
+        place = {"rejected": task.subject_of_rejection, "config": config}
+        self._add({**place, "reason": reason, "detail": shown})
+
+    def details(self, task: Task) -> dict[int, str]:
+        """Return where and how configs that are put aside showed it first."""
+        with self._lock:
+            return dict(self._details.get(task.subject_of_rejection, {}))
 
     def rejected(self, task: Task) -> dict[int, str]:
         """Return which configs of a task's kernel are put aside, and why."""

@@ -17,6 +17,7 @@ from aotc.tuning.launcher import Launcher, LostError
 from aotc.tuning.messages import Times
 from aotc.tuning.search import DEFAULT_CONFIDENCE, Passes, halve
 
+DIFFERS = "differs from the result of the others"
 _WARM_REPEATS = 5
 _MAX_LOSSES = 3  # of a pass of which each config runs alone
 
@@ -95,7 +96,7 @@ class LaunchTuner:
             try:
                 outputs = self.launcher.outputs(config)
             except LostError as error:
-                self._reject(config, str(error))
+                self.known.reject(self.task, config, str(error), "")
                 continue
             if comparison is None:
                 subject = self.task.subject
@@ -105,12 +106,9 @@ class LaunchTuner:
             comparison.add(config, outputs)
             launched.append(config)
         if comparison is not None:
-            for config, reason in comparison.outliers().items():
-                self._reject(config, reason)
+            for config, difference in comparison.outliers().items():
+                self.known.reject(self.task, config, DIFFERS, f": {difference}")
         self.known.check(self.task, launched)
-
-    def _reject(self, config: int, reason: str) -> None:
-        self.known.reject(self.task, config, f"{reason}, at {self.task.launch.label}")
 
     # ---- times ----
 
@@ -173,7 +171,7 @@ class LaunchTuner:
         for config in order:
             times = self._times([config])
             if isinstance(times, str):
-                self._reject(config, times)
+                self.known.reject(self.task, config, times, "")
                 raise _RejectedError
 
     def _check_time(self) -> None:

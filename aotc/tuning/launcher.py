@@ -19,7 +19,7 @@ from pathlib import Path
 
 from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_subjects import Subject
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.messages import (
     Answer,
     Check,

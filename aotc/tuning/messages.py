@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from aotc.package.tuning.shapes import Launch
-from aotc.package.verify_subjects import Subject
 from aotc.tuning.gpu import Bytes
+
+if TYPE_CHECKING:
+    from aotc.package.verify_subjects import Subject
 
 
 @dataclass(frozen=True, slots=True)

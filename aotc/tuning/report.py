@@ -10,11 +10,6 @@ from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.tuning.run import Tuned
 
 
-def version_text(version: int) -> str:
-    """Return a CUDA version as people write it, such as "12.8"."""
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
 def text(tuned: Tuned, path: str) -> str:
     """Return the best config of each launch, what was put aside, and a line of summary."""
     lines: list[str] = []

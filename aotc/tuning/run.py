@@ -8,9 +8,11 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotc.ir.diagnostics import HostError, ManifestError, did_you_mean
@@ -26,7 +28,7 @@ from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import Options
 from aotc.tuning.launcher import Launcher
 from aotc.tuning.results import table_of, updated
-from aotc.tuning.session import Listener, Schedule, Session
+from aotc.tuning.session import Listener, LocalTuner, Schedule, Session, Tuner
 from aotc.tuning.subjects import Subjects, target_for
 
 _JOURNAL_SUFFIX = ".journal"
@@ -50,11 +52,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU: what the driver calls it, and what `CUDA_VISIBLE_DEVICES` does."""
+    """One GPU: what the driver calls it, what `CUDA_VISIBLE_DEVICES` does, and its driver's version."""
 
     name: str
     visible: str
     capability: tuple[int, int]
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,10 @@ def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
         if ordinal >= min(len(machine.gpus), len(names)):
             message = f"expected GPUs below {len(machine.gpus)}, got {ordinal}"
             raise HostError(message, remedy="`aotc doctor` lists the GPUs")
+    version = f"{machine.version // 1000}.{machine.version % 1000 // 10}"
     return tuple(
-        Device(machine.gpus[at].name, names[at], (machine.gpus[at].major, machine.gpus[at].minor))
-        for at in ordinals
+        Device(gpu.name, names[at], (gpu.major, gpu.minor), version)
+        for at, gpu in ((at, machine.gpus[at]) for at in ordinals)
     )
 
 
@@ -134,7 +138,9 @@ def plan(
                 notes.append(f"{kernel.name} has no variant for {name}")
             for launch in found if target else ():
                 source = subjects.subject(launch, target)
-                tasks.append(Task(launch, kernel, source, target, name, order(kernel, launch)))
+                # Without the code, which the processes that launch have from the archive.
+                described = replace(kernel, variants=())
+                tasks.append(Task(launch, described, source, target, name, order(kernel, launch)))
     # What occurs most often comes first: time may run out.
     tasks.sort(key=lambda task: -task.launch.weight)
     return tasks, notes
@@ -162,22 +168,37 @@ def run_identity(subject: Subject, options: Options) -> dict[str, object]:
     }
 
 
+@contextmanager
+def local_tuners(
+    subject: Subject, devices: Sequence[Device], options: Options, driver: str
+) -> Generator[Cluster]:
+    """Yield the GPUs of this machine."""
+    stop = threading.Event()
+    seconds = options.launch_seconds
+    launchers = [Launcher(subject.archive, driver, each.visible, seconds, stop) for each in devices]
+    tuners = [LocalTuner(d.name, launcher) for d, launcher in zip(devices, launchers, strict=True)]
+    yield Cluster(devices, tuners, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """GPUs to tune on; they give up soon after `stop` is set."""
+
+    devices: Sequence[Device]
+    tuners: Sequence[Tuner]
+    stop: threading.Event
+
+
 def tune(
-    subject: Subject,
-    devices: Sequence[Device],
-    options: Options,
-    output: Path,
-    listener: Listener,
-    driver: str = cuda_driver.DEFAULT_PATH,
-    version: str = "",
+    subject: Subject, cluster: Cluster, options: Options, output: Path, listener: Listener
 ) -> Tuned:
-    """Tune on GPUs of this machine, and write the table at `output`.
+    """Tune on GPUs, and write the table at `output`, also when the user stops it.
 
     Raises:
         DiagnosticError: the shapes, the kernels or the files are wrong.
-        KeyboardInterrupt: the user stops it; the table is written first.
     """
     start = time.monotonic()
+    devices = cluster.devices
     kinds = list(dict.fromkeys((device.name, device.capability) for device in devices))
     tasks, notes = plan(subject, kinds, manifest_order)
     for note in notes:
@@ -186,24 +207,20 @@ def tune(
     with Journal(journal_path(output), run_identity(subject, options)) as journal:
         known = Known(journal)
         schedule = Schedule(tasks, known)
-        session = Session(schedule, options, listener)
-        launchers = [
-            (each.name, Launcher(subject.archive, driver, each.visible, options.launch_seconds))
-            for each in devices
-        ]
         is_interrupted = False
         try:
-            session.run(launchers)
+            Session(schedule, options, listener, cluster.stop).run(cluster.tuners)
         except KeyboardInterrupt:
             is_interrupted = True
-        drivers = dict.fromkeys((device.name for device in devices), version)
+        drivers = {device.name: device.driver for device in devices}
         table = table_of(tasks, known, options, drivers, str(journal.run["date"]))
         write_tuning(updated(before, table), output)
+        done = [record for task in tasks if (record := known.done(task)) is not None]
         tuned = Tuned(
             table=updated(before, table),
             tunings=table.kernels,
             num_launches=len(tasks),
-            num_done=sum(known.is_done(task) for task in tasks),
+            num_done=len(done),
             failures={
                 task.launch.label: schedule.failures[task.number]
                 for task in tasks
@@ -211,10 +228,8 @@ def tune(
             },
             is_interrupted=is_interrupted,
             seconds=time.monotonic() - start,
-            num_kernel_launches=sum(
-                record["launches"] for task in tasks if (record := known.done(task)) is not None
-            ),
+            num_kernel_launches=sum(record["launches"] for record in done),
         )
-        if tuned.is_complete and not tuned.failures:
+        if tuned.num_done == tuned.num_launches:
             journal.remove()
     return tuned

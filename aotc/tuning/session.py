@@ -1,4 +1,4 @@
-"""A tuning session: launches shared among GPUs, one thread and one process for each.
+"""A tuning session: launches shared among GPUs, a thread for each.
 
 Each launch is tuned by one GPU of every kind there is. A launch that another one put a config aside
 for is tuned again without it.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import LaunchTuner, Options, OutOfTimeError, UntunableError
 from aotc.tuning.launcher import Launcher, NoWorkerError, StoppedError
@@ -36,6 +36,37 @@ class Listener(Protocol):
     def warned(self, message: str) -> None:
         """Something is worth a warning."""
         ...
+
+
+class Tuner(Protocol):
+    """One GPU, here or elsewhere."""
+
+    @property
+    def gpu(self) -> str:
+        """Its kind: what the driver calls it."""
+        ...
+
+    def tune(self, task: Task, known: Known, options: Options) -> None:
+        """Rank the configs of a launch, as `LaunchTuner` does and raises."""
+        ...
+
+    def close(self) -> None:
+        """End its processes."""
+        ...
+
+
+@dataclass(slots=True)
+class LocalTuner:
+    """A GPU of this machine."""
+
+    gpu: str
+    launcher: Launcher
+
+    def tune(self, task: Task, known: Known, options: Options) -> None:
+        LaunchTuner(task, self.launcher, known, options).tune()
+
+    def close(self) -> None:
+        self.launcher.close()
 
 
 @dataclass(slots=True)
@@ -84,7 +115,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Session:
-    """Tune all launches of a schedule on the GPUs of this machine."""
+    """Tune all launches of a schedule; whoever launches gives up soon after `stop` is set."""
 
     schedule: Schedule
     options: Options
@@ -92,16 +123,15 @@ class Session:
     stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, launchers: Sequence[tuple[str, Launcher]]) -> None:
-        """Tune on GPUs, each with the name of its kind, until all is done, or time is over.
+    def run(self, tuners: Sequence[Tuner]) -> None:
+        """Tune on GPUs until all is done, or time is over.
 
         Raises: KeyboardInterrupt, once all processes have ended.
         """
         num_tasks = len(self.schedule.tasks)
         self.listener.started(num_tasks, num_tasks - len(self.schedule.waiting()))
         threads = [
-            threading.Thread(target=self._serve, args=(gpu, launcher), daemon=True)
-            for gpu, launcher in launchers
+            threading.Thread(target=self._serve, args=(tuner,), daemon=True) for tuner in tuners
         ]
         try:
             for thread in threads:
@@ -115,22 +145,21 @@ class Session:
                 thread.join()
             raise
 
-    def _serve(self, gpu: str, launcher: Launcher) -> None:
-        launcher.stop = self.stop
+    def _serve(self, tuner: Tuner) -> None:
         try:
-            while (task := self.schedule.take(gpu, self.stop)) is not None:
-                if not self._tune(task, launcher):
+            while (task := self.schedule.take(tuner.gpu, self.stop)) is not None:
+                if not self._tune(task, tuner):
                     return
         finally:
-            launcher.close()
+            tuner.close()
 
-    def _tune(self, task: Task, launcher: Launcher) -> bool:
+    def _tune(self, task: Task, tuner: Tuner) -> bool:
         """Tune a launch; return whether to go on."""
         start = time.monotonic()
         failure, goes_on = "", True
         before = set(self.schedule.known.rejected(task))
         try:
-            LaunchTuner(task, launcher, self.schedule.known, self.options).tune()
+            tuner.tune(task, self.schedule.known, self.options)
         except (UnsizedError, UntunableError) as error:
             failure = str(error)
         except (OutOfTimeError, StoppedError):
@@ -140,7 +169,7 @@ class Session:
             goes_on = False
         finally:
             self.schedule.give_back(task, failure)
-        for config, reason in self.schedule.known.rejected(task).items():
+        for config, reason in self.schedule.known.details(task).items():
             if config not in before:
                 shown = ", ".join(f"{n}={v}" for n, v in task.kernel.configs[config])
                 self._say(self.listener.warned, f"{task.kernel.name} {shown}: {reason}")

@@ -214,7 +214,9 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     ptx = emit_ptx(lowered.llvm_ir, target)
     for hazard in find_hazards(ptx):
         raise IRError(str(hazard))
-    cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
+    assembly = None if settings.emulates else assemble_ptx(ptx, target)
+    if assembly is not None and assembly.crash:
+        raise IRError(f"assembled with {assembly.level} alone: {assembly.crash}")
     if settings.interprets:
         run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
     sizes = tuple(Size(slot.size_bytes) for slot in lowered.params)
@@ -224,7 +226,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         command,
         program,
         Entry(kernel.name, sizes, (kernel.num_threads, 1, 1), kernel.shared_bytes),
-        cubin,
+        assembly.cubin if assembly is not None else b"",
         ptx if settings.emulates else "",
         launch.ctas(kernel, program.grid),
         tuple(_passed(each, names) for each in passed),

@@ -379,8 +379,8 @@ class _Builder:
     def _compile(self, request: CompileRequest) -> CompiledKernel:
         if request not in self._compiled:
             made = compile_kernel(request, keep_asm=True)
-            if made.metadata.wgmma_hazard:
-                raise IRError(made.metadata.wgmma_hazard)
+            if fault := made.metadata.wgmma_hazard or made.metadata.ptxas_crash:
+                raise IRError(fault)
             self._compiled[request] = made
         return self._compiled[request]
 

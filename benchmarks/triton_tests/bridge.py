@@ -105,6 +105,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1.0,
         help="the share of tests to run, drawn by their names",
     )
+    parser.addoption(
+        "--aotc-part",
+        default="0/1",
+        help="I/N: of the share, part I of N, for processes side by side",
+    )
     parser.addoption("--aotc-json", help="append one JSON line a test to this file")
 
 
@@ -261,7 +266,9 @@ def _extents(grid: Any, bound: Mapping[str, Any]) -> tuple[int, ...]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share = config.getoption("--aotc-share")
-    items[:] = [item for item in items if crc32(item.nodeid.encode()) < share * 2**32]
+    part, num_parts = map(int, config.getoption("--aotc-part").split("/"))
+    drawn = [item for item in items if crc32(item.nodeid.encode()) < share * 2**32]
+    items[:] = [item for item in drawn if crc32(item.nodeid.encode()) % num_parts == part]
 
 
 # ---- outcomes ----------------------------------------------------------------------------------

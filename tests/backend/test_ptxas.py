@@ -10,6 +10,7 @@ import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
 from aotc.backend.kept import Kept
+from aotc.backend.ptxas import fall_back
 from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
@@ -216,6 +217,52 @@ def test_other_ways_are_tried_while_registers_spill(
     assert found == best
     expected = ["", "-O2 ", "--register-usage-level=0 "][:count]
     assert calls == [f"{option}-maxrregcount=64" for option in expected]
+
+
+CRASHES = {
+    "internal": ('echo "ptxas fatal   : (C7907) Internal compiler error."; exit 255', "C7907"),
+    "signal": ("kill -SEGV $$", "ended by SIGSEGV"),
+}
+
+
+def crashing_ptxas(tmp_path, monkeypatch, crash: str, works: str) -> None:
+    """Let ptxas crash but where its command matches a pattern of the shell."""
+    monkeypatch.setattr(ptxas, "fall_back", fall_back)
+    fake_ptxas(
+        tmp_path,
+        monkeypatch,
+        f'cat > /dev/null; echo "$@" >> {tmp_path}/calls\ncase "$*" in {works}) ;; *) {crash};; esac\n'
+        'while [ "$1" != -o ]; do shift; done; echo "$@" > "$2"\necho "8 bytes spill stores"\n',
+    )
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+@pytest.mark.parametrize("works", [0, 1, 2])
+def test_a_lower_level_is_used_where_ptxas_crashes(
+    tmp_path, monkeypatch, kind: str, works: int
+) -> None:
+    crash, reason = CRASHES[kind]
+    levels = ["-Ofc=mid", "-O1", "-O0"]
+    crashing_ptxas(tmp_path, monkeypatch, crash, f"*{levels[works]}*")
+    made = assemble(EMPTY, SM_90)
+    assert made.level == levels[works]
+    assert reason in made.crash
+    calls = (tmp_path / "calls").read_text().splitlines()
+    options = [call.partition("kernel.cubin")[2].strip() for call in calls]
+    assert options == ["", *levels[: works + 1]]
+
+
+def test_what_crashes_at_every_level_is_an_error(tmp_path, monkeypatch) -> None:
+    crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "none")
+    with pytest.raises(ptxas.CrashError, match="C7907"):
+        assemble(EMPTY, SM_90)
+
+
+def test_a_crash_with_other_options_is_no_matter(tmp_path, monkeypatch) -> None:
+    """Options that are tried since registers spill only add to what there is."""
+    crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], '*"kernel.cubin"')
+    made = assemble(EMPTY, SM_90)
+    assert (made.spill_bytes, made.level, made.crash) == (8, "", "")
 
 
 def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch) -> None:

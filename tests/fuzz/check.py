@@ -103,7 +103,9 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
     for hazard in find_hazards(ptx):
         raise Failure("backend", "wgmma", str(hazard))
     if assembles:
-        checker.attempt("ptxas", lambda: assemble(ptx, target))
+        crash = checker.attempt("ptxas", lambda: assemble(ptx, target)).crash
+        if crash:
+            raise Failure("ptxas", "crash", crash)
     for seed in seeds:
         given = program.make()
         passed = launch.parameters(kernel, given, program.grid)

@@ -448,15 +448,18 @@ def test_what_ptxas_warns_of_is_always_said(project: _Project) -> None:
     assert project.recorder.warnings[0] == first
 
 
-def test_that_each_wgmma_is_waited_for_is_always_said(project: _Project) -> None:
+@pytest.mark.parametrize(
+    ("mode", "told"), [("hazard", "too early"), ("crash", "assembled with -O1")]
+)
+def test_that_a_fallback_was_taken_is_always_said(project: _Project, mode: str, told: str) -> None:
     """By the build that compiles a kernel and by those that take it from the cache."""
-    project.write(_MANIFEST.replace("BLOCK = 64", 'BLOCK = 64\nMODE = "hazard"'))
+    project.write(_MANIFEST.replace("BLOCK = 64", f'BLOCK = 64\nMODE = "{mode}"'))
     said: list[list[str]] = []
     for _ in range(2):
         project.build(targets=("sm_80",), kernels=("add",))
         said.append(list(project.recorder.warnings))
     assert len(said[0]) == 8
-    assert said[0][0] == "add sm_80 T=fp16 n:16 num_warps=4: k.py:1:1: too early"
+    assert said[0][0] == f"add sm_80 T=fp16 n:16 num_warps=4: k.py:1:1: {told}"
     assert said[0] == said[1]
 
 

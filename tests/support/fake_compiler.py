@@ -104,5 +104,6 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         ptxas_warnings=("(C7510) wgmma is serialized",) if mode == "serialized" else (),
         source_files=_source_files(request),
         wgmma_hazard=f"{request.source}:1:1: too early" if mode == "hazard" else "",
+        ptxas_crash=f"{request.source}:1:1: assembled with -O1" if mode == "crash" else "",
     )
     return CompiledKernel(make_cubin(request.target, symbol, len(params)), metadata, {})

@@ -100,37 +100,95 @@ print([one for one in sys.modules if one.startswith(heavy)])
     assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
 
 
-@pytest.mark.parametrize("first", ["", "import torch.utils._triton"])
-def test_torch_has_no_triton_to_compile_with(
-    first: str, run_program: Any, project: Any, tmp_path: Path
-) -> None:
-    """Its compiler asks, and imports what a compiler has; others import the stand-in."""
-    files = {
-        "torch/__init__.py": "",
-        "torch/utils/__init__.py": "",
-        "torch/utils/_triton.py": "def has_triton_package():\n    import triton\n    return True",
-        "torch/_inductor/runtime/triton_compat.py": (
-            "try:\n    import triton\nexcept ImportError:\n    triton = None\n"
-            "if triton is not None:\n    from triton import knobs"
-        ),
-    }
-    for name, text in files.items():
+_TORCH = {
+    "torch/__init__.py": "def compile(model=None, *, backend='inductor', dynamic=None):\n    return 'compiled'",
+    "torch/utils/__init__.py": "",
+    "torch/utils/_triton.py": (
+        "import functools\n@functools.cache\ndef has_triton_package():\n    import triton\n    return True\n"
+        "@functools.cache\ndef has_triton():\n    return has_triton_package()"
+    ),
+    "torch/_inductor/runtime/triton_compat.py": (
+        "try:\n    import triton\nexcept ImportError:\n    triton = None\n"
+        "if triton is not None:\n    from triton import knobs"
+    ),
+    "torch/_inductor/asks.py": (
+        "from torch.utils._triton import has_triton, has_triton_package\n"
+        "answers = has_triton(), has_triton_package()"
+    ),
+    "library.py": (
+        "from torch.utils._triton import has_triton, has_triton_package\n"
+        "answers = has_triton(), has_triton_package()"
+    ),
+}
+
+
+@pytest.fixture
+def run_with_torch(run_program: Any, project: Any, tmp_path: Path) -> Any:
+    """Run lines beside a small torch, after `first`, the stand-in being installed."""
+    for name, text in _TORCH.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    body = f"""
-{first}
-import aotc.triton
-aotc.triton.install({str(project / "dist" / "ops.aotc")!r}, stand_in=True)
-{{0}}
-from torch.utils._triton import has_triton_package
+
+    def run(lines: str, first: str = "") -> None:
+        archive = str(project / "dist" / "ops.aotc")
+        body = (
+            f"{first}\nimport aotc.triton\naotc.triton.install({archive!r}, stand_in=True)\n{lines}"
+        )
+        ran = run_program("-c", body, path=(str(tmp_path),))
+        assert ran.returncode == 0, ran.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("first", ["", "import torch.utils._triton"])
+@pytest.mark.parametrize("imported", ["", "import triton"])
+def test_torch_has_no_triton_to_compile_with(
+    first: str, imported: str, run_with_torch: Any
+) -> None:
+    run_with_torch(
+        f"""
+{imported}
 from torch._inductor.runtime.triton_compat import triton as seen
 import triton, sys
-assert not has_triton_package() and seen is None
+assert seen is None
 assert triton.cdiv(3, 2) == 2 and sys.modules["triton"] is triton
-"""
-    for imported in ("", "import triton"):
-        ran = run_program("-c", body.format(imported), path=(str(tmp_path),))
-        assert ran.returncode == 0, ran.stderr
+""",
+        first,
+    )
+
+
+@pytest.mark.parametrize(
+    "order", ["torch._inductor.asks, library", "library, torch._inductor.asks"]
+)
+@pytest.mark.parametrize("first", ["", "import torch.utils._triton"])
+def test_libraries_have_triton_and_torch_has_not(
+    order: str, first: str, run_with_torch: Any
+) -> None:
+    run_with_torch(
+        f"""
+import {order}
+assert library.answers == (True, True), library.answers
+assert torch._inductor.asks.answers == (False, False), torch._inductor.asks.answers
+""",
+        first,
+    )
+
+
+@pytest.mark.parametrize("first", ["", "import torch"])
+def test_torch_compile_returns_the_function_with_a_warning(first: str, run_with_torch: Any) -> None:
+    run_with_torch(
+        """
+import torch, warnings
+def f(x): return x
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert torch.compile(f) is f and torch.compile(dynamic=True)(f) is f
+    assert torch.compile(f, backend="eager") == "compiled"
+texts = [str(warning.message) for warning in caught]
+assert len(texts) == 2 and "runs eagerly" in texts[0], texts
+""",
+        first,
+    )
 
 
 def test_a_function_has_its_source(launches: Any) -> None:
@@ -142,3 +200,17 @@ seen.append(len(ops.add.cache_key))
 seen.append(ops.add.cache_key == ops.silu.cache_key)
 seen.append("double" in ops.add.get_capture_scope())
 """) == ["def add(x", 64, False, True]
+
+
+def test_an_annotation_that_is_no_type_leaves_the_type_to_the_value(launches: Any) -> None:
+    assert launches("""
+install(stand_in=True)
+import inspect
+import triton
+import triton.language as tl
+from aotc.triton.launch import Launcher
+@triton.jit
+def k(x: tl.const, n: tl.int32, m: "tl.int64", y): pass
+launcher = type("Signed", (), {"signature": inspect.signature(k.fn)})
+seen.extend(Launcher._is_annotated(launcher, name) for name in "xnmy")
+""") == [False, True, True, False]

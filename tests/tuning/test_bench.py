@@ -12,7 +12,7 @@ from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.work import Work, peak_of
 from aotc.tuning.bench import BenchOptions, time_launch
 from aotc.tuning.bench_report import Machine, Measured, describe, text
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
 from aotc.tuning.messages import Times
 

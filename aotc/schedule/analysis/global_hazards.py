@@ -71,6 +71,17 @@ class _Row:
         return True
 
 
+@dataclass(eq=False)
+class _Accesses:
+    """The accesses of a block: in rows, in none, and all of them by their index."""
+
+    rows: list[_Row] = field(default_factory=list[_Row])
+    alone: list[Op] = field(default_factory=list[Op])
+    by_index: dict[Polynomial | None, list[Op]] = field(
+        default_factory=dict["Polynomial | None", "list[Op]"]
+    )
+
+
 class GlobalHazards:
     """The accesses of a kernel that may conflict with others; see the module docstring."""
 
@@ -81,7 +92,8 @@ class GlobalHazards:
         self._affine: AffineAnalysis | None = None
         self._met: dict[tuple[Touch, Op], bool] = {}
         self._indices: dict[Op, Polynomial | None] = {}
-        self._rows: dict[Op, tuple[_Row | None, int]] = {}
+        self._blocks: dict[Block, _Accesses] = {}
+        self._near: dict[Op, dict[Op, None]] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
@@ -159,33 +171,40 @@ class GlobalHazards:
         Of a row of accesses, each further than the one before it, the two that `later` stands between
         answer for all.
         """
+        block, near = later.block, self._near_to(later)
         is_read = not later.writes(Resource.GLOBAL)
-        open_places: dict[_Row, range] = {}
         for touch in touched:
+            if touch.op.block is block and not touch.carried and touch.op not in near:
+                continue
             if is_read and touch.op not in self._writes:
                 continue
-            if self._is_elsewhere(touch, later):
-                continue
-            row, place = self._row_of(touch, later)
-            if row is not None:
-                if row not in open_places:
-                    open_places[row] = self._places_near(row, later)
-                if place not in open_places[row]:
-                    continue
             if self.meet(touch, later):
                 return True
         return False
 
-    def _is_elsewhere(self, touch: Touch, later: Op) -> bool:
-        """Return whether two accesses that no loop is between are at other indices of other memory.
+    def _near_to(self, later: Op) -> dict[Op, None]:
+        """Return the accesses of a block that may meet one of it, as far as no loop is between them.
 
-        Nearly all pairs are, where a kernel loads much and stores much: it is told without more.
+        Of a row, those are the ones beside `later`; of other memory, those at its index.
         """
-        if touch.carried or touch.op.block is not later.block:
-            return False
-        if not self._memory[touch.op].isdisjoint(self._memory[later]):
-            return False
-        return self._index_of(touch.op) != self._index_of(later)
+        if later not in self._near:
+            assert later.block is not None
+            accesses = self._accesses_of(later.block)
+            alike = accesses.by_index.get(self._index_of(later), ())
+            near = {
+                op: None for op in (*accesses.alone, *alike) if not self._is_elsewhere(op, later)
+            }
+            for row in accesses.rows:
+                if not self._memory[row.ops[0]].isdisjoint(self._memory[later]):
+                    places = self._places_near(row, later)
+                    near.update(dict.fromkeys(row.ops[places.start : places.stop]))
+            self._near[later] = near
+        return self._near[later]
+
+    def _is_elsewhere(self, op: Op, later: Op) -> bool:
+        """Return whether two accesses of a block are at other indices of other memory."""
+        is_other = self._memory[op].isdisjoint(self._memory[later])
+        return is_other and self._index_of(op) != self._index_of(later)
 
     def _index_of(self, op: Op) -> Polynomial | None:
         """Return the index of an access by pointers that are a parameter's, None of any other."""
@@ -223,27 +242,22 @@ class GlobalHazards:
         is_further = self._is_further(row, earlier, later, way)
         return bool(is_further) and self._is_apart(row, earlier, later)
 
-    def _row_of(self, touch: Touch, later: Op) -> tuple[_Row | None, int]:
-        """Return the row of an access in the block of a later one, as far as no loop is between them."""
-        if touch.carried or touch.op.block is not later.block:
-            return None, 0
-        if touch.op not in self._rows:
-            assert later.block is not None
-            self._rows.update(self._rows_in(later.block))
-        return self._rows[touch.op]
-
-    def _rows_in(self, block: Block) -> Iterator[tuple[Op, tuple[_Row | None, int]]]:
-        """Yield each access of a block with its row and its place there."""
+    def _accesses_of(self, block: Block) -> _Accesses:
+        """Return the accesses of a block, in rows as far as they form any."""
+        if block in self._blocks:
+            return self._blocks[block]
+        accesses = self._blocks[block] = _Accesses()
         affine = self._affine_of_kernel()
         signs = Signs(affine)
         rows: dict[Hashable, _Row] = {}
         for op in block:
             if op not in self.accesses:
                 continue
+            accesses.by_index.setdefault(self._index_of(op), []).append(op)
             pointer = accessed_pointer(op)
             known = None if pointer is None else affine[pointer]
             if pointer is None or known is None or known.base not in self._kernel.body.args:
-                yield op, (None, 0)
+                accesses.alone.append(op)
                 continue
             start, in_tile = known.offset.split(is_no_axis)
             key = type(op), self._memory[op], known.base, pointer.type, in_tile
@@ -252,10 +266,11 @@ class GlobalHazards:
             step = ZERO if row is None else start - row.last
             if row is None or not row.goes_on(step, signs):
                 row = rows[key] = _Row(in_tile, start, mask)
+                accesses.rows.append(row)
             row.last = start
             row.has_one_mask &= mask == row.mask
             row.ops.append(op)
-            yield op, (row, len(row.ops) - 1)
+        return accesses
 
     def _is_further(self, row: _Row, earlier: Op, later: Op, way: int = 1) -> bool | None:
         """Return whether a later access is further along a row, or against it; None if unknown."""

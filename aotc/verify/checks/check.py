@@ -26,7 +26,7 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import is_float, may_store_nothing
 from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launch import Launch, Scalar
+from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
 from aotc.verify.checks.launches import Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.open_results import (
@@ -193,8 +193,10 @@ def check_kernel(
         if isinstance(reference, Reference):
             try:
                 finding = _checked(chooser, reference, checks, execute, done.get(launch.key))
-                if launch.label == "far":
+                if launch.label in ("far", BACKWARDS):
                     finding = _nearer(chooser, index, checks, execute, finding)
+                if launch.is_backwards and finding.status == "passed over":
+                    continue  # without a launcher nothing lies before a pointer
             except _OpenError as error:
                 if chooser.is_optional(index):
                     continue
@@ -257,7 +259,9 @@ def _reference(
             last = launch, _finding(launch, "passed over", str(error))
             failed = last if failed is None or is_last else failed
         except InterpretError as error:
-            if error.is_out_of_bounds and _is_certain(chooser, launch, checks.inputs):
+            # A buffer of stated size has nothing before its pointer.
+            is_meant = not launch.is_backwards
+            if error.is_out_of_bounds and is_meant and _is_certain(chooser, launch, checks.inputs):
                 return launch, _finding(launch, "fault", error.render())
             if isinstance(error, IndexOverflowError) and not chooser.is_optional(index):
                 return launch, _finding(launch, "fault", error.render())

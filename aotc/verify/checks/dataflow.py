@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.dialects.map_store import StoreMap
 from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import FP8E4NV, FP8E5, DescriptorType, PointerType, ScalarType, element_of
@@ -35,12 +37,14 @@ _ORDERS = ("lt", "le", "gt", "ge")
 class StrideTerm:
     """Say that an address adds `stride * index` for each of the indices.
 
-    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31.
+    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31. `rows` are those
+    that the tile of a descriptor has along the stride, 0 if no descriptor has it.
     """
 
     stride: str
     indices: list[Value]
     is_wide: bool = True
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ class Roles:
     `inexact` those at results that may be rounded differently. `axes` are the grid axes in use,
     each with the extents that its programs seem to go through. `read` and `written` are the
     pointers through which memory is read and written; `locks` those at words that programs wait
-    for, with the value of one that is free.
+    for, with the value of one that is free. `mapped` are the extents of tensors whose maps are
+    stored, each with what it is a multiple of.
     """
 
     extents: dict[str, int] = field(default_factory=dict[str, int])
@@ -79,6 +84,7 @@ class Roles:
     read: list[str] = field(default_factory=list[str])
     written: list[str] = field(default_factory=list[str])
     locks: dict[str, int] = field(default_factory=dict[str, int])
+    mapped: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def stride_names(self) -> tuple[str, ...]:
@@ -138,7 +144,8 @@ class _Analysis:
         self._add_loops(roles)
         extents = dict(grid_blocks)
         looped = ((name, role.block) for name, role in roles.loops.items())
-        for name, block in (*self._masked(), *looped, *self._tiled(roles)):
+        stored = list(self._stored_maps(roles))
+        for name, block in (*self._masked(), *looped, *self._tiled(roles), *stored):
             extents[name] = max(block, extents.get(name, 1))
         roles.extents = {name: extents[name] for name in self.names.values() if name in extents}
         for arg, name in self.names.items():
@@ -246,6 +253,25 @@ class _Analysis:
         for op in roles.persistent:
             yield from self._divided(backward([op.upper], through_loads=False)).items()
 
+    def _stored_maps(self, roles: Roles) -> Iterator[tuple[str, int]]:
+        """Yield the extents of tensors whose maps are stored, each with its part of a tile.
+
+        Such a tensor has no empty axis, and its rows are whole pieces of 16 bytes.
+        """
+        for op in self.ops:
+            if not isinstance(op, StoreMap):
+                continue
+            rank = len(op.shape)
+            kind = element_of(op.pointer.type)
+            assert isinstance(kind, PointerType)
+            assert isinstance(kind.pointee, ScalarType)
+            grain = TENSOR_ALIGNMENT_BYTES // kind.pointee.size_bytes
+            for at, size in enumerate(op.sizes):
+                for name in self._integers([strip(size)]):
+                    divisor = grain if at >= rank else 1
+                    roles.mapped[name] = max(divisor, roles.mapped.get(name, 1))
+                    yield name, op.shape[at] if at < rank else 1
+
     def _divided(self, values: Iterable[Value]) -> dict[str, int]:
         """Return the extents that are divided by a constant among `values`, each with the largest."""
         blocks: dict[str, int] = {}
@@ -287,9 +313,31 @@ class _Analysis:
                         terms += known
                     known[0].indices.append(index)
                     known[0].is_wide &= is_wide
+        self._add_described(roles)
         order = list(self.names.values())
         for terms in roles.strides.values():
             terms.sort(key=lambda term: order.index(term.stride))
+
+    def _add_described(self, roles: Roles) -> None:
+        """Add the strides of tensors that the kernel describes."""
+        for op in self.ops:
+            if not isinstance(op, descriptor.DescriptorOf):
+                continue
+            roots = [self.names[r] for r in pointer_roots(op.pointer) if r in self.names]
+            for root in roots:
+                if root not in roles.unit:
+                    roles.unit.append(root)
+                terms = roles.strides.setdefault(root, [])
+                for axis, stride in enumerate(op.strides):
+                    for name in self._integers([strip(stride)]):
+                        if name in roles.extents:
+                            continue
+                        known = next((term for term in terms if term.stride == name), None)
+                        if known is None:
+                            known = StrideTerm(name, [])
+                            terms.append(known)
+                        known.indices.append(op.extents[axis])
+                        known.rows = max(known.rows, op.shape[axis])
 
     def _terms(
         self, offset: Value, extents: Mapping[str, int]

@@ -104,6 +104,8 @@ class DeviceBuffers:
         """Raises: Unsuited if the GPU has no room for them, or they hold tensor maps."""
         if any(buffer.maps is not None for buffer in self._buffers.values()):
             raise Unsuited("it takes tensor maps from memory, which only the emulator is given")
+        if any(buffer.stored_maps for buffer in self._buffers.values()):
+            raise Unsuited("it stores tensor maps, whose bytes only the GPU and its driver know")
         try:
             for name, buffer in self._buffers.items():
                 self._addresses[name] = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)

@@ -25,8 +25,9 @@ from aotc.verify.checks.launched import Launched, Launcher
 from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorTable
+from aotc.verify.emulator.async_copies.tensor_map import SIZE_BYTES, TensorMap, TensorMapError
 from aotc.verify.emulator.errors import EmulationError, Fault
-from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.global_memory import GlobalMemory, are_of_one_buffer
 from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from aotc.verify.emulator.memory_access.granules import orders_ctas
 from aotc.verify.emulator.report import render_fault
@@ -81,6 +82,7 @@ class _Held:
         self._reference = reference
         self.readable: dict[int, Marks] = {}
         self.writable: dict[int, Marks] = {}
+        self._memory: GlobalMemory | None = None
         try:
             self._owners = {n: b.spread(b.initial) for n, b in reference.buffers.items()}
         except MemoryError as error:
@@ -92,8 +94,9 @@ class _Held:
         Raises: Unsuited.
         """
         buffer = self._buffer(name)
-        if self._is_used_before(buffer):
-            reason = f"the kernel steps back from {name}, which needs the launcher to be emulated"
+        if self._is_used_before(buffer) or buffer.stored_maps:
+            does = "stores tensor maps to" if buffer.stored_maps else "steps back from"
+            reason = f"the kernel {does} {name}, which needs the launcher to be emulated"
             raise Unsuited(reason)
         content, readable, writable = self._opened(buffer)
         if buffer.pointees:
@@ -117,6 +120,7 @@ class _Held:
 
         Raises: Unsuited.
         """
+        self._memory = memory
         placed: dict[str, int] = {}
         found: dict[str, int] = {}
         for name in self._reference.order:
@@ -173,11 +177,28 @@ class _Held:
         return content, readable, writable
 
     def left(self) -> dict[str, Bytes]:
-        """Return what the buffers hold now."""
+        """Return what the buffers hold now, in maps that were stored with the reference's addresses."""
         left: dict[str, Bytes] = {}
         for name, buffer in self._reference.buffers.items():
-            left[name] = buffer.collect(self._owners[name])
+            whole = self._owners[name]
+            for start in buffer.stored_maps:
+                slot = whole[start : start + SIZE_BYTES]
+                slot[:] = np.frombuffer(self._as_stored(slot.tobytes()), np.uint8)
+            left[name] = buffer.collect(whole)
         return left
+
+    def _as_stored(self, encoded: bytes) -> bytes:
+        """Return a map of a tensor in a buffer here as the map of what the reference has there."""
+        try:
+            tensor = TensorMap.from_bytes(encoded)
+        except TensorMapError:
+            return encoded
+        assert self._memory is not None
+        for name, buffer in self._reference.buffers.items():
+            base = self._memory.address_of(self._owners[name])
+            if base is not None and are_of_one_buffer(base, tensor.address):
+                return replace(tensor, address=tensor.address - base + buffer.address).pack()
+        return encoded
 
 
 @dataclass(frozen=True, slots=True)

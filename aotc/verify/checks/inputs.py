@@ -27,6 +27,7 @@ from aotc.verify.interpreter.run import Argument
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
 # Numbers that a buffer lists, each once: a longer list would not fit in memory.
 _MAX_LISTED = 1 << 24
+_ROOM_BEFORE_BYTES = 1 << 35  # for rows that go backwards; a hole in sparse memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,20 @@ def tensors_of(
 
 
 def _padded(shape: tuple[int, ...], element: ScalarType, launch: Launch) -> tuple[int, ...]:
-    """Return strides, in elements, of rows that are padded to what a tensor copy can address."""
+    """Return strides, in elements, of rows that are padded to what a tensor copy can address.
+
+    Where rows are far apart, those along the outermost axis that has several are.
+    """
     grain = TENSOR_ALIGNMENT_BYTES // element.size_bytes
     strides = (1,)
     for extent in shape[:0:-1]:
         rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
         strides = (rows * grain, *strides)
-    return strides
+    axis = next((axis for axis, extent in enumerate(shape[:-1]) if extent > 1), None)
+    if not launch.apart or axis is None:
+        return strides
+    step = max(strides[axis], launch.apart // (shape[axis] - 1) // grain * grain)
+    return (*(step,) * (axis + 1), *strides[axis + 1 :])
 
 
 def maps_at(
@@ -199,7 +207,8 @@ def prepared(
         else:
             filled = contents_of(info.name, pointee, roles, launch, inputs, launch.seed + at)
         size = inputs.size_of(info.name, launch)
-        address = memory.add_buffer(info.name, pointee, filled, misaligned, size)
+        before = _ROOM_BEFORE_BYTES if _goes_back(info.name, roles, launch, filled) else 0
+        address = memory.add_buffer(info.name, pointee, filled, before + misaligned, size)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
     for at, name in enumerate(name for name in owners if "[" in name):
@@ -210,6 +219,13 @@ def prepared(
     for at, owner in shared:
         args[at] = memory.share_buffer(owners.index(owner))
     return memory, args
+
+
+def _goes_back(name: str, roles: Roles, launch: Launch, filled: Contents | Listed) -> bool:
+    """Return whether rows lie before a pointer, whose buffer has no list of values from there on."""
+    strides = [term.stride for term in roles.strides.get(name, ())]
+    is_reversed = any(launch.scalars[stride] < 0 for stride in strides)
+    return launch.is_backwards and is_reversed and isinstance(filled, Contents)
 
 
 def contents_of(

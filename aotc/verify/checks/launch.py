@@ -10,6 +10,8 @@ from aotc.verify.checks.extents import is_long
 
 Scalar: TypeAlias = int | float
 
+BACKWARDS = "backwards"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -19,7 +21,8 @@ class Launch:
     is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
     Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
     whose memory it is. `programs` are the numbers of those that run, in the order in which an
-    interpreter runs them, empty for all of the grid.
+    interpreter runs them, empty for all of the grid. The last row of a tensor is `apart` elements from
+    its first, if not 0.
     """
 
     label: str
@@ -33,11 +36,17 @@ class Launch:
     is_sparse: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     programs: tuple[int, ...] = ()
+    apart: int = 0
 
     @property
     def is_long(self) -> bool:
         """Whether an extent is so long that an index which a kernel doubles would overflow."""
         return is_long(self.label)
+
+    @property
+    def is_backwards(self) -> bool:
+        """Whether strides are negative, so that rows lie before their pointer."""
+        return self.label == BACKWARDS
 
     @property
     def is_positive(self) -> bool:
@@ -53,7 +62,7 @@ class Launch:
     def key(self) -> tuple[object, ...]:
         """What makes two launches the same, but for what is drawn."""
         drawn = self.is_special, self.is_positive
-        traits = (self.misaligned, self.in_step, *drawn, *self.aliases.items())
+        traits = (self.misaligned, self.in_step, self.apart, *drawn, *self.aliases.items())
         # As text: a zero is equal to the one of the other sign.
         return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 

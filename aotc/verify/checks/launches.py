@@ -52,8 +52,8 @@ from aotc.verify.checks.extents import (
 )
 from aotc.verify.checks.grid_limits import is_launchable, long_blocks
 from aotc.verify.checks.integers import Known, value_at, value_in_last
-from aotc.verify.checks.launch import Launch, Scalar
-from aotc.verify.checks.strides import FAR, NEAR, Rows, Spacing
+from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
+from aotc.verify.checks.strides import FAR, FAR_ELEMS, NEAR, Rows, Spacing
 
 Values: TypeAlias = dict[str, Scalar]
 
@@ -118,6 +118,7 @@ class Chooser:
     _num_loops: int = 0  # of the kernel
     _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
+    _has_rows: bool = False  # whether a tensor has several axes
 
     def __post_init__(self) -> None:
         for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True):
@@ -126,9 +127,11 @@ class Chooser:
             if isinstance(arg.type, ScalarType):
                 self.scalars[info.name] = arg.type
                 wanted = self.conditions.divisors.get(info.name, 1)
-                self.divisors[info.name] = math.lcm(info.divisibility, wanted)
+                mapped = self.roles.mapped.get(info.name, 1)
+                self.divisors[info.name] = math.lcm(info.divisibility, wanted, mapped)
             elif isinstance(arg.type, DescriptorType):
                 last = len(arg.type.block) - 1
+                self._has_rows |= last > 0
                 for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
                     # The launcher wants rows of whole 16-byte pieces.
@@ -164,12 +167,25 @@ class Chooser:
         for name, kind in self.scalars.items():
             if kind.is_float and name not in self.conditions.choices:
                 yield from (f"float: {name} is {size}" for size in FLOATS)
-        if self.stride_names:
+        if self.stride_names or self._has_rows:
             yield "far"
+        if self._reversed_strides():
+            yield BACKWARDS
         if self.conditions.may_be_left_out:
             yield from self._long_labels()
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())
+
+    def _reversed_strides(self) -> list[str]:
+        """Return the strides that may be negative: those of pointers alone, with a sign."""
+        described = [
+            term.stride for terms in self.roles.strides.values() for term in terms if term.rows
+        ]
+        return [
+            name
+            for name in self.stride_names
+            if self.scalars[name].is_signed and name not in described
+        ]
 
     def _long_labels(self) -> Iterator[str]:
         """Yield a launch for each extent that programs divide into tiles and no loop goes through."""
@@ -204,13 +220,13 @@ class Chooser:
 
     def is_optional(self, index: int) -> bool:
         """Return whether a launch need not mean anything to a kernel that is right."""
-        return self.labels[index].startswith(("far", "long", "in place", "float"))
+        return self.labels[index].startswith(("far", BACKWARDS, "long", "in place", "float"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
         if self.labels[index].startswith(("in place", "long")):
             return NEAR[:1]  # more room changes nothing
-        return FAR if self.labels[index] == "far" else NEAR
+        return FAR if self.labels[index] in ("far", BACKWARDS) else NEAR
 
     def launch(self, index: int, spacing: Spacing = NEAR[0]) -> Launch | None:
         """Return the launch for a label, None if no arguments of it satisfy the conditions."""
@@ -240,12 +256,25 @@ class Chooser:
             misaligned=self._is_free and index % 2 == 1,
             in_step=not is_deep(label) and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
-            is_sparse=label in ("far", "persistent")
+            is_sparse=label in ("far", BACKWARDS, "persistent")
             or spacing == NEAR[-1]
             or max(self._integers(values).values(), default=0) >= _FAR_APART,
             aliases={out: source} if label.startswith("in place") else {},
             programs=self._programs_to_run(label, grid),
+            apart=self._apart(values, spacing) if label == "far" else 0,
         )
+
+    def _apart(self, values: Values, spacing: Spacing) -> int:
+        """Return how far the last row of each tensor is from its first; 0 if a guard forbids it."""
+        known = self._integers(values)
+        step = spacing.far * FAR_ELEMS // 32 * 32
+        strides = {
+            f"{info.name}.strides[{axis}]": step
+            for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True)
+            if isinstance(arg.type, DescriptorType)
+            for axis in range(len(arg.type.block) - 1)
+        }
+        return step if strides and self.conditions.admits({**known, **strides}) else 0
 
     def _first(
         self, trials: Iterator[Values], index: int, spacing: Spacing
@@ -389,7 +418,7 @@ class Chooser:
         if wanted and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but that of nothing
         order = [*wanted, *candidates(index, rank, block, divisor)]
-        least = int(_is_extent(name))  # tensors have no empty axes
+        least = int(_is_extent(name) or name in self.roles.mapped)  # tensors have no empty axes
         return list(dict.fromkeys(v if v == _COVERED else max(least, v) for v in order))
 
     def _wanted(self, label: str, name: str, at: int) -> list[int]:
@@ -417,7 +446,7 @@ class Chooser:
                 return self._tiles_wanted(name)
             case "apart" if loop is None:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
-            case "far":
+            case "far" | "backwards":
                 return [just_below(4 if block == 1 else 2, block, divisor)]
             case _ if is_long(label):
                 return [extent_of("one", block, divisor)]
@@ -512,6 +541,8 @@ class Chooser:
         )
         is_padded = index % 2 == 1 or self.labels[index] not in CLASSES
         strides = rows.strides(spacing, is_padded=is_padded)
+        if self.labels[index] == BACKWARDS:
+            strides.update({name: -strides[name] for name in self._reversed_strides()})
         final = self._computed({**first, **strides})
         grid = self._grid(final, index)
         return None if grid is None else (final, grid)

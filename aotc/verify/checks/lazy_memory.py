@@ -112,21 +112,21 @@ class ElasticMemory(Memory):
         name: str,
         pointee: ScalarType,
         contents: Contents | Listed,
-        misaligned_bytes: int = 0,
+        offset_bytes: int = 0,
         size: int | None = None,
     ) -> Address:
         """Add a buffer of `size` elements, or an endless one; return the address of its pointer.
 
-        The address is a multiple of 256 plus `misaligned_bytes`.
+        The address is a multiple of 256 plus `offset_bytes`.
         """
         index = len(self._bytes)
-        start = HEAD_BYTES + misaligned_bytes
+        start = HEAD_BYTES + offset_bytes
         self._bytes.append(_EMPTY)
         self._names.append(name)
         pages = Pages() if self._is_sparse else None
         marks = Marks(pointee.size_bytes)
         self._buffers.append(_Buffer(name, pointee, contents, start, pages, _EMPTY, marks, size))
-        base = (index + 1 << _BUFFER_BITS) + _BASE
+        base = self.base_of(index)
         self._starts = np.append(self._starts, base)
         self._ends = np.append(self._ends, base)
         if pages is None:
@@ -162,7 +162,7 @@ class ElasticMemory(Memory):
     @staticmethod
     def address_of(index: int) -> int:
         """Return the address that the pointer into the buffer number `index` has, if aligned."""
-        return (index + 1 << _BUFFER_BITS) + _BASE + HEAD_BYTES
+        return ElasticMemory.base_of(index) + HEAD_BYTES
 
     def share_buffer(self, index: int) -> Address:
         """Return the address of a buffer for a second pointer."""
@@ -300,6 +300,18 @@ class ElasticMemory(Memory):
     def start_bytes(self, index: int) -> int:
         """Return where in its buffer a pointer points."""
         return self._buffers[index].start_bytes
+
+    @staticmethod
+    def base_of(index: int) -> int:
+        """Return the address at which the memory of a buffer begins."""
+        return (index + 1 << _BUFFER_BITS) + _BASE
+
+    def places_of_maps(self, index: int) -> tuple[int, ...]:
+        """Return the bytes of a buffer's memory at which programs stored tensor maps, in order."""
+        base = self.base_of(index)
+        return tuple(
+            slot - base for slot in sorted(self.stored_maps) if slot >> _BUFFER_BITS == index + 1
+        )
 
     def end_bytes(self, index: int) -> int:
         """Return where in a buffer all ends that was touched."""

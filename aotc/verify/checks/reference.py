@@ -63,6 +63,8 @@ class Buffer:
     where the result `is_exact`. A tensor has a `shape`, and `strides` in
     elements. With `pages` only these are held, one after the other. One that holds addresses has
     `pointees`, the buffers they are of, over and over; one that holds tensor maps of them has their form, `maps`.
+    The kernel stores tensor maps at the bytes `stored_maps` of the memory, with addresses of the interpreter's: there
+    the memory is at `address`.
     """
 
     name: str
@@ -80,6 +82,8 @@ class Buffer:
     pages: tuple[int, ...] = ()
     pointees: tuple[str, ...] = ()
     maps: PlacedTensor | None = None
+    stored_maps: tuple[int, ...] = ()
+    address: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -331,7 +335,8 @@ def _buffer(
     start = exact.start_bytes(index)
     size = read.size
     if not pages:
-        size = max(start, exact.end_bytes(index))
+        # An empty slice of an array has no address of its own.
+        size = max(start + 1, exact.end_bytes(index))
         size = -(-size // pointee.size_bytes) * pointee.size_bytes
     upward, random, flipped = (
         tuple(memory.result(index, size, pages) for memory in each) for each in runs
@@ -348,4 +353,6 @@ def _buffer(
         random=random,
         flipped=flipped,
         pages=tuple(pages),
+        stored_maps=exact.places_of_maps(index),
+        address=exact.base_of(index),
     )

@@ -21,7 +21,7 @@ from aotc.verify.checks.integers import Known, upper_bound
 from aotc.verify.checks.value_flow import backward
 
 _PADDING = 3
-_FAR = 5 << 29  # elements: 1.25 times 2**31
+FAR_ELEMS = 5 << 29  # elements: 1.25 times 2**31
 _NARROW = (1 << 31) - (1 << 26)  # room for what else is added in 32 bits
 
 
@@ -96,7 +96,7 @@ class Rows:
             last = max(1, *(self._largest_index(term) for _, term in users))
             is_wide = all(term.is_wide for _, term in users)
             if is_wide:
-                wanted = spacing.far * _FAR // last
+                wanted = spacing.far * FAR_ELEMS // last
             elif spacing.is_narrow_far:
                 rivals = max(
                     sum(not term.is_wide for term in self.roles.strides[p]) for p, _ in users
@@ -133,7 +133,7 @@ class Rows:
     def _count(self, term: StrideTerm, width: int) -> int:
         """Return how many values the index of a stride may have."""
         bound = self._bound(term)
-        return width if bound is None else max(1, bound + 1)
+        return max(width, term.rows) if bound is None else max(1, bound + 1)
 
     def _largest_index(self, term: StrideTerm) -> int:
         """Return the largest index of a stride that some program seems to use."""
@@ -141,7 +141,7 @@ class Rows:
         if bound is not None:
             return bound
         # An index within a tile: the tile's own extent, or that of all tiles.
-        largest = self.width - 1
+        largest = max(self.width, term.rows) - 1
         ends = [
             value.op.end - 1
             for value in backward(term.indices, through_loads=False)

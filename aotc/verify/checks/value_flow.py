@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects.map_store import StoreMap
 
 SHAPES = (
     *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
@@ -200,6 +201,8 @@ def pointer_operand(op: Op) -> Value | None:
     """Return the pointers, or descriptor, through which `op` accesses memory; None for others."""
     if not op.effects:
         return None
+    if isinstance(op, StoreMap):
+        return op.slot
     pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
     return pointer if isinstance(pointer, Value) else None
 

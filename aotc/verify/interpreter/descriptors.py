@@ -39,6 +39,7 @@ from aotc.verify.interpreter.memory import Address, Box, TensorAddress
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
+from aotc.verify.interpreter.stored_maps import publish_map, store_map
 
 _PIECE_BYTES = 16  # what bulk copies move whole
 
@@ -238,14 +239,6 @@ def _made_map(
     made = describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
     program.maps[int(scalar(slot))] = made
     return made
-
-
-def _stored_map(
-    program: Program, op: map_store.StoreMap | map_store.PublishMap, *operands: Array
-) -> None:
-    """Refuse a map for other kernels, whose form is the compiler's."""
-    del operands
-    raise program.error(op, "stores a tensor map, which is not interpreted")
 
 
 def _made_elsewhere(
@@ -461,8 +454,8 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,
-    map_store.StoreMap: _stored_map,
-    map_store.PublishMap: _stored_map,
+    map_store.StoreMap: store_map,
+    map_store.PublishMap: publish_map,
     tma.MakeTensorMap: _made_map,
     tma.MadeTensorMap: _made_elsewhere,
     tma.AcquiredTensorMap: _made_elsewhere,

@@ -146,6 +146,8 @@ class Memory:
         """The numbers of the buffers that were read since this was last cleared."""
         self.buffers_written: set[int] = set()
         """The numbers of the buffers that were written to."""
+        self.stored_maps: dict[int, None] = {}
+        """The addresses at which programs stored tensor maps."""
 
     def add(self, name: str, array: Array) -> int:
         """Make the bytes `array` spans accessible; return the address of its first element.

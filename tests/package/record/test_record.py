@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,20 @@ def test_a_grid_that_a_module_names_is_an_expression(record: Any, tmp_path: Path
     )
     assert code == 0, err
     assert kernels(tmp_path / "record")[0]["grid"] == ["cdiv(4096, BLOCK)"]
+
+
+def test_the_guide_to_porting_shows_the_recorded_table(record: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "porting.md").read_text()
+    (source,) = re.findall(r"(?s)<!-- file: softmax.py -->\n```python\n(.*?)```", page)
+    (table,) = re.findall(r"(?s)```toml\n(\[\[kernel\]\]\nname.*?)```", page)
+    (tmp_path / "torch.py").write_text("def empty_like(tensor): return tensor\n")
+    (tmp_path / "softmax.py").write_text(source)
+    record(
+        "import softmax, triton\n"
+        "triton.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()\n"
+        "class Tensor(str):\n"
+        "    shape = (128, 1000)\n"
+        "    def stride(self, axis): return 1000\n"
+        "softmax.softmax(Tensor('*fp32'))\n"
+    )
+    assert (tmp_path / "record" / "kernels.toml").read_text().endswith(table)

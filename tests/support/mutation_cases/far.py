@@ -42,3 +42,22 @@ def add_far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
         total += tl.load(x_ptr + i, mask=mask, other=0)
         x_ptr += stride
     tl.store(out_ptr + i, total, mask=mask)
+
+
+@triton.jit
+def negate_long(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store x negated, for a length that needs 64 bits."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, -tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def add_far_groups(x_ptr, rows_ptr, out_ptr, stride, num_groups, BLOCK: tl.constexpr):
+    """Add up the first block of each group of rows, at any distance between these."""
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.int32)
+    for group in range(num_groups):
+        first, rows = x_ptr + group * BLOCK, tl.load(rows_ptr + group)
+        tensor = tl.make_tensor_descriptor(first, [rows, BLOCK], [stride, 1], [BLOCK, BLOCK])
+        total += tensor.load([0, 0])
+    tl.store(out_ptr + i[:, None] * BLOCK + i[None, :], total)

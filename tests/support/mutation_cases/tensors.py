@@ -30,3 +30,27 @@ def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     places = tl.program_id(0) * BLOCK * BLOCK + i[:, None] * BLOCK + i[None, :]
     tl.store(out_ptr + places, total)
+
+
+@triton.jit
+def copy_mapped(maps, out_ptr, n_rows, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Store the first columns of each tensor that a host has described in memory."""
+    tensor = tl.program_id(0)
+    mapped = tl.reinterpret_tensor_descriptor(maps + tensor * 128, [BLOCK, WIDTH], tl.float16)
+    i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, WIDTH)[None, :]
+    for row in range(0, n_rows, BLOCK):
+        places = (tensor * n_rows + row + i) * WIDTH + j
+        tl.store(out_ptr + places, mapped.load([row, 0]), mask=row + i < n_rows)
+
+
+@triton.jit
+def describe_rows(x_ptr, maps, n_rows, n_cols, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Store the map of each program's rows for kernels after this one."""
+    part = tl.program_id(0)
+    tl.extra.cuda.experimental_device_tensormap_create2d(
+        desc_ptr=maps + part * 128,
+        global_address=x_ptr + part * n_rows * n_cols,
+        load_size=[BLOCK, WIDTH],
+        global_size=[n_rows, n_cols],
+        element_ty=x_ptr.dtype.element_ty,
+    )

@@ -10,7 +10,7 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, I64, U32, ScalarType, element_of
-from tests.support.mutations.plant import Edit, Mutation, after_pass, wrapping
+from tests.support.mutations.plant import Edit, Mutation, after_pass, in_llvm, in_ptx, wrapping
 
 
 def _cut(self: Any, value: Any, extend: str) -> Any:
@@ -67,7 +67,19 @@ def _step(kernel: Kernel) -> None:
             op.replace_operand(op.offset, short)
 
 
-_KERNELS = ("far_rows_in_turn", "far_blocks", "count_far_rows")
+def _compare_short(kernel: Kernel) -> None:
+    """Compare indices of 64 bits in 32."""
+    for op in [op for op in kernel.walk() if isinstance(op, arith.Compare)]:
+        if element_of(op.lhs.type) == I64:
+            place = Builder.before_op(op)
+            sides = [place(arith.Cast(side, I32)).out for side in op.operands]
+            op.replace_with([place(arith.Compare(*sides, op.predicate)).out])
+
+
+_STRIDE = r"(tensormap\.replace\.tile\.global_stride\S+ \[[^]]+\], \d, )(%rd\d+);"
+_CUT_STRIDE = r"{ .reg .b32 low; .reg .b64 cut; cvt.u32.u64 low, \2; cvt.s64.s32 cut, low; \1cut; }"
+
+_KERNELS = ("far_rows_in_turn", "far_blocks", "count_far_rows", "turn_blocks")
 
 MUTATIONS = (
     *(
@@ -104,5 +116,30 @@ MUTATIONS = (
         "the step of a pointer is cut",
         "add_far_rows",
         after_pass("assign_layouts", _step),
+    ),
+    Mutation(
+        "a stride of 32 bits is extended with zeros",
+        "what addresses multiply is taken for unsigned",
+        "far_blocks",
+        in_llvm(r"sext i32", "zext i32"),
+    ),
+    Mutation(
+        "an index of 64 bits is compared in 32",
+        "the mask is computed in the width of its tile",
+        "negate_long",
+        after_pass("assign_layouts", _compare_short),
+    ),
+    Mutation(
+        "a program's first element in 32 bits",
+        "its number is cast after it is multiplied with the block",
+        "negate_long",
+        after_pass("assign_layouts", _narrow(arith.Mul, I32)),
+    ),
+    Mutation(
+        "strides of a map that is made are cut to 32 bits",
+        "a stride in bytes is taken for one in elements",
+        "add_far_groups",
+        in_ptx(_STRIDE, _CUT_STRIDE),
+        "sm_90a",
     ),
 )

@@ -7,6 +7,10 @@ from tests.support.mutations.plant import Mutation, in_ptx
 _ASYNC = r"fence\.proxy\.async;"
 _SHARED = r"fence\.proxy\.async\.shared::cta;"
 _ACQUIRE = r"(fence\.proxy\.tensormap::generic)\.acquire"
+_OF_THE_FIRST_WARP = (
+    "{ .reg .pred first; .reg .b32 thread; mov.u32 thread, %tid.x; setp.lt.u32 first, thread, 32;"
+    " @first fence.proxy.async.shared::cta; }"
+)
 
 MUTATIONS = tuple(
     Mutation(name, stands_for, kernel, in_ptx(pattern, new), "sm_90a")
@@ -80,6 +84,34 @@ MUTATIONS = tuple(
             "add_groups",
             rf"({_ACQUIRE}\.\w+ \[%rd\d+)\]",
             r"\1+128]",
+        ),
+        (
+            "one warp fences what all have stored",
+            "a fence is of the accesses of the threads that run it",
+            "turn_blocks",
+            _SHARED,
+            _OF_THE_FIRST_WARP,
+        ),
+        (
+            "a map of the host's is not acquired",
+            "a copy may go by the map that was there before",
+            "copy_mapped",
+            rf"{_ACQUIRE}.*$",
+            "",
+        ),
+        (
+            "a map of the host's is acquired from the GPU",
+            "the host is no thread of the GPU",
+            "copy_mapped",
+            rf"({_ACQUIRE})\.sys",
+            r"\1.gpu",
+        ),
+        (
+            "a map of the host's is released",
+            "a release does not let a thread see another map",
+            "copy_mapped",
+            rf"{_ACQUIRE}(\.\w+) .*$",
+            r"\1.release\2;",
         ),
         (
             "mbarriers are made without a fence",

@@ -19,13 +19,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
-from aotc.compiler import CompileRequest, compile_ptx
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.diagnostics import DiagnosticError, IRError
-from aotc.package import planned
+from aotc.ir.text import parse_kernel
+from aotc.package import planned, refusals
 from aotc.package.index import ArchiveError
+from aotc.package.planned import launcher_of_request
 from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.verify.emulator.text.parse import parse_module
 from tests.support.mutations.plant import Mutation
 from tests.support.mutations.table import AREAS
 
@@ -44,6 +48,9 @@ _UNSUITED = (
     DiagnosticError,
     IRError,
 )
+
+Row: TypeAlias = tuple[str, str, str, str]
+"""A variant: manifest, kernel, target and words of its label."""
 
 # Which variant of a kernel, by words of its label, or with a "-" that it has not.
 _ROWS = (
@@ -132,6 +139,10 @@ _FENCED = (
     ("kernels/matrix.toml", "row_sums", "sm_80", "T=bf16"),
     ("tests/support/mutation_cases/kernels.toml", "write_and_load", "sm_90a", ""),
 )
+_MAPPED = (
+    ("tests/support/mutation_cases/kernels.toml", "describe_rows", "sm_90a", ""),
+    ("tests/support/mutation_cases/kernels.toml", "copy_mapped", "sm_90a", ""),
+)
 _LAUNCHED = (
     ("kernels/cooperative.toml", "long_softmax", "sm_90a", ""),
     ("kernels/descriptors.toml", "grouped_gemm", "sm_90a", ""),
@@ -146,9 +157,11 @@ _BY_AREA = {
     "attention": (*_ATTENTION, *_HOPPER),
     "clusters": (*_CLUSTERS, *_HOPPER),
     "far rows": (*_ROWS, *_ATOMICS, *_FUNCTIONS, *_DOTS),
-    "fences": (*_FENCED, *_LONG_ROWS, *_CLUSTERS, *_HOPPER),
+    "fences": (*_FENCED, *_MAPPED, *_LONG_ROWS, *_CLUSTERS, *_HOPPER),
     "bulk copies": (*_LONG_ROWS, *_HOPPER),
     "launcher": (*_LAUNCHED, *_HOPPER, *_ROWS[:2]),
+    "record of a variant": (*_LAUNCHED, *_HOPPER, *_CLUSTERS, *_ROWS),
+    "stored tensor maps": _MAPPED,
 }
 
 
@@ -174,38 +187,50 @@ def _has(label: str, word: str) -> bool:
 
 
 @cache
-def _as_it_should_be(request: CompileRequest) -> tuple[object, ...]:
-    return _told(request)
+def _as_it_should_be(row: Row, request: CompileRequest) -> tuple[object, ...]:
+    return _told(row, request)
 
 
-def _changed(request: CompileRequest) -> bool:
+def _changed(row: Row, request: CompileRequest) -> bool:
     """Return whether a variant is not what it was, or can no longer be compiled."""
-    return _as_it_should_be(request) != _told(request)
+    return _as_it_should_be(row, request) != _told(row, request)
 
 
-def _told(request: CompileRequest) -> tuple[object, ...]:
+def _told(row: Row, request: CompileRequest) -> tuple[object, ...]:
     """Return what a kernel is and what its launcher is told."""
     kernel = compile_ptx(request)
     told = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
     condition = planned.launch_condition(request, kernel.guards, kernel.params)
-    return (kernel.ptx, kernel.shared_bytes, condition, *told)
+    return (kernel.ptx, kernel.shared_bytes, condition, *told, _record(_subject(*row), kernel))
+
+
+def _record(subject: Subject, kernel: PtxKernel) -> object:
+    """Return the record of a variant, or why there is none."""
+    if subject.expanded is None:
+        return None
+    known = subject.guards, subject.values, refusals.needs_of(parse_kernel(kernel.tile_ir), 0, 1)
+    try:
+        launcher = launcher_of_request(*subject.expanded, kernel, parse_module(kernel.ptx), *known)
+    except (ArchiveError, IRError) as error:
+        return str(error)
+    return launcher.record
 
 
 def observe(mutation: Mutation, area: str) -> Outcome:
     """Return what `verify` says of ordinary variants that are compiled with a bug."""
     start = time.process_time()
     effective: list[str] = []
-    for place in _BY_AREA.get(area, _HOPPER):
-        subject = _subject(*place)
+    for row in _BY_AREA.get(area, _HOPPER):
+        subject = _subject(*row)
         assert subject.request is not None
         requests = [subject.request]
         if subject.request.map_pointers:
             requests.append(CompileRequest(**{**_fields(subject.request), "map_pointers": False}))
         for request in requests:
-            _as_it_should_be(request)  # compiled before anything is wrong
+            _as_it_should_be(row, request)  # compiled before anything is wrong
         try:
             with mutation.plant():
-                if not any(_changed(request) for request in requests):
+                if not any(_changed(row, request) for request in requests):
                     continue
                 kind = _kind(subject)
         except _UNSUITED:

@@ -26,6 +26,7 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
 from aotc.metadata import ParamSlot
 from aotc.package import planned
+from aotc.package.index import Kernel as Record
 from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject, load_subjects
 from aotc.schedule import pipeline
@@ -96,12 +97,27 @@ def _verified(subject: Subject) -> Evidence:
         made.append(compile_ptx(request))
         return made[-1]
 
-    result = verify_variant(subject, compiler=compiler)
+    with records_kept() as records:
+        result = verify_variant(subject, compiler=compiler)
     request, first = subject.request, made[0]
     assert request is not None
     condition = planned.launch_condition(request, first.guards, first.params)
-    told = str((first.scratch_bytes, first.cooperative, condition))
+    told = str((first.scratch_bytes, first.cooperative, condition, *records[:1]))
     return _evidence(result, (first.ptx, first.shared_bytes, first.params, told))
+
+
+@contextmanager
+def records_kept() -> Iterator[list[Record]]:
+    """Keep the records of kernels that launches are planned by while the block is open."""
+    records: list[Record] = []
+    launcher_of_record = planned.launcher_of_record
+
+    def kept(record: Record, *known: Any) -> Any:
+        records.append(record)
+        return launcher_of_record(record, *known)
+
+    with mock.patch.object(planned, "launcher_of_record", kept):
+        yield records
 
 
 def _evidence(result: VariantResult, program: Program) -> Evidence:

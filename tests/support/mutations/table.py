@@ -25,8 +25,10 @@ from tests.support.mutations import (
     memory,
     pointers,
     programs,
+    record,
     roles,
     shared,
+    stored_maps,
     tensor_stores,
 )
 from tests.support.mutations.hopper import PtxMutation
@@ -51,6 +53,8 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "fences": fences.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,
     "launcher": launcher.MUTATIONS,
+    "record of a variant": record.MUTATIONS,
+    "stored tensor maps": stored_maps.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
 

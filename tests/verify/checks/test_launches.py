@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.extents import CLASSES, extent_of
+from aotc.verify.checks.inputs import tensors_of
 from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.launches import Choice, Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
@@ -93,7 +94,11 @@ def test_arguments_that_no_condition_names_are_not_tried_in_turn() -> None:
 
 
 def test_rows_do_not_overlap_dense_and_padded() -> None:
-    launches = [launch for launch in _launches(_chooser("scale_rows", ROWS)) if any(launch.grid)]
+    launches = [
+        launch
+        for launch in _launches(_chooser("scale_rows", ROWS))
+        if any(launch.grid) and not launch.is_backwards
+    ]
     slack = [launch.scalars["stride"] - launch.scalars["n_cols"] for launch in launches]
     assert min(slack) == 0
     assert 3 in slack
@@ -115,8 +120,8 @@ def test_several_extents_go_out_of_step_and_each_sees_every_class() -> None:
     assert sorted(m for m, _ in pairs) == sorted(n for _, n in pairs) == [1, 15, 16, 17, 41]
     assert all(m != n for m, n in pairs)
     for launch in launches:
-        assert launch.scalars["stride_an"] == 1
-        assert launch.scalars["stride_am"] >= launch.scalars["N"]
+        assert abs(launch.scalars["stride_an"]) == 1
+        assert abs(launch.scalars["stride_am"]) >= launch.scalars["N"]
 
 
 def test_a_guard_is_satisfied_by_falling_back() -> None:
@@ -281,10 +286,15 @@ def test_floats_that_the_user_lists_are_no_others() -> None:
     assert {launch.scalars["factor"] for launch in _launches(chooser)} == {0.25}
 
 
-def _last_row(chooser: Chooser) -> int:
-    launch = chooser.launch(chooser.labels.index("far"), FAR[0])
+def _far(chooser: Chooser, label: str = "far") -> Launch:
+    launch = chooser.launch(chooser.labels.index(label), FAR[0])
     assert launch is not None
     assert launch.is_sparse
+    return launch
+
+
+def _last_row(chooser: Chooser) -> int:
+    launch = _far(chooser)
     rows = launch.scalars.get("n_rows", launch.grid[0])
     return int(rows - 1) * int(launch.scalars["stride"])
 
@@ -302,6 +312,35 @@ def test_far_rows_of_a_loop_are_more_than_32_bits_apart() -> None:
     for stride in ("i32", "i64"):
         chooser = _chooser("scale_rows_in_turn", ROWS, {"stride": stride})
         assert 1 << 32 < _last_row(chooser) < 1 << 34
+
+
+def test_far_rows_of_tensors_are_more_than_32_bits_apart() -> None:
+    types = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
+    chooser = _chooser("causal_sums", Conditions(None, _any), types)
+    launch = _far(chooser)
+    for shape, strides in tensors_of(chooser.kernel, launch).values():
+        assert (shape[0] - 1) * strides[0] > 1 << 32
+        assert strides[0] % 8 == 0
+    near = _some(chooser, "apart")
+    assert all(strides[0] < 1 << 16 for _, strides in tensors_of(chooser.kernel, near).values())
+    assert launch.key != replace(launch, apart=0).key
+
+
+def test_a_guard_on_strides_keeps_rows_of_tensors_near() -> None:
+    def admits(scalars: Mapping[str, int]) -> bool:
+        return scalars.get("x.strides[0]", 16) < 1 << 20
+
+    types = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
+    assert not _far(_chooser("causal_sums", Conditions(None, admits), types)).apart
+
+
+def test_backwards_strides_are_negative_where_they_have_a_sign() -> None:
+    for stride in ("i32", "i64"):
+        chooser = _chooser("scale_rows", ROWS, {"stride": stride})
+        launch = _far(chooser, "backwards")
+        assert launch.scalars["stride"] == -_far(chooser).scalars["stride"]
+        assert chooser.is_optional(chooser.labels.index("backwards"))
+    assert "backwards" not in _chooser("scale_rows", ROWS, {"stride": "u32"}).labels
 
 
 @pytest.mark.parametrize(("element", "elems"), [("fp32", 4), ("bf16", 8), ("i8", 16)])

@@ -86,7 +86,7 @@ def test_results_and_what_was_there_before() -> None:
 
 def test_a_pointer_may_be_one_element_off_and_stepped_back_from() -> None:
     memory = ElasticMemory(1 << 20)
-    x = memory.add_buffer("x", FP16, floats(FP16, 1), misaligned_bytes=2)
+    x = memory.add_buffer("x", FP16, floats(FP16, 1), offset_bytes=2)
     assert x % 256 == 2
     assert memory.load(np.array([x - 4], np.int64), None, FP16).dtype == np.float16
     with pytest.raises(AccessError, match=r"byte -5002 of x, before the pointer"):

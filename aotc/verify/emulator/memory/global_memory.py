@@ -36,6 +36,16 @@ _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
 _MAX_BUFFERS = (PARAM_WINDOW >> _BUFFER_BITS) - 1
 
 
+def are_of_one_buffer(left: int, right: int) -> bool:
+    """Return whether two addresses were computed from pointers into one buffer."""
+    return left >> _BUFFER_BITS == right >> _BUFFER_BITS
+
+
+def _offset_in(owner: npt.NDArray[Any], array: npt.NDArray[Any]) -> int:
+    start: int = array.__array_interface__["data"][0]
+    return start - owner.__array_interface__["data"][0]
+
+
 class Buffer:
     """Hold one owner of memory: its bytes, and which of them may be read and written."""
 
@@ -102,14 +112,14 @@ class GlobalMemory:
         Raises: ValueError if the memory of the array's owner is not contiguous.
         """
         owner = owner_of(array)
-        buffer = next((known for known in self._buffers if known.owner is owner), None)
+        buffer = self._buffer_of(owner)
         if buffer is None:
             if len(self._buffers) == _MAX_BUFFERS:
                 raise ValueError(f"more than {_MAX_BUFFERS} arrays of one launch")
             base = (len(self._buffers) + 1 << _BUFFER_BITS) + _GUARD_BYTES
             buffer = Buffer(owner, base)
             self._buffers.append(buffer)
-        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        offset = _offset_in(owner, array)
         reach = [
             (extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)
         ]
@@ -130,6 +140,15 @@ class GlobalMemory:
             buffer.origin = pointer
         buffer.names.append(name)
         return pointer
+
+    def address_of(self, array: npt.NDArray[Any]) -> int | None:
+        """Return the address of an array's first element; None if its owner was never added."""
+        owner = owner_of(array)
+        buffer = self._buffer_of(owner)
+        return None if buffer is None else buffer.base + _offset_in(owner, array)
+
+    def _buffer_of(self, owner: npt.NDArray[Any]) -> Buffer | None:
+        return next((known for known in self._buffers if known.owner is owner), None)
 
     def read(self, address: Ints, size_bytes: int, lanes: Lanes | None = None) -> Bytes:
         """Return the bytes at addresses (n,): (n, size_bytes).

@@ -1,0 +1,82 @@
+"""The buffers of a launch: how large they are, and what lies in them.
+
+Of a kernel of which only the archive is known, the launch says how large: see `inputs.py` for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aotc.ir.types import SCALARS, ScalarType
+from aotc.package.index import Kernel
+from aotc.package.tuning.shapes import Launch
+from aotc.verify.checks import input_data
+from aotc.verify.checks.contents import HEAD_BYTES, Contents, Listed, loaded_dtype
+from aotc.verify.interpreter.numerics import dtype_of
+
+
+class UnsizedError(Exception):
+    """Nothing says how large a buffer is; the message says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlan:
+    """One buffer: `size_bytes` is what launches touch, `room_bytes` what to allocate.
+
+    Both count from `HEAD_BYTES` before the pointer. A tensor has a `shape` and `strides` in elements.
+    One of addresses has the names of the buffers in `pointees`, over and over.
+    """
+
+    name: str
+    element: ScalarType
+    size_bytes: int
+    room_bytes: int
+    contents: Contents | Listed
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    pointees: tuple[str, ...] = ()
+
+
+def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[BufferPlan, ...]:
+    """Return the buffers as the launch alone describes them. Raises: UnsizedError."""
+    plans: list[BufferPlan] = []
+    for at, param in enumerate(kernel.params):
+        if param.kind == "scalar" or param.name in launch.none:
+            continue
+        element = SCALARS[launch.types.get(param.element, param.element)]
+        shape = tuple(launch.key[f"{param.name}.shape[{axis}]"] for axis in range(param.rank))
+        strides = _padded_strides(shape, element)
+        size = launch.sizes.get(param.name)
+        if param.kind == "tensor":
+            size = shape[0] * strides[0]
+        if size is None:
+            message = f"nothing says how large the buffer of {param.name} is"
+            remedy = f'give --manifest, or "{param.name}.size" in the shapes'
+            raise UnsizedError(f"{message}; {remedy}")
+        size_bytes = HEAD_BYTES + size * element.size_bytes
+        contents = _contents(element, seed + at)
+        plans.append(
+            BufferPlan(param.name, element, size_bytes, size_bytes, contents, shape, strides)
+        )
+    return tuple(plans)
+
+
+def _contents(element: ScalarType, seed: int) -> Contents | Listed:
+    if element.is_float:
+        return input_data.floats(element, seed)
+    # An index must stay in a buffer of which nothing is known.
+    return Listed(np.zeros(1, loaded_dtype(element)))
+
+
+def _padded_strides(shape: Sequence[int], element: ScalarType) -> tuple[int, ...]:
+    """Return strides, in elements, of rows that begin at multiples of 16 bytes."""
+    if not shape:
+        return ()
+    grain = 16 // dtype_of(element).itemsize
+    strides = [1]
+    for extent in shape[:0:-1]:
+        strides.insert(0, -(-extent * strides[0] // grain) * grain)
+    return tuple(strides)

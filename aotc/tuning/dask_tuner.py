@@ -1,0 +1,179 @@
+"""GPUs of the workers of a Dask cluster.
+
+A launch is one task, sent to the worker whose GPU is to tune it, with what is known of it; the records
+that it adds come back. A process that launches stays open in the worker for the next one.
+
+Invariant: of a worker that is lost, the launch that it had is tuned elsewhere, and no record is lost
+that came back.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aotc.ir.diagnostics import HostError
+from aotc.package import cuda_driver
+from aotc.package.dask_executor import connected_client
+from aotc.tuning.buffers import UnsizedError
+from aotc.tuning.journal import Record
+from aotc.tuning.known import Known, Task
+from aotc.tuning.launch_tuner import LaunchTuner, Options, OutOfTimeError, UntunableError
+from aotc.tuning.launcher import Launcher, NoWorkerError, StoppedError
+from aotc.tuning.run import Cluster, Device, Subject, devices_of
+
+_WAIT_SECONDS = 0.2
+_ANSWERS: dict[str, type[Exception]] = {
+    error.__name__: error
+    for error in (UnsizedError, UntunableError, OutOfTimeError, NoWorkerError, StoppedError)
+}
+
+# ---- in the worker ----
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Records in memory."""
+
+    records: list[Record]
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The records that a task added, and the name and text of the error that ended it."""
+
+    records: tuple[Record, ...]
+    error: str = ""
+    message: str = ""
+
+
+_launchers: dict[str, Launcher] = {}
+
+
+def list_devices(driver: str) -> tuple[str, tuple[Device, ...]]:
+    """Return the host of the worker that runs this, and its GPUs."""
+    machine = cuda_driver.ask(driver)
+    return socket.gethostname(), () if machine.problem else devices_of(machine, "all")
+
+
+def tune_there(
+    task: Task,
+    records: Sequence[Record],
+    options: Options,
+    seconds: float,
+    archive: bytes,
+    driver: str,
+    visible: str,
+) -> Answer:
+    """Tune a launch on a GPU of the worker that runs this; `seconds` are left, 0 for any."""
+    memory = _Memory(list(records))
+    launcher = _launchers.get(visible)
+    if launcher is None or launcher.archive != archive:
+        if launcher is not None:
+            launcher.close()
+        launcher = _launchers[visible] = Launcher(archive, driver, visible, options.launch_seconds)
+    deadline = time.monotonic() + seconds if seconds else 0.0
+    error: Exception | None = None
+    try:
+        LaunchTuner(task, launcher, Known(memory), replace(options, deadline=deadline)).tune()
+    except tuple(_ANSWERS.values()) as raised:
+        error = raised
+    added = tuple(memory.records[len(records) :])
+    return Answer(added, type(error).__name__ if error is not None else "", str(error or ""))
+
+
+def end_launchers() -> None:
+    """End the processes that launch for this worker."""
+    while _launchers:
+        _, launcher = _launchers.popitem()
+        launcher.stop.set()  # a launch that nobody waits for any more ends
+        launcher.close()
+
+
+# ---- in the client ----
+
+
+@dataclass(slots=True)
+class DaskTuner:
+    """One GPU of a worker."""
+
+    gpu: str
+    visible: str
+    worker: str
+    client: Any
+    archive: Any  # a future of its bytes
+    driver: str
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def tune(self, task: Task, known: Known, options: Options) -> None:
+        """Tune a launch there. Raises: as `LaunchTuner`."""
+        left = options.deadline - time.monotonic() if options.deadline else 0.0
+        if options.deadline and left <= 0:
+            raise OutOfTimeError
+        sent = self.client.submit(
+            *(tune_there, task, known.about(task), options, left),
+            *(self.archive, self.driver, self.visible),
+            workers=[self.worker],
+            pure=False,
+            retries=0,
+        )
+        try:
+            answer = self._answer(sent)
+        finally:
+            sent.release()
+        known.add_all(answer.records)
+        if answer.error:
+            raise _ANSWERS[answer.error](answer.message)
+
+    def _answer(self, sent: Any) -> Answer:
+        """Raises: StoppedError, NoWorkerError."""
+        while True:
+            if self.stop.is_set():
+                sent.cancel(force=True)
+                raise StoppedError
+            try:
+                return sent.result(timeout=_WAIT_SECONDS)
+            except TimeoutError:
+                if sent.status == "pending" and self.worker not in self.client.nthreads():
+                    raise NoWorkerError(f"the worker at {self.worker} is lost") from None
+            except Exception as error:  # noqa: BLE001 - of Dask, in any of its layers
+                raise NoWorkerError(f"the worker at {self.worker}: {error}") from None
+
+    def close(self) -> None:
+        """Leave the processes: they end with the session."""
+
+
+@contextmanager
+def dask_tuners(address: str, subject: Subject, driver: str) -> Generator[Cluster]:
+    """Yield the GPUs of a Dask cluster's workers, each once.
+
+    Raises: HostError if there is no cluster, or no GPU there.
+    """
+    with connected_client(address, 1) as client:
+        listed: dict[str, tuple[str, tuple[Device, ...]]] = client.run(list_devices, driver)
+        archive = client.scatter(subject.archive, broadcast=True)
+        stop = threading.Event()
+        tuners: dict[tuple[str, str], DaskTuner] = {}
+        devices: list[Device] = []
+        for worker, (host, among) in sorted(listed.items()):
+            for device in among:
+                if (host, device.visible) not in tuners:
+                    place = (device.name, device.visible, worker, client, archive, driver, stop)
+                    tuners[host, device.visible] = DaskTuner(*place)
+                    devices.append(device)
+        if not tuners:
+            message = f"none of the {len(listed)} workers of {address} has a GPU"
+            raise HostError(message, remedy="start workers on hosts with GPUs: dask worker")
+        try:
+            yield Cluster(devices, list(tuners.values()), stop)
+        finally:
+            stop.set()
+            client.run(end_launchers, on_error="return")

@@ -1,0 +1,93 @@
+"""Results of configs compared: rounding is forgiven, and the one that differs is named."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from aotc.ir.types import SCALARS
+from aotc.tuning.compare import Comparison
+from aotc.tuning.messages import Output
+from aotc.verify.arrays import Array, view
+from aotc.verify.checks.contents import loaded_dtype
+from aotc.verify.interpreter.numerics import round_to
+
+RNG = np.random.default_rng()
+
+
+def output(values: Array, element: str) -> Output:
+    scalar = SCALARS[element]
+    rounded = np.asarray(round_to(values, scalar)) if scalar.is_float else values
+    content = view(np.ascontiguousarray(rounded.astype(loaded_dtype(scalar))), np.uint8)
+    return Output("out", element, content)
+
+
+def outliers(results: list[Array], element: str, elements: list[str] | None = None) -> list[int]:
+    comparison = Comparison(elements or [element])
+    for config, values in enumerate(results):
+        comparison.add(config, [output(values, element)])
+    return list(comparison.outliers())
+
+
+@pytest.mark.parametrize("element", ["fp64", "fp32", "bf16", "fp16"])
+def test_sums_in_another_order_are_the_same(element: str) -> None:
+    terms = np.asarray(round_to(RNG.standard_normal((1031, 257)), SCALARS[element]), np.float32)
+    if element == "fp64":
+        terms = terms.astype(np.float64)
+    orders = [RNG.permutation(terms, axis=1).sum(axis=1) for _ in range(5)]
+    assert outliers(orders, element) == []
+
+
+@pytest.mark.parametrize("element", ["fp32", "bf16", "fp16", "fp8e4nv", "i32", "i8"])
+def test_one_wrong_element_is_named(element: str) -> None:
+    right = RNG.integers(-9, 9, 4099).astype(np.float64)
+    if element.startswith("i"):
+        right = right.astype(np.int64)
+    wrong = right.copy()
+    wrong[RNG.integers(0, 4099)] += 20
+    assert outliers([right, wrong, right, right], element) == [1]
+    comparison = Comparison([element])
+    for config, values in enumerate([right, right, wrong]):
+        comparison.add(config, [output(values, element)])
+    said = comparison.outliers()[2]
+    assert said.startswith("1 of 4099 elements looked at in out, as ")
+    assert said.endswith(" of 2 others")
+
+
+def test_the_order_of_launches_does_not_matter() -> None:
+    right, wrong = RNG.standard_normal(65), RNG.standard_normal(65)
+    for order in itertools.permutations([right, right, wrong]):
+        named = outliers(list(order), "fp32")
+        assert named == [at for at, values in enumerate(order) if values is wrong]
+
+
+def test_without_a_majority_all_are_named() -> None:
+    one, other = RNG.standard_normal(65), RNG.standard_normal(65)
+    assert outliers([one, other], "fp32") == [0, 1]
+    assert outliers([one], "fp32") == []
+
+
+def test_nan_and_infinity_equal_themselves_alone() -> None:
+    right = RNG.standard_normal(65)
+    right[:3] = np.nan, np.inf, -np.inf
+    assert outliers([right, right.copy(), right.copy()], "fp16") == []
+    for value in (np.nan, -np.inf, 1.0):
+        wrong = right.copy()
+        wrong[1] = value
+        assert outliers([right, wrong, right], "fp16") == [1]
+
+
+def test_quantized_integers_may_differ_by_one() -> None:
+    right = RNG.integers(-100, 100, 257)
+    near = right + RNG.integers(-1, 2, 257)
+    assert outliers([right, near, right], "i8", ["i8", "fp32"]) == []
+    assert outliers([right, right + 1, right], "i8", ["i8"]) == [1]
+
+
+def test_a_kernel_with_narrow_floats_rounds_on_its_way() -> None:
+    right = RNG.standard_normal(257)
+    near = right * (1 + 2.0**-6 * RNG.uniform(-1, 1, 257))
+    assert outliers([right, near, right], "fp32", ["fp32", "bf16"]) == []
+    assert outliers([right, near, right], "fp32", ["fp32"]) == [1]

@@ -1,0 +1,174 @@
+"""Buffers of launches: as large as the kernel makes them, whatever the launch's size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aotc.package.index import Archive
+from aotc.package.manifest import load
+from aotc.package.tuning.shapes import Launch
+from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers
+from aotc.tuning.inputs import corner_programs, measured_buffers
+from aotc.tuning.subjects import Subjects
+from aotc.verify.checks.contents import HEAD_BYTES
+from tests.support.tuned_archive import scale_kernel
+
+SOURCE = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def matmul(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    pid = tl.program_id(0)
+    num_m, num_n = tl.cdiv(M, BLOCK), tl.cdiv(N, BLOCK)
+    group = pid // (GROUP * num_n)
+    size = min(num_m - group * GROUP, GROUP)
+    rm = (group * GROUP + (pid % (GROUP * num_n)) % size) * BLOCK + tl.arange(0, BLOCK)
+    rn = (pid % (GROUP * num_n)) // size * BLOCK + tl.arange(0, BLOCK)
+    rk = tl.arange(0, 32)
+    a = a_ptr + rm[:, None] * K + rk[None, :]
+    b = b_ptr + rk[:, None] * N + rn[None, :]
+    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, 32)):
+        x = tl.load(a, mask=(rm[:, None] < M) & (rk[None, :] < K - k * 32), other=0.0)
+        y = tl.load(b, mask=(rk[:, None] < K - k * 32) & (rn[None, :] < N), other=0.0)
+        acc = tl.dot(x, y, acc)
+        a += 32
+        b += 32 * N
+    c = c_ptr + rm[:, None] * N + rn[None, :]
+    tl.store(c, acc.to(tl.bfloat16), mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@triton.jit
+def gather(out_ptr, table_ptr, index_ptr, n, rows, width, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    row = tl.load(index_ptr + pid)
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(table_ptr + row * width + columns, mask=columns < width)
+    tl.store(out_ptr + pid * width + columns, x, mask=columns < width)
+"""
+
+MANIFEST = """
+[package]
+name = "sized"
+version = "0.1.0"
+targets = ["sm_90a"]
+
+[[kernel]]
+source = "sized.py:matmul"
+grid = ["cdiv(M, BLOCK) * cdiv(N, BLOCK)"]
+[kernel.signature]
+a_ptr = "*bf16:16"
+b_ptr = "*bf16:16"
+c_ptr = "*bf16:16"
+M = "i32"
+N = "i32"
+K = "i32"
+[kernel.constants]
+GROUP = 4
+[[kernel.config]]
+BLOCK = 64
+
+[[kernel]]
+source = "sized.py:gather"
+grid = ["n"]
+[kernel.signature]
+out_ptr = "*fp32"
+table_ptr = "*fp32"
+index_ptr = "*i64"
+n = "i32"
+rows = "i32"
+width = "i32"
+[[kernel.config]]
+BLOCK = 64
+[kernel.verify]
+index_ptr = { low = 0, high = "rows" }
+"table_ptr.size" = "rows * width"
+"""
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
+    folder = tmp_path_factory.mktemp("sized")
+    (folder / "sized.py").write_text(SOURCE)
+    (folder / "kernels.toml").write_text(MANIFEST)
+    path = str(folder / "kernels.toml")
+    return Subjects(Archive("sized", "1", ()), load(path), path)
+
+
+def plans(
+    subjects: Subjects, kernel: str, sizes: dict[str, int] | None = None, **key: int
+) -> dict[str, BufferPlan]:
+    launch = Launch(kernel, {}, {}, key, sizes=sizes or {})
+    subject = subjects.subject(launch, "sm_90a")
+    assert subject is not None
+    return {plan.name: plan for plan in measured_buffers(launch, subject, seed=5)}
+
+
+def elements(plan: BufferPlan) -> int:
+    return (plan.size_bytes - HEAD_BYTES) // plan.element.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (17, 129, 63), (4097, 1031, 32), (333, 64, 2049), (8192, 4096, 96)]
+)
+def test_a_matmul_touches_its_matrices(subjects: Subjects, m: int, n: int, k: int) -> None:
+    found = plans(subjects, "matmul", M=m, N=n, K=k)
+    for name, size in (("a_ptr", m * k), ("b_ptr", k * n), ("c_ptr", m * n)):
+        # In pages of a kilobyte.
+        assert size <= elements(found[name]) < size + 512, name
+        assert found[name].room_bytes >= found[name].size_bytes
+
+
+def test_an_index_reaches_the_end_of_a_table(subjects: Subjects) -> None:
+    rows = 10007
+    found = plans(subjects, "gather", n=100_000, rows=rows, width=61)
+    assert elements(found["table_ptr"]) == rows * 61
+    assert elements(found["out_ptr"]) >= 100_000 * 61
+    indices = found["index_ptr"].contents.elements(0, 100_000)
+    assert 0 <= indices.min() < 50
+    assert rows - 50 < indices.max() < rows
+
+
+def test_a_size_that_the_shapes_give_is_taken(subjects: Subjects) -> None:
+    found = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
+    assert elements(found["a_ptr"]) == 12345
+
+
+def test_a_launch_of_nothing_has_buffers(subjects: Subjects) -> None:
+    found = plans(subjects, "matmul", M=0, N=17, K=63)
+    assert list(found) == ["a_ptr", "b_ptr", "c_ptr"]
+
+
+def test_equal_seeds_give_equal_contents(subjects: Subjects) -> None:
+    first, again = (plans(subjects, "matmul", M=17, N=64, K=64)["a_ptr"] for _ in range(2))
+    values = first.contents.elements(0, 4096)
+    assert np.array_equal(values, again.contents.elements(0, 4096))
+    assert len(np.unique(values)) > 100
+
+
+def test_a_kernel_that_leaves_its_buffer_is_said(subjects: Subjects) -> None:
+    with pytest.raises(UnsizedError, match="cannot tell how large its buffers are"):
+        plans(subjects, "matmul", {"a_ptr": 100}, M=17, N=129, K=63)
+
+
+@pytest.mark.parametrize("grid", [(1,), (7,), (1000,), (3, 50), (2, 3, 40), (1, 1, 1)])
+def test_corners_are_programs_of_the_grid(grid: tuple[int, ...]) -> None:
+    numbers = corner_programs(grid) or range(math.prod(grid))
+    assert {0, math.prod(grid) - 1} <= set(numbers)
+    assert all(0 <= number < math.prod(grid) for number in numbers)
+    if len(grid) == 2:
+        assert {grid[0] - 1, grid[0] * (grid[1] - 1)} <= set(numbers)
+
+
+def test_without_tile_ir_the_launch_says_how_large() -> None:
+    kernel = scale_kernel(1)
+    launch = Launch("scale", {}, {}, {"n": 7}, sizes={"out_ptr": 7, "x_ptr": 9})
+    assert [elements(plan) for plan in described_buffers(launch, kernel, 1)] == [7, 9]
+    with pytest.raises(UnsizedError, match="how large the buffer of x_ptr is"):
+        described_buffers(replace(launch, sizes={"out_ptr": 7}), kernel, 1)
