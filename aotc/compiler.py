@@ -118,6 +118,7 @@ def compile_kernel(
         the target cannot hold, IRError for ours.
     """
     from aotc import backend  # noqa: PLC0415 - llvmlite costs start-up
+    from aotc.schedule.analysis.count_work import count_work  # noqa: PLC0415
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
@@ -166,6 +167,7 @@ def compile_kernel(
         spill_note=note,
         wgmma_hazard=hazard,
         ptxas_crash=crash,
+        work=count_work(kernel),
     )
     asm = {**done.asm, "llvm": done.made.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:

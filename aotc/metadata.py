@@ -9,10 +9,11 @@ as text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from aotc.module_search import Search
+from aotc.work import Work
 
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
@@ -79,7 +80,7 @@ class Metadata:
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
     waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
-    usual optimisation level, and at which lower one the cubin was made.
+    usual optimisation level, and at which lower one the cubin was made. `work` is what the cost model goes by.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Metadata:
     whole_rows: tuple[str, ...] = ()
     wgmma_hazard: str = ""
     ptxas_crash: str = ""
+    work: Work = field(default_factory=Work)
 
     @property
     def local_bytes(self) -> int:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from aotc.package.build import BuildOptions, BuildResult
     from aotc.package.cache import Cache
     from aotc.package.spec import Manifest
+    from aotc.package.tuning.table import TuningTable
     from aotc.package.verify_report import Report
     from aotc.package.workers import Compiler
 
@@ -109,6 +110,9 @@ def commands() -> None:
     show_default=True,
     help="Compress cubins together, each for itself, or not at all: larger, and sooner launched.",
 )
+@click.option("--tuning", metavar="FILE", help="Tuning table; default: NAME.tuning.toml beside it.")
+@click.option("--no-tuning", is_flag=True, help="Launches take the first config whose guards hold.")
+@click.option("--only-tuned", is_flag=True, help="Leave out configs that no selection names first.")
 @with_a_cache
 @on_a_cluster
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
@@ -130,6 +134,9 @@ def build(
     with_ptx: bool,
     no_lineinfo: bool,
     frames: str,
+    tuning: str | None,
+    no_tuning: bool,
+    only_tuned: bool,
     address: str | None,
     is_plan: bool,
     verbose: bool,
@@ -143,6 +150,9 @@ def build(
     from aotc.package.manifest import load  # noqa: PLC0415
     from aotc.package.workers import Failure, default_jobs  # noqa: PLC0415
 
+    if no_tuning and (tuning is not None or only_tuned):
+        other = "--only-tuned" if tuning is None else "--tuning"
+        raise click.UsageError(f"--no-tuning and {other} contradict each other")
     start = time.monotonic()
     options = builds.BuildOptions(
         output=Path(output),
@@ -156,11 +166,15 @@ def build(
         has_shared_frames=frames == "shared",
         is_compressed=frames != "stored",
         without=without,
+        has_selections=not no_tuning,
+        only_tuned=only_tuned,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
     try:
         with cache_at(listener, **cached) as cache:
             found = load(manifest)
+            if not no_tuning:
+                options = replace(options, tuning=_tuning(manifest, tuning))
             if is_plan:
                 return _plan(found, options, cache, is_json=is_json)
             with workers_at(address, options.jobs, listener) as executor:
@@ -183,6 +197,14 @@ def build(
     if any(failure.is_bug for failure in result.failures):
         return EXIT_BUG
     return EXIT_WRONG if result.failures else EXIT_DONE
+
+
+def _tuning(manifest: str, given: str | None) -> TuningTable | None:
+    """Return the tuning table that is given, or else lies beside the manifest."""
+    from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415 - start-up time
+
+    path = tuning_path(Path(manifest)) if given is None else Path(given)
+    return None if given is None and not path.exists() else read_tuning(path)
 
 
 def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
@@ -422,13 +444,21 @@ def init(
 
 @commands.command()
 @click.argument("archive")
+@click.option("--tuning", "is_tuning", is_flag=True, help="Show which config launches take.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
-def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001 - read by `run`
+def inspect(
+    *,
+    archive: str,
+    is_tuning: bool,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
     """Show the kernels, variants and resources of ARCHIVE."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
     from aotc.package import inspect as views  # noqa: PLC0415
     from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.tuning import tree_text  # noqa: PLC0415
 
     path = Path(archive)
     try:
@@ -441,7 +471,7 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         show(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
         show(views.summary(content, size_bytes))
-        show(f"\n{views.text(content, _width())}")
+        show(f"\n{tree_text.text(content) if is_tuning else views.text(content, _width())}")
     return EXIT_DONE
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -130,6 +130,11 @@ def decode(data: bytes) -> Archive:
     Raises: `ArchiveError`; its `kind` says whether the bytes are no archive or not a canonical one
     (FORMAT), have an unknown version (VERSION), exceed a limit (LIMIT) or were changed (CHECKSUM).
     """
+    return _read_all(data)[0]
+
+
+def _read_all(data: bytes) -> tuple[Archive, Root]:
+    """Return what bytes say, as `decode`, with the frames that they have."""
     header = read_header(data)
     root = Root(data, header)
     archive = read_archive(root)
@@ -148,7 +153,7 @@ def decode(data: bytes) -> Archive:
             is_grouped=root.has_shared_frames,
         )
         _check_canonical(data, again)
-    return archive
+    return archive, root
 
 
 def _check_canonical(data: bytes, expected: bytes) -> None:
@@ -199,10 +204,39 @@ def write(archive: Archive, path: Path) -> int:
     return len(data)
 
 
+def changed(data: bytes, change: Callable[[Archive], Archive]) -> tuple[Archive, bytes]:
+    """Return an archive after a change to what it says of its kernels, and its bytes.
+
+    What is in a frame of the archive stays in one as it is stored there.
+
+    Raises: `ArchiveError` as `decode` and `encode`.
+    """
+    before, root = _read_all(data)
+    archive = canonical(change(before))
+    check_archive(archive)
+    level = _level(archive)
+
+    def frames(contents: list[bytes]) -> list[bytes]:
+        new = [content for content in contents if content not in root.frames]
+        stored = {**root.frames, **dict(zip(new, _compress(new, level), strict=True))}
+        return [stored[content] for content in contents]
+
+    compress = frames if root.is_compressed else None
+    return archive, encode_records(archive, compress, is_grouped=root.has_shared_frames)
+
+
 def read(path: Path) -> Archive:
     """Read an archive from a regular file.
 
     Raises: `ArchiveError` as `decode`, or IO.
+    """
+    return decode(read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a regular file whose header and root are an archive's.
+
+    Raises: `ArchiveError` as `decode` for these, or IO.
     """
     try:
         with open_regular(path, LIMITS.file_bytes) as file:
@@ -215,4 +249,4 @@ def read(path: Path) -> Archive:
     except OSError as error:
         kind = "LIMIT" if error.errno == errno.EFBIG else "IO"
         raise ArchiveError(kind, f"cannot read {path}: {error.strerror or error}") from None
-    return decode(data)
+    return data

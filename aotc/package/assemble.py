@@ -57,13 +57,14 @@ class Assembled:
     """A kernel's record and source, a remark for each variant that is left out, and warnings.
 
     Spilled registers always cause a warning, whether or not the variant is kept; so does a warning
-    of ptxas.
+    of ptxas. `metadata` has what was compiled of each variant of the record, in order.
     """
 
     kernel: index.Kernel
     source: KernelSource
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    metadata: tuple[Metadata, ...] = ()
 
 
 def misfit(metadata: Metadata, variant: VariantSpec) -> str:
@@ -88,6 +89,7 @@ def assemble(
     dropped: list[str] = []
     warnings: list[str] = []
     variants: list[index.Variant] = []
+    metadata: list[Metadata] = []
     read: dict[tuple[str, str], None] = {}
     # At least one config must be left for each combination of target, dtypes, choices and guards.
     held: dict[_Point, bool] = {}
@@ -111,6 +113,7 @@ def assemble(
             if fault:
                 warnings.append(f"{label}: {_portable(fault, result.metadata)}")
         variants.append(_variant(kernel, spec, result, condition))
+        metadata.append(result.metadata)
         read.update((file, None) for file in result.metadata.source_files)
     for spec, _ in compiled:
         if not held[_point(spec)]:
@@ -135,7 +138,8 @@ def assemble(
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
-    return Assembled(record, kernel_source(kernel, [*read]), tuple(dropped), tuple(warnings))
+    source = kernel_source(kernel, [*read])
+    return Assembled(record, source, tuple(dropped), tuple(warnings), tuple(metadata))
 
 
 def _members(

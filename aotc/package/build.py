@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from aotc.compiler import CompileRequest, autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
-from aotc.package.assemble import assemble, not_served
+from aotc.package.assemble import Assembled, assemble, not_served
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.cache_fit import fit_problem
 from aotc.package.compile_times import CompileTimes, seconds_of
@@ -36,6 +36,8 @@ from aotc.package.outputs import known_host, write_files
 from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
+from aotc.package.tuning.packing import fitted, joined, only_tuned, stale
+from aotc.package.tuning.table import TuningTable
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
 from aotc.target import Target
 
@@ -63,7 +65,9 @@ class BuildOptions:
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
     `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
     names features that no target may use. With `has_shared_frames` cubins of a kernel are compressed together,
-    else each alone, and without `is_compressed` not at all.
+    else each alone, and without `is_compressed` not at all. `tuning` has measured times, from which the
+    archive's selections are fitted; without `has_selections` there are none. `only_tuned` leaves out what no
+    selection names first.
     """
 
     output: Path
@@ -77,6 +81,9 @@ class BuildOptions:
     has_shared_frames: bool = True
     is_compressed: bool = True
     without: tuple[str, ...] = ()
+    tuning: TuningTable | None = None
+    has_selections: bool = True
+    only_tuned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,9 +411,13 @@ class _Build:
                 self.dropped += assembled.dropped
                 for warning in assembled.warnings:
                     self.listener.warned(warning)
-                records.append(assembled.kernel)
+                records.append(self._tuned(assembled))
                 sources[assembled.kernel.name] = assembled.source
         manifest = self.manifest
+        if self.options.tuning is not None:
+            names = [kernel.name for kernel in manifest.kernels]
+            for warning in stale(self.options.tuning, records, names):
+                self.listener.warned(warning)
         result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
         files: tuple[Path, ...] = ()
         is_held_back = bool(records and self.failures) and not self.options.keep_going
@@ -423,6 +434,16 @@ class _Build:
             ran=tuple(self.ran),
             is_held_back=is_held_back,
         )
+
+    def _tuned(self, assembled: Assembled) -> Kernel:
+        """Return a kernel with its selections, and with no more variants than are asked for."""
+        kernel = assembled.kernel
+        if not self.options.has_selections:
+            return kernel
+        table = self.options.tuning
+        measured = () if table is None else fitted(kernel, table)
+        kernel = replace(kernel, selections=joined(measured))
+        return only_tuned(kernel) if self.options.only_tuned else kernel
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:
         try:

@@ -39,10 +39,12 @@ from aotc.package.index import (
     guard_mask,
     num_combinations,
     parse_target,
+    selection_key,
     value_key,
     variant_key,
 )
 from aotc.package.records import LIMITS
+from aotc.package.tuning.flat_tree import depth, flatten
 
 _FLOATS = ("fp16", "bf16", "fp32", "fp64", "fp8e4nv", "fp8e5")
 _MAX_RANK = 5
@@ -165,6 +167,33 @@ def _check_kernel(kernel: Kernel) -> None:
         place.require(not missing, "it does not require every promise")
         key = variant_key(kernel, variant)
         place.require(key not in keys, "another variant has the same target, types and config")
+        keys.add(key)
+    _check_selections(check, kernel, expressions)
+
+
+def _check_selections(check: _Check, kernel: Kernel, expressions: _ExpressionChecker) -> None:
+    keys: set[tuple[str, bytes, int]] = set()
+    num = num_combinations(kernel.type_variables, kernel.choices)
+    for selection in kernel.selections:
+        place = _Check(f"{check.place}, selection for {selection.gpu or selection.target}")
+        place.require(selection.target in kernel.targets, "no variant has its target")
+        place.text("the GPU", selection.gpu, LIMITS.name_bytes)
+        place.within("the combination", selection.combination, 0, num)
+        tree = flatten(selection.tree)
+        place.limit("features", len(tree.features), LIMITS.features)
+        place.limit("branches above a leaf", depth(tree.branches), LIMITS.tree_depth)
+        for feature in tree.features:
+            expressions(place, feature)
+        for branch in tree.branches:
+            place.within("a threshold", branch.threshold, -(1 << 63), (1 << 63) - 1)
+        for leaf in tree.leaves:
+            place.limit("configs of a leaf", len(leaf), LIMITS.leaf_configs)
+            place.require(leaf, "a leaf has no config")
+            place.require(len(set(leaf)) == len(leaf), "a leaf has a config twice")
+            for config in leaf:
+                place.within("a config of a leaf", config, 0, len(kernel.configs))
+        key = selection_key(selection)
+        place.require(key not in keys, "another selection has the same target, GPU and types")
         keys.add(key)
 
 

@@ -56,6 +56,8 @@ from aotc.package.records import (
     VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
+from aotc.package.tuning.flat_tree import FlatBranch, FlatTree, TreeError, depth, unflatten
+from aotc.package.tuning.selection import Selection
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -144,7 +146,7 @@ _CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
 
 
 _OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
-"""What a kernel owns, in the order of its record's slices; then variants, which have no limit."""
+"""What a kernel owns, in the order of its record's slices; then variants and selections, without limit."""
 
 _MOST_OWNED = (
     LIMITS.params,
@@ -271,11 +273,10 @@ class Decoder(Tables):
 
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row
-        for what, count, most in zip(_OWNED, slices[1:-2:2], _MOST_OWNED, strict=True):
+        for what, count, most in zip(_OWNED, slices[1:-4:2], _MOST_OWNED, strict=True):
             limit(f"{what} of a kernel", count, most)
-        param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at = zip(
-            slices[::2], slices[1::2], strict=True
-        )
+        owned = zip(slices[::2], slices[1::2], strict=True)
+        param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at, tree_at = owned
         type_variables = tuple(
             TypeVariable(self.text(name), tuple(self.dtype(code) for code in codes[:count]))
             for name, count, _, codes in self.take("TYPE_VARIABLES", *type_at)
@@ -303,10 +304,42 @@ class Decoder(Tables):
             self.variant(variant, type_variables, choices)
             for variant in self.take("VARIANTS", *variant_at)
         )
+        selections = tuple(self.selection(each) for each in self.take("SELECTIONS", *tree_at))
         return Kernel(
             self.text(name), digest, variants, params, type_variables, choices, guards, configs,
-            constants,
+            constants, selections,
         )  # fmt: skip
+
+    def selection(self, row: tuple[Any, ...]) -> Selection:
+        target, gpu, combination, first_feature, num_features, first_branch, num_branches, leaf = (
+            row
+        )
+        limit("features of a selection", num_features, LIMITS.features)
+        features = self.take("FEATURES", first_feature, num_features)
+        branches = self.take("BRANCHES", first_branch, num_branches)
+        leaves = self.take("LEAVES", leaf, num_branches + 1)
+        flat = FlatTree(
+            tuple(self.expression(index) for (index,) in features),
+            tuple(self.branch(branch) for branch in branches),
+            tuple(self.leaf(first, count) for first, count in leaves),
+        )
+        try:
+            tree = unflatten(flat)
+        except TreeError as error:
+            raise ArchiveError("FORMAT", f"a selection: {error}") from None
+        limit("branches above a leaf", depth(flat.branches), LIMITS.tree_depth)
+        name = self.item(self.rows["TARGETS"], target, "target")[0]
+        return Selection(self.text(name), self.text(gpu), combination, tree)
+
+    def branch(self, row: tuple[Any, ...]) -> FlatBranch:
+        threshold, feature, low, high, zero = row
+        if zero:
+            raise ArchiveError("FORMAT", "a branch does not end with zero")
+        return FlatBranch(threshold, feature, low, high)
+
+    def leaf(self, first: int, count: int) -> tuple[int, ...]:
+        limit("configs of a leaf", count, LIMITS.leaf_configs)
+        return tuple(config for (config,) in self.take("LEAF_CONFIGS", first, count))
 
     def named_values(self, first: int, count: int, most: int) -> NamedValues:
         limit("values of a choice or a config", count, most)

@@ -67,6 +67,8 @@ from aotc.package.records import (
     VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
+from aotc.package.tuning.flat_tree import flatten
+from aotc.package.tuning.selection import Selection
 
 _Field: TypeAlias = int | bytes | str
 """A record's field to be packed; a string is packed as its offset in STRINGS."""
@@ -162,6 +164,7 @@ class _KernelEncoder:
             ("CONFIGS", kernel.configs),
             ("VALUES", kernel.constants),
             ("VARIANTS", kernel.variants),
+            ("SELECTIONS", kernel.selections),
         ):
             slices += (self.count(section), len(items))
         self.values(kernel.constants)
@@ -185,6 +188,30 @@ class _KernelEncoder:
         self.place_blobs(kernel, is_grouped=is_grouped)
         for variant in kernel.variants:
             self.variant(kernel, variant, params)
+        for selection in kernel.selections:
+            self.selection(selection, params)
+
+    def selection(self, selection: Selection, params: Mapping[str, int]) -> None:
+        tree = flatten(selection.tree)
+        self.add(
+            "SELECTIONS",
+            self.targets[selection.target],
+            selection.gpu,
+            selection.combination,
+            self.count("FEATURES"),
+            len(tree.features),
+            self.count("BRANCHES"),
+            len(tree.branches),
+            self.count("LEAVES"),
+        )
+        for feature in tree.features:
+            self.add("FEATURES", self.expression(feature, params))
+        for branch in tree.branches:
+            self.add("BRANCHES", branch.threshold, branch.feature, branch.low, branch.high, 0)
+        for leaf in tree.leaves:
+            self.add("LEAVES", self.count("LEAF_CONFIGS"), len(leaf))
+            for config in leaf:
+                self.add("LEAF_CONFIGS", config)
 
     def place_blobs(self, kernel: Kernel, *, is_grouped: bool) -> None:
         """Give the blobs of a kernel their places: by target, cubins before PTX."""

@@ -9,7 +9,7 @@ archives have equal bytes. Kernels and variants may be given in any order; `cano
 into the stored order.
 
     Archive
-    └── Kernel ── Param, TypeVariable, Choice, Guard, configs, constants
+    └── Kernel ── Param, TypeVariable, Choice, Guard, configs, constants, Selection
         └── Variant ── CubinParam, TensorMap
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from aotc.ir.expression import Binary, Expression, Integer, Name
+from aotc.package.tuning.selection import Selection
 
 Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
@@ -199,6 +200,8 @@ class Kernel:
     """A kernel as the caller sees it, and its variants.
 
     `configs` are in the manifest's order; `constants` have the same value in all of them.
+    `selections` say which configs a launch tries first: at most one for each target, GPU and
+    combination.
     """
 
     name: str
@@ -210,6 +213,7 @@ class Kernel:
     guards: tuple[Guard, ...] = ()
     configs: tuple[NamedValues, ...] = ((),)
     constants: NamedValues = ()
+    selections: tuple[Selection, ...] = ()
 
     @property
     def nullable(self) -> tuple[str, ...]:
@@ -227,6 +231,10 @@ class Kernel:
     def targets(self) -> tuple[str, ...]:
         """Targets that have a variant, in the order of the variants."""
         return tuple(dict.fromkeys(variant.target for variant in self.variants))
+
+    def alone(self, variant: Variant) -> Kernel:
+        """Return the kernel with one variant, among which there is nothing to select."""
+        return replace(self, variants=(variant,), selections=())
 
     def elements(self, param: Param) -> tuple[str, ...]:
         """Return the dtypes that a param's element may have."""
@@ -355,13 +363,19 @@ def variant_key(kernel: Kernel, variant: Variant) -> tuple[str, int, int, int, i
     return variant.target, number, -mask.bit_count(), mask, variant.config, is_last
 
 
+def selection_key(selection: Selection) -> tuple[str, bytes, int]:
+    """Return the sort key of a selection, unique in its kernel."""
+    return selection.target, selection.gpu.encode(), selection.combination
+
+
 def canonical(archive: Archive) -> Archive:
-    """Sort kernels, variants and their guards into the stored order."""
+    """Sort kernels, variants with their guards, and selections into the stored order."""
 
     def ordered(kernel: Kernel) -> Kernel:
         variants = [replace(v, guards=tuple(sorted(v.guards))) for v in kernel.variants]
         variants.sort(key=lambda variant: variant_key(kernel, variant))
-        return replace(kernel, variants=tuple(variants))
+        selections = tuple(sorted(kernel.selections, key=selection_key))
+        return replace(kernel, variants=tuple(variants), selections=selections)
 
     kernels = sorted(archive.kernels, key=lambda kernel: kernel.name.encode())
     return replace(archive, kernels=tuple(ordered(kernel) for kernel in kernels))

@@ -15,6 +15,7 @@ from aotc.ir.diagnostics import one_line
 from aotc.ir.expression import to_text
 from aotc.package.index import Archive, Kernel, NamedValues, Param, TensorMap, Value, Variant
 from aotc.package.label import variant_label
+from aotc.package.tuning import tree_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -169,6 +170,7 @@ def _describe_kernel(kernel: Kernel) -> Data:
             for guard in kernel.guards
         ],
         "variants": [_describe_variant(kernel, variant) for variant in kernel.variants],
+        "selections": tree_text.describe(kernel),
     }
 
 

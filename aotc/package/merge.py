@@ -16,8 +16,9 @@ from dataclasses import replace
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.parameter_access import union
-from aotc.package.index import Archive, Kernel, Variant, variant_key
+from aotc.package.index import Archive, Kernel, Variant, selection_key, variant_key
 from aotc.package.label import variant_label
+from aotc.package.tuning.selection import Selection
 
 _SAME = ("type_variables", "choices", "guards", "configs", "constants", "grid_rank")
 _SEPARATOR = " + "
@@ -88,4 +89,15 @@ def _joined(first_path: str, first: Kernel, path: str, second: Kernel) -> Kernel
             raise ManifestError(
                 message, remedy="take it out of one: aotc split --target or --kernel"
             )
-    return replace(first, params=params, variants=tuple(variants.values()))
+    selections: dict[object, Selection] = {selection_key(s): s for s in first.selections}
+    for selection in second.selections:
+        if selections.setdefault(selection_key(selection), selection) != selection:
+            gpu = selection.gpu or f"any GPU of {selection.target}"
+            message = f"expected each selection once, got two: {where} select others for {gpu}"
+            raise ManifestError(message, remedy="build both with one tuning table")
+    return replace(
+        first,
+        params=params,
+        variants=tuple(variants.values()),
+        selections=tuple(selections.values()),
+    )

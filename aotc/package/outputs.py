@@ -21,6 +21,7 @@ from aotc.regular_file import read_regular
 
 # Hosts by their names, and the machine number in their ELF files.
 _HOSTS = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
+_MACHINES = {number: host for host, number in reversed(_HOSTS.items())}
 _DEFAULT_HOST = "x86_64"
 _MAX_OBJECT_BYTES = 1 << 16  # that a static library has besides the archive
 _ELF_MAGIC = b"\x7fELF"
@@ -100,6 +101,21 @@ def _library_bytes(
             raise
         warn(f"no {path.name}: {error.message}")
         return None
+
+
+def library_beside(path: Path, name: str, before: bytes, data: bytes) -> dict[Path, bytes]:
+    """Return the static library beside an archive with other bytes of it; nothing if there is none.
+
+    Raises: `ArchiveError` LIMIT if it is too large for one.
+    """
+    from aotc.package.object import library_bytes  # noqa: PLC0415 - loads LLVM
+
+    library = path.with_name(f"lib{name}.a")
+    content = _read(library, len(before) + _MAX_OBJECT_BYTES)
+    for host in _MACHINES.values():
+        if _is_current(content, before, host):
+            return {library: library_bytes(name, data, host)}
+    return {}
 
 
 def _is_current(library: bytes | None, data: bytes, host: str) -> bool:

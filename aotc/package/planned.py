@@ -65,7 +65,7 @@ def launcher_of_record(
     Launches select the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
     """
     (variant,) = kernel.variants
-    record = replace(kernel, variants=(replace(variant, ptx=None),))
+    record = kernel.alone(replace(variant, ptx=None))
     data = archives.encode(Archive("verified", "0.0.0", (record,)))
     opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional-only
     return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed, needs)
@@ -117,7 +117,7 @@ def launcher_of_request(
         )
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
-    return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed, needs)
+    return launcher_of_record(kernel.alone(kernel.variants[0]), guards, fixed, needs)
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:

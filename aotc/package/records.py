@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 8
+MAJOR: Final = 9
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -52,7 +52,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "TARGETS": struct.Struct("<IBBBB"),
     "ENTRIES": struct.Struct("<IIQII32s"),
     "SLOTS": struct.Struct("<II"),
-    "KERNELS": struct.Struct("<Q32sII14I"),
+    "KERNELS": struct.Struct("<Q32sII16I"),
     "PARAMS": struct.Struct("<IBBBBIBBH"),
     "TYPE_VARIABLES": struct.Struct("<IB3s16s"),
     "CHOICES": struct.Struct("<IIII"),
@@ -62,6 +62,11 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "VARIANTS": struct.Struct("<QIIIIIII3IIIIIIII6H3BBI"),
     "CUBIN_PARAMS": struct.Struct("<HHHHI"),
     "TENSOR_MAPS": struct.Struct("<I6BHI5I4I5HH5s3s"),
+    "SELECTIONS": struct.Struct("<8I"),
+    "FEATURES": struct.Struct("<I"),
+    "BRANCHES": struct.Struct("<qIIII"),
+    "LEAVES": struct.Struct("<II"),
+    "LEAF_CONFIGS": struct.Struct("<I"),
     "EXPRESSIONS": struct.Struct("<IIIHH"),
     "BLOBS": struct.Struct("<IIII"),
     "FRAMES": struct.Struct("<II32s"),
@@ -82,7 +87,7 @@ KERNEL_SECTIONS: Final = (
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
 RECORD_ALIGN: Final[Mapping[str, int]] = {
-    name: 8 if name in ("ENTRIES", "KERNELS", "VALUES", "VARIANTS") else 4
+    name: 8 if name in ("ENTRIES", "KERNELS", "VALUES", "VARIANTS", "BRANCHES") else 4
     for name in RECORDS
     if name not in BYTE_SECTIONS
 }
@@ -136,6 +141,9 @@ class Limits(NamedTuple):
     cubin_params: int = 1024
     tensor_maps: int = 32
     param_bytes: int = 4096
+    features: int = 32
+    tree_depth: int = 32
+    leaf_configs: int = 16
     name_bytes: int = 255
     text_bytes: int = 65535
     code_bytes: int = 4096

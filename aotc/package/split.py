@@ -36,7 +36,8 @@ def part_of(archive: Archive, targets: Sequence[str] = (), kernels: Sequence[str
     for kernel in archive.kernels:
         variants = tuple(v for v in kernel.variants if not targets or v.target in targets)
         if variants and (not kernels or kernel.name in kernels):
-            parts.append(replace(kernel, variants=variants))
+            selections = tuple(s for s in kernel.selections if not targets or s.target in targets)
+            parts.append(replace(kernel, variants=variants, selections=selections))
     if not parts and archive.kernels:
         message = f"expected kernels for {', '.join(targets)}, {archive.name} has none of these"
         raise ManifestError(message, remedy="see what there is with `aotc inspect`")

@@ -277,7 +277,7 @@ def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher
     known = (subject.guards, subject.values, needs)
     if subject.archived is not None:
         kernel, variant = subject.archived
-        return launcher_of_record(replace(kernel, variants=(variant,)), *known)
+        return launcher_of_record(kernel.alone(variant), *known)
     if subject.expanded is not None:
         return launcher_of_request(*subject.expanded, compiled, module, *known)
     return None

@@ -9,7 +9,7 @@ Invariant: a launch gets the same inputs as in the emulator, seed for seed.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from aotc import runtime
@@ -41,7 +41,7 @@ def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
     runs: dict[Expression | None, Execute] = {}
     with ExitStack() as libraries:
         for variant in kernel.variants:
-            alone = replace(kernel, variants=(variant,))
+            alone = kernel.alone(variant)
             content = archives.encode(Archive(_NAME, "0.0.0", (alone,)))
             try:
                 library = libraries.enter_context(runtime.load(content))
@@ -69,7 +69,7 @@ def _record(subject: Subject) -> Kernel:
     """Return a kernel record with only this variant, or the two that it is built as."""
     if subject.archived is not None:
         kernel, variant = subject.archived
-        return replace(kernel, variants=(variant,))
+        return kernel.alone(variant)
     assert subject.expanded is not None
     expansion, spec = subject.expanded
     return assemble(expansion, [(spec, compile_both_ways(compile_kernel, spec.request))]).kernel

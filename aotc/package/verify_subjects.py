@@ -175,7 +175,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             **dict.fromkeys(absent_pointers(kernel, variant), 0),
         },
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
-        archived=(replace(kernel, variants=(variant,)), variant),  # no more than it needs travels
+        archived=(kernel.alone(variant), variant),  # no more than it needs travels
     )
 
 

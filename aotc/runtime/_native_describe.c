@@ -123,12 +123,13 @@ PyObject *native_describe(const struct native_kernel *self) {
     const aotc_kernel *kernel = self->kernel;
     aotc_kernel_info info = {.struct_size = (uint32_t)sizeof info};
     (void)aotc_kernel_get_info(kernel, &info);
-    return Py_BuildValue("(sINNNNNNN)", info.name, info.grid_rank,
+    return Py_BuildValue("(sINNNNNNNI)", info.name, info.grid_rank,
                          make_tuple(kernel, 0, info.param_count, make_param),
                          make_tuple(kernel, 0, info.type_variable_count, make_type_variable),
                          make_tuple(kernel, 0, info.choice_count, make_choice),
                          make_tuple(kernel, 0, info.constant_count, make_constant),
                          make_tuple(kernel, 0, info.guard_count, make_guard),
                          make_tuple(kernel, 0, info.config_count, make_config),
-                         make_tuple(kernel, 0, info.variant_count, make_variant));
+                         make_tuple(kernel, 0, info.variant_count, make_variant),
+                         info.selection_count);
 }

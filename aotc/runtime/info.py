@@ -83,7 +83,8 @@ class KernelInfo(NamedTuple):
     """A kernel: arguments in order, type variables, choices, constants, guards, configs, variants.
 
     `grid_rank` is 0 if the caller gives the grid. Variants are in the order of the archive: for
-    each target and combination the most specialised first.
+    each target and combination the most specialised first. `num_selections` counts the decision trees
+    that say which config a launch takes.
     """
 
     name: str
@@ -95,6 +96,7 @@ class KernelInfo(NamedTuple):
     guards: tuple[GuardInfo, ...]
     configs: tuple[dict[str, Value], ...]
     variants: tuple[VariantInfo, ...]
+    num_selections: int = 0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -177,6 +179,7 @@ Description: TypeAlias = tuple[
     tuple[tuple[str, str, bool], ...],
     tuple[_Pairs, ...],
     tuple[_RawVariant, ...],
+    int,
 ]
 """What `_native_describe.c` makes."""
 
@@ -192,7 +195,8 @@ def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value
 
 def kernel_info(description: Description) -> KernelInfo:
     """Give names to what the extension tells of a kernel."""
-    name, grid_rank, params, types, choices, constants, guards, configs, variants = description
+    name, grid_rank, params, types, choices, constants, guards = description[:7]
+    configs, variants, num_selections = description[7:]
     type_names = [variable for variable, _ in types]
     texts = [text for text, _, _ in guards]
     digits: dict[str, tuple[Value, ...]] = {**dict(types), **dict(choices)}
@@ -222,6 +226,7 @@ def kernel_info(description: Description) -> KernelInfo:
         tuple(GuardInfo(*guard) for guard in guards),
         tuple(dict(config) for config in configs),
         tuple(variant_info(raw) for raw in variants),
+        num_selections,
     )
 
 

@@ -127,14 +127,13 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
     steps: list[Any] | None = []
     tuner: Any = None
     current: Any = outermost
-    keys: frozenset[str] = frozenset()
     while not hasattr(current.__class__, _LAUNCHER):  # a jitted function is the innermost
         kind = getattr(current.__class__.run, _STEP, None)
         if steps is not None and kind == COMPUTES:
             steps.append([*current.values.items()])
         elif steps is not None and kind == TUNES and tuner is None and not steps:
             steps.append(None)
-            tuner, keys = current, frozenset(current.keys)
+            tuner = current
         else:
             steps = None
         current = current.fn
@@ -144,7 +143,9 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
         return _ByRun(outermost)
     if steps is not None and not names <= {*launcher.names}:
         steps = None  # `run` says which constant there is not
-    chosen = functools.partial(_the_installed().tuning.chosen, tuner)
+    tuning = _the_installed().tuning
+    keys: frozenset[str] = frozenset() if tuner is None else tuning.keys(tuner, launcher.kernels)
+    chosen = functools.partial(tuning.chosen, tuner)
     found = None
     if steps is not None:
         found = tuple(one and _with_programs(one, launcher.names) for one in steps)

@@ -57,7 +57,8 @@ class Candidate(NamedTuple):
     """A kernel with the config that a launch asks for, and the arguments that it is passed.
 
     Of several the one of the least `rank` is launched: the config that Triton would take, the most
-    promises, the narrowest integers, the order of the archives and their manifests.
+    promises, the narrowest integers, the order of the archives and their manifests. `arguments` are those
+    that it was probed with.
     """
 
     rank: tuple[int, ...]
@@ -65,6 +66,7 @@ class Candidate(NamedTuple):
     passed: tuple[str, ...]
     config: dict[str, Any] | None
     choices: dict[str, Any]
+    arguments: Sequence[Any] = ()
 
 
 class Launcher(_native.Launcher):
@@ -76,7 +78,7 @@ class Launcher(_native.Launcher):
     names: tuple[str, ...]
     options: tuple[str, ...]
     _nested: Mapping[str, Any] | None
-    _kernels: list[ArchivedKernel]
+    kernels: list[ArchivedKernel]
     _reason: str
     _loaded: set[tuple[int, int | None]]  # kernels, by order, and devices
 
@@ -111,7 +113,7 @@ class Launcher(_native.Launcher):
         self = super().__new__(cls, names, defaults, constexprs, fixed, options, hooks, _FAILED)
         self.function, self.constexprs, self._nested = function, constexprs, nested
         self.signature, self.names, self.options = signature, names, options
-        self._kernels, self._reason = kernels, reason
+        self.kernels, self._reason = kernels, reason
         self._loaded = set()
         return self
 
@@ -175,7 +177,7 @@ class Launcher(_native.Launcher):
         asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
         found = [
             one
-            for kernel in self._kernels
+            for kernel in self.kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
             if kernel.reflects_ftz == (options.get(_FTZ) is not False)
             for one in self._of_kernel(kernel, bound, asked)
@@ -262,16 +264,12 @@ class Launcher(_native.Launcher):
     def probe(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Candidate | None:
         """Return the kernel that a launch would take, if there is one."""
         for one in self.candidates(bound, options):
+            arguments = [bound[name] for name in one.passed]
             try:
-                one.kernel.kernel.select(
-                    [bound[name] for name in one.passed],
-                    grid=1,
-                    config=one.config,
-                    choices=one.choices,
-                )
+                one.kernel.kernel.select(arguments, grid=1, config=one.config, choices=one.choices)
             except _MISSES:
                 continue
-            return one
+            return one._replace(arguments=arguments)
         return None
 
     def bind(

@@ -3,7 +3,8 @@
 An archive has, for each function, what its autotuner chose by the values of its key and the dtypes of
 its tensors. Of the configs that `early_config_prune` leaves and that were built for the arguments, the
 one recorded for these values is taken; or else that of the nearest values, or else, if nothing was
-recorded, the first in the manifest's order.
+recorded, the one that the archive's selection says for the arguments. Without a selection it is the first in
+the manifest's order.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aotc.triton.archives import Archives, TunedConfig
+from aotc.triton.archives import ArchivedKernel, Archives, TunedConfig
 from aotc.triton.launch import PROBE, Candidate
 from aotc.triton.specialization import (
     NotInArchiveError,
@@ -20,9 +21,11 @@ from aotc.triton.specialization import (
     dtype_of,
     is_descriptor,
     is_pointer,
+    is_same_constant,
 )
 
 _KNOWN, _PLACES = "_aotc_configs", "_aotc_places"
+_MAX_KNOWN = 4096
 Found = tuple[Candidate | None, NotInArchiveError | None]
 
 
@@ -41,26 +44,47 @@ class Tuning:
         """
         if kwargs.get("warmup") is PROBE:
             return self._choose(tuner, args, kwargs)[1]
-        key = _quick_key(tuner, args, kwargs)
         known = tuner.__dict__.setdefault(_KNOWN, {})
-        found = known.get(key)
+        key, found = _find(known, _quick_key(tuner, args, kwargs), args, kwargs)
         if found is not None:
             try:
                 return _run_with(tuner, found, args, kwargs)
             except NotInArchiveError:
                 pass  # arguments that are in no key made the difference
-        config, _ = self._choose(tuner, args, kwargs)
+        config, _, is_selected = self._choose(tuner, args, kwargs)
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        if is_selected:
+            key = _quick_key(tuner, args, kwargs)
+            known[key] = None
+            key = (key, _integers(args, kwargs))
         known[key] = (config, config.all_kwargs())
         return _run_with(tuner, known[key], args, kwargs)
 
     @staticmethod
     def chosen(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return config and settings that `run` took for arguments, if the config alone decides."""
-        found = tuner.__dict__.get(_KNOWN, {}).get(_quick_key(tuner, args, kwargs))
+        known = tuner.__dict__.get(_KNOWN, {})
+        _, found = _find(known, _quick_key(tuner, args, kwargs), args, kwargs)
         return None if found is None or found[0].pre_hook is not None else found
 
-    def _choose(self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Found]:
-        """Return the config to take, and what was found for it.
+    def keys(self, tuner: Any, kernels: Sequence[ArchivedKernel]) -> frozenset[str]:
+        """Return the arguments whose values decide on the config that a function's launches take."""
+        names = frozenset(tuner.keys)
+        if self._archives.tuned(_function_of(tuner)):
+            return names
+        return names.union(
+            param.name
+            for kernel in kernels
+            if kernel.info.num_selections
+            for param in kernel.info.params
+            if param.kind == "scalar"
+        )
+
+    def _choose(
+        self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, Found, bool]:
+        """Return the config to take, what was found for it, and whether a selection says it.
 
         Raises: as `run`, unless it is probed.
         """
@@ -69,18 +93,19 @@ class Tuning:
             config = next((one for one in configs if _has(one, wanted.config)), None)
             candidate = None if config is None else _probe(tuner, config, args, kwargs)[0]
             if candidate is not None:
-                return config, (candidate, None)
+                return config, (candidate, None), False
         problem: NotInArchiveError | None = None
-        best: tuple[tuple[int, ...], Any, Candidate] | None = None
+        fitting: list[tuple[Any, Candidate]] = []
         for config in configs:
             candidate, error = _probe(tuner, config, args, kwargs)
             problem = problem or error
-            if candidate is not None and (best is None or candidate.rank < best[0]):
-                best = (candidate.rank, config, candidate)
-        if best is not None:
-            return best[1], (best[2], None)
+            if candidate is not None:
+                fitting.append((config, candidate))
+        if fitting:
+            config, candidate, is_selected = _selected(fitting)
+            return config, (candidate, None), is_selected
         if kwargs.get("warmup") is PROBE or problem is None:
-            return None, (None, problem)
+            return None, (None, problem), False
         raise problem
 
     def _recorded(
@@ -128,6 +153,47 @@ def _probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any])
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
         config.pre_hook({**passed, **kwargs, **config.all_kwargs()})
     return tuner.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": PROBE})
+
+
+def _selected(fitting: Sequence[tuple[Any, Candidate]]) -> tuple[Any, Candidate, bool]:
+    """Return the config that the archive's selection says, or the best by rank if there is none."""
+    config, best = min(fitting, key=lambda one: one[1].rank)
+    info = best.kernel.info
+    if len(fitting) == 1 or not info.num_selections:
+        return config, best, False
+    alike = [
+        (one, candidate)
+        for one, candidate in fitting
+        if candidate.kernel.order == best.kernel.order
+        if (candidate.passed, candidate.choices) == (best.passed, best.choices)
+    ]
+    built = [candidate.config or {} for _, candidate in alike]
+    common = {
+        name: value
+        for name, value in built[0].items()
+        if all(name in one and is_same_constant(value, one[name]) for one in built)
+    }
+    chosen = best.kernel.kernel.select(best.arguments, grid=1, config=common, choices=best.choices)
+    wanted = info.variants[chosen.variant].config
+    taken = next((pair for pair in alike if (pair[1].config or {}) == wanted), (config, best))
+    return *taken, True
+
+
+def _find(
+    known: Mapping[Any, Any], key: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return what a config is kept by, and the config; None marks a key that does not decide alone."""
+    found = known.get(key)
+    if found is None and key in known:
+        key = (key, _integers(args, kwargs))
+        found = known.get(key)
+    return key, found
+
+
+def _integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the integers of a launch, by which a selection decides."""
+    named = sorted((name, one) for name, one in kwargs.items() if isinstance(one, int))
+    return (*(one if isinstance(one, int) else None for one in args), *named)
 
 
 def _run_with(

@@ -149,7 +149,7 @@ static aotc_status check_contents(struct aotc_archive *archive, const struct hea
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-            .expected = "a signed archive", .got = "none: format 8.0 has no signatures",
+            .expected = "a signed archive", .got = "none: format 9.0 has no signatures",
             .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
     status = status == AOTC_OK ? make_kernels(archive, error) : status;

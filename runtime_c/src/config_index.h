@@ -53,4 +53,10 @@ void aotci_config_ask(const struct aotci_config_index *index, const aotc_launch_
 /* The first candidate of `from` to `end` - 1 that has all entries, or `end`. */
 uint32_t aotci_config_next(const struct aotci_config_filter *filter, uint32_t from, uint32_t end);
 
+/* Say whether a candidate has the entries that a launch asks for. */
+static inline bool aotci_config_has(const struct aotci_config_filter *filter, uint32_t candidate) {
+    return (filter->count == 0 && !filter->has_unknown) ||
+           aotci_config_next(filter, candidate, candidate + 1) == candidate;
+}
+
 #endif

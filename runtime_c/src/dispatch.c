@@ -10,6 +10,7 @@
 
 #include "code.h"
 #include "guard.h"
+#include "selection.h"
 
 static int shared_bytes_in(const struct aotci_context *context) {
     return atomic_load_explicit(&context->shared_bytes, memory_order_relaxed);
@@ -115,7 +116,10 @@ static bool next_combination(const struct aotc_kernel *kernel, const struct span
 
 static size_t dispatch_bytes(const struct aotc_kernel *kernel) {
     const size_t each = sizeof(struct aotci_candidate) + sizeof(struct aotci_run);
-    return sizeof(struct aotci_dispatch) + kernel->record->variant_count * each;
+    const size_t leaf_configs = aotci_count(&kernel->tables, SECTION_LEAF_CONFIGS);
+    const size_t numbers = leaf_configs == 0 ? 0 : leaf_configs + kernel->record->config_count;
+    return sizeof(struct aotci_dispatch) + kernel->record->variant_count * each +
+           numbers * sizeof(uint32_t);
 }
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
@@ -154,8 +158,8 @@ static void fill_dispatch(const struct loading *loading, struct span *spans, uns
             }
         }
         if (dispatch->candidate_count != first) {
-            dispatch->runs[dispatch->run_count++] =
-                (struct aotci_run){combination, first, dispatch->candidate_count - first};
+            dispatch->runs[dispatch->run_count++] = (struct aotci_run){
+                combination, first, dispatch->candidate_count - first, FORMAT_NONE};
         }
     }
 }
@@ -258,11 +262,17 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     }
     dispatch->candidates = (struct aotci_candidate *)(dispatch + 1);
     dispatch->runs = (struct aotci_run *)(dispatch->candidates + kernel->record->variant_count);
+    dispatch->of_leaf_config = (uint32_t *)(dispatch->runs + kernel->record->variant_count);
+    dispatch->of_config =
+        dispatch->of_leaf_config + aotci_count(&kernel->tables, SECTION_LEAF_CONFIGS);
     aotc_status status = ask_shared_bytes(loading);
     if (status == AOTC_OK) {
         struct span spans[LIMIT_TARGETS];
         const unsigned span_count = find_spans(loading, spans);
         fill_dispatch(loading, spans, span_count, dispatch);
+        if (kernel->record->selection_count != 0) {
+            aotci_pick_selections(loading, dispatch);
+        }
         status = load_candidates(loading, dispatch);
     }
     if (status == AOTC_OK && !loading->is_lazy) {

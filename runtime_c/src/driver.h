@@ -168,6 +168,8 @@ enum aotci_driver_group {
       (CUfunction function, int attribute, int value))                                                           \
     X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                    \
       (int *value, int attribute, CUfunction function))                                                          \
+    X(device_get_name, DRIVER_QUERIES, cuDeviceGetName, 2000, false,                                             \
+      (char *name, int name_bytes, CUdevice device))                                                             \
     X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,           \
       (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))                           \
     X(occupancy_max_clusters, DRIVER_OCCUPANCY, cuOccupancyMaxActiveClusters, 11070, true,                       \

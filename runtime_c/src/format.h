@@ -14,13 +14,13 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 8,
+    FORMAT_MAJOR = 9,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
     ROOT_PIECE_BYTES = 512,  /* of the root, for each of which there is a digest after it, and of these one before it */
     STORED_ALIGN = 64,       /* of frames that are not compressed */
     DIGEST_BYTES = 32,
-    SECTION_COUNT = 19,
+    SECTION_COUNT = 24,
     FEATURE_ZSTD = 1 << 0,
     KNOWN_FEATURES = FEATURE_ZSTD,
 };
@@ -54,6 +54,9 @@ enum {
     LIMIT_CODE_BYTES = 4096,
     LIMIT_STACK = 32,
     LIMIT_RANK = 5,
+    LIMIT_FEATURES = 32,
+    LIMIT_TREE_DEPTH = 32,
+    LIMIT_LEAF_CONFIGS = 16,
 };
 
 /* Bytes of the digests of so many bytes. */
@@ -90,6 +93,11 @@ enum section_kind {
     SECTION_VARIANTS,
     SECTION_CUBIN_PARAMS,
     SECTION_TENSOR_MAPS,
+    SECTION_SELECTIONS,
+    SECTION_FEATURES,
+    SECTION_BRANCHES,
+    SECTION_LEAVES,
+    SECTION_LEAF_CONFIGS,
     SECTION_EXPRESSIONS,
     SECTION_BLOBS,
     SECTION_FRAMES,
@@ -139,6 +147,7 @@ struct kernel_record {
     uint32_t first_config, config_count;
     uint32_t first_constant, constant_count;
     uint32_t first_variant, variant_count;
+    uint32_t first_selection, selection_count;
 };
 
 enum { PARAM_OPTIONAL = 1 << 0 };
@@ -220,6 +229,33 @@ struct tensor_map_record {
     uint8_t zero_c[3];
 };
 
+struct selection_record {
+    uint32_t target, gpu, combination; /* gpu: the driver's name of it, or 0 for any */
+    uint32_t first_feature, feature_count;
+    uint32_t first_branch, branch_count;
+    uint32_t first_leaf; /* of one more than there are branches */
+};
+
+struct feature_record {
+    uint32_t expression;
+};
+
+#define FORMAT_LEAF (UINT32_C(1) << 31)
+
+/* `feature`, `low` and `high` count from the selection's first. A child with FORMAT_LEAF is a leaf. */
+struct branch_record {
+    int64_t threshold;
+    uint32_t feature, low, high, zero;
+};
+
+struct leaf_record {
+    uint32_t first_config, config_count;
+};
+
+struct leaf_config_record {
+    uint32_t config;
+};
+
 struct expression_record {
     uint32_t code_offset, code_bytes, text;
     uint16_t stack_depth, zero;
@@ -233,13 +269,15 @@ struct blob_record {
 
 _Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");
 _Static_assert(sizeof(struct directory_entry) == 16, "docs/reference/archive-format.md, section 2");
-_Static_assert(sizeof(struct kernel_record) == 104, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct kernel_record) == 112, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct param_record) == 16, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct type_variable_record) == 24, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct value_record) == 16, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct variant_record) == 96, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct cubin_param_record) == 12, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct tensor_map_record) == 72, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct selection_record) == 32, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct branch_record) == 24, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct expression_record) == 16, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct entry_record) == 56, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct slot_record) == 8, "docs/reference/archive-format.md, section 3");

@@ -221,6 +221,7 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
         .config_count = record->config_count,
         .variant_count = record->variant_count,
         .grid_rank = record->grid_rank,
+        .selection_count = record->selection_count,
         .name = kernel->name,
     };
     return GIVE(info, known);

@@ -21,6 +21,7 @@ struct aotci_candidate {
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
     uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
+    uint32_t next_of_config;   /* of a run with a selection: the next one with the same config, or FORMAT_NONE */
     /* Under the archive's lock: */
     bool is_taken;        /* its code is used, perhaps by a launch that loads it */
     CUmodule module;      /* NULL: its code is a library's */
@@ -36,6 +37,7 @@ struct aotci_run {
     uint32_t combination;
     uint32_t first;
     uint32_t count;
+    uint32_t selection; /* says which configs are tried first; FORMAT_NONE: none does */
 };
 
 /* How to launch a kernel in a context: one piece of memory with its candidates and runs. */
@@ -44,6 +46,8 @@ struct aotci_dispatch {
     uint32_t candidate_count;
     struct aotci_run *runs;
     struct aotci_candidate *candidates;
+    uint32_t *of_leaf_config; /* for each LEAF_CONFIGS record of a run's selection its first candidate, or FORMAT_NONE */
+    uint32_t *of_config;      /* room to find these */
     struct aotci_config_index configs; /* over all candidates */
     atomic_bool has_configs; /* `configs` was built: of a lazy load when a launch names a config first */
 };

@@ -12,6 +12,7 @@
 
 #include "expression.h"
 #include "guard.h"
+#include "selection.h"
 
 /* gridDim limits: the same on every GPU that the archive's targets name. */
 static const uint64_t max_grid[3] = {INT32_MAX, 65535, 65535};
@@ -234,6 +235,25 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
                 "arguments for which that is false", remedy);
 }
 
+/* The first candidate of a leaf's configs that takes the arguments; NULL if none does. */
+static struct aotci_candidate *find_selected(const struct aotc_kernel *kernel, const aotc_arg *args,
+                                             const struct aotci_dispatch *dispatch,
+                                             const struct leaf_record *leaf,
+                                             const struct aotci_config_filter *filter,
+                                             struct guard_state *state) {
+    for (uint32_t i = leaf->first_config; i < leaf->first_config + leaf->config_count; ++i) {
+        for (uint32_t at = dispatch->of_leaf_config[i]; at != FORMAT_NONE;) {
+            struct aotci_candidate *candidate = &dispatch->candidates[at];
+            if (aotci_config_has(filter, at) && all_hold(kernel, args, candidate->guards, state) &&
+                condition_holds(kernel, args, &candidate->condition, state)) {
+                return candidate;
+            }
+            at = candidate->next_of_config;
+        }
+    }
+    return NULL;
+}
+
 static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                   const struct aotci_dispatch *dispatch, uint32_t combination,
                                   bool may_load, struct aotci_candidate **found,
@@ -253,6 +273,13 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
         }
     }
     aotci_config_ask(&dispatch->configs, desc, &filter);
+    if (run != NULL && run->selection != FORMAT_NONE) {
+        const struct leaf_record *leaf = aotci_find_leaf(kernel, run->selection, desc->args);
+        *found = find_selected(kernel, desc->args, dispatch, leaf, &filter, &state);
+        if (*found != NULL) {
+            return AOTC_OK;
+        }
+    }
     const uint32_t end = run == NULL ? 0 : run->first + run->count;
     for (uint32_t i = run == NULL ? 0 : run->first;
          (i = aotci_config_next(&filter, i, end)) < end; ++i) {

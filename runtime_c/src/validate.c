@@ -35,6 +35,11 @@ static const struct {
     [SECTION_VARIANTS] = {"VARIANTS", sizeof(struct variant_record), 8, LIMIT_VARIANTS},
     [SECTION_CUBIN_PARAMS] = {"CUBIN_PARAMS", sizeof(struct cubin_param_record), 4},
     [SECTION_TENSOR_MAPS] = {"TENSOR_MAPS", sizeof(struct tensor_map_record), 4},
+    [SECTION_SELECTIONS] = {"SELECTIONS", sizeof(struct selection_record), 4},
+    [SECTION_FEATURES] = {"FEATURES", sizeof(struct feature_record), 4},
+    [SECTION_BRANCHES] = {"BRANCHES", sizeof(struct branch_record), 8},
+    [SECTION_LEAVES] = {"LEAVES", sizeof(struct leaf_record), 4},
+    [SECTION_LEAF_CONFIGS] = {"LEAF_CONFIGS", sizeof(struct leaf_config_record), 4},
     [SECTION_EXPRESSIONS] = {"EXPRESSIONS", sizeof(struct expression_record), 4},
     [SECTION_BLOBS] = {"BLOBS", sizeof(struct blob_record), 4},
     [SECTION_FRAMES] = {"FRAMES", sizeof(struct frame_record), 4},
@@ -45,10 +50,12 @@ static const struct {
 static const enum section_kind root_sections[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
                                                   SECTION_SLOTS, SECTION_STRINGS};
 static const enum section_kind kernel_sections[] = {
-    SECTION_TARGETS,      SECTION_KERNELS,     SECTION_PARAMS,      SECTION_TYPE_VARIABLES,
-    SECTION_CHOICES,      SECTION_VALUES,      SECTION_GUARDS,      SECTION_CONFIGS,
-    SECTION_VARIANTS,     SECTION_CUBIN_PARAMS, SECTION_TENSOR_MAPS, SECTION_EXPRESSIONS,
-    SECTION_BLOBS,        SECTION_FRAMES,      SECTION_CODE,        SECTION_STRINGS,
+    SECTION_TARGETS,      SECTION_KERNELS,      SECTION_PARAMS,      SECTION_TYPE_VARIABLES,
+    SECTION_CHOICES,      SECTION_VALUES,       SECTION_GUARDS,      SECTION_CONFIGS,
+    SECTION_VARIANTS,     SECTION_CUBIN_PARAMS, SECTION_TENSOR_MAPS, SECTION_SELECTIONS,
+    SECTION_FEATURES,     SECTION_BRANCHES,     SECTION_LEAVES,      SECTION_LEAF_CONFIGS,
+    SECTION_EXPRESSIONS,  SECTION_BLOBS,        SECTION_FRAMES,      SECTION_CODE,
+    SECTION_STRINGS,
 };
 
 static const char remedy[] = "the archive is damaged or its writer is wrong: build it again";

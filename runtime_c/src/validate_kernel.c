@@ -234,7 +234,7 @@ struct slice {
 };
 
 /* The slices of a kernel, as they follow one another in its record. */
-enum { CONSTANTS = 5, LIMITED_SLICES, SLICES };
+enum { CONSTANTS = 5, LIMITED_SLICES, SLICES = LIMITED_SLICES + 2 };
 static const uint32_t limits[LIMITED_SLICES] = {
     LIMIT_PARAMS, LIMIT_TYPE_VARIABLES, LIMIT_CHOICES, LIMIT_GUARDS, LIMIT_CONFIGS, LIMIT_CONSTANTS,
 };
@@ -244,7 +244,7 @@ static const char limited[LIMITED_SLICES][32] = {
 };
 static const uint8_t sections[SLICES] = {
     SECTION_PARAMS,  SECTION_TYPE_VARIABLES, SECTION_CHOICES,  SECTION_GUARDS,
-    SECTION_CONFIGS, SECTION_VALUES,         SECTION_VARIANTS,
+    SECTION_CONFIGS, SECTION_VALUES,         SECTION_VARIANTS, SECTION_SELECTIONS,
 };
 
 /* Claim all but the constants, whose section others claim from, too: what the kernel alone owns begins with 0. */
@@ -284,7 +284,9 @@ AOTCI_APART static aotc_status check_kernel(struct walk *walk) {
         return aotci_walk_above(walk, "combinations of types and choices", walk->combinations,
                                 LIMIT_COMBINATIONS);
     }
-    return status == AOTC_OK ? aotci_check_variants(walk) : status;
+    status = status == AOTC_OK ? aotci_check_variants(walk) : status;
+    return status == AOTC_OK && walk->kernel->selection_count != 0 ? aotci_check_selections(walk)
+                                                                   : status;
 }
 
 aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *error) {
@@ -292,6 +294,8 @@ aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *
         SECTION_PARAMS,   SECTION_TYPE_VARIABLES, SECTION_CHOICES,
         SECTION_VALUES,   SECTION_GUARDS,         SECTION_CONFIGS,
         SECTION_VARIANTS, SECTION_CUBIN_PARAMS,   SECTION_TENSOR_MAPS,
+        SECTION_SELECTIONS, SECTION_FEATURES,     SECTION_BRANCHES,
+        SECTION_LEAVES,   SECTION_LEAF_CONFIGS,
     };
     const struct aotci_tables *tables = &kernel->tables;
     const aotc_allocator *allocator = &kernel->archive->allocator;

@@ -50,4 +50,7 @@ bool aotci_walk_is_expression(struct walk *walk, uint32_t index);
 /* Check the variants of the walk's kernel (validate_variant.c). */
 aotc_status aotci_check_variants(struct walk *walk);
 
+/* Check the selections of the walk's kernel (validate_selection.c). */
+aotc_status aotci_check_selections(struct walk *walk);
+
 #endif

@@ -38,6 +38,7 @@ from aotc.package.index import (
     parse_target,
 )
 from aotc.package.records import DIRECTORY_ENTRY, DIRECTORY_HEAD, MINOR, RECORDS, ROOT_SECTIONS
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
@@ -383,6 +384,56 @@ def _together(target: str) -> Kernel:
     return Kernel("together", _SOURCE, variants, (Param("p", "pointer", "fp32"),), configs=configs)
 
 
+def _steered(targets: tuple[str, ...]) -> Kernel:
+    """Return a kernel with selections: by GPU, by target, and by dtype.
+
+    Its configs are numbered; odd ones need `n` to be a multiple of 16, the last `k` to be positive.
+    """
+    params = (
+        Param("x", "pointer", "T"),
+        *(Param(name, "scalar", "i32") for name in ("m", "n", "k")),
+    )
+    sizes = [(0, 8), (8, 4), (12, 4), (16, 4)]
+    guards = (Guard(parse("n % 16 == 0"), "n is a multiple of 16"),)
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol=f"steered_{dtype}_{config}{'_aligned' if aligned else ''}",
+            cubin=cubin(
+                target,
+                {f"steered_{dtype}_{config}{'_aligned' if aligned else ''}": sizes},
+                bytes([config]),
+            ),
+            num_threads=32,
+            types=(dtype,),
+            guards=(0,) if aligned else (),
+            config=config,
+            condition=parse("k > 0") if config == 5 else None,
+            cubin_params=tuple(CubinParam(o, s, "argument", i) for i, (o, s) in enumerate(sizes)),
+            grid=(parse("1"),),
+        )
+        for target in targets
+        for dtype in ("fp16", "fp32")
+        for config in range(6)
+        for aligned in ((True,) if config % 2 else (True, False))
+    )
+    size, wide = parse("m * n"), parse("cdiv(n, k)")
+    tree = Branch(
+        size, 1 << 20, Branch(wide, 4, (4,), (1, 3, 2)), Branch(parse("m"), 16, (3,), (5, 2))
+    )
+    selections = (
+        Selection(targets[-1], ANY_GPU, 0, tree),
+        Selection(targets[-1], ANY_GPU, 1, (2,)),
+        Selection(targets[-1], "Fake GPU", 0, Branch(size, 1 << 20, (2,), tree)),
+        Selection(targets[0], ANY_GPU, 0, Branch(parse("n"), -1, (4, 0), (2,))),
+    )
+    return Kernel(
+        "steered", _SOURCE, variants, params, (TypeVariable("T", ("fp16", "fp32")),),
+        guards=guards, configs=tuple((("CONFIG", config),) for config in range(6)),
+        selections=selections,
+    )  # fmt: skip
+
+
 def _wrong(target: str) -> Kernel:
     """Return a kernel whose index and cubin disagree about a parameter."""
     variant = Variant(
@@ -471,6 +522,7 @@ def main(directory: Path) -> None:
     _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
     _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))
     _write(directory, "together", Archive("together", "1", (_together(hopper),)))
+    _write(directory, "steered", Archive("steered", "1", (_steered(both),)))
     _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
     _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
     _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))

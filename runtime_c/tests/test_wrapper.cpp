@@ -120,9 +120,39 @@ void test_launches() {
     free_blobs(blobs);
 }
 
+// Which config it is follows from the values of the arguments, by one launcher again and again.
+void test_selected_configs() {
+    blob_table *blobs = read_blobs("steered.aotc");
+    const aotc_open_options options = fake_options(blobs);
+    fake_cuda_reset();
+    CUctx_st *context = fake_cuda_create_context(0);
+    fake_cuda_set_current(context);
+    {
+        aotc::archive archive =
+            aotc::archive::open(std::string(golden_path("steered.aotc")), &options);
+        archive.load();
+        auto launcher = archive.kernel("steered").on(fake_cuda_create_stream(context));
+        const std::pair<std::int32_t, const char *> cases[] = {
+            {16, "steered_fp16_2_aligned"},
+            {1 << 17, "steered_fp16_3_aligned"},
+            {17, "steered_fp16_2"},
+        };
+        for (int turn = 0; turn < 2; ++turn) {
+            for (const auto &[n, symbol] : cases) {
+                fake_launch launch;
+                launcher.launch(address<half_bits>(0x1000), 16, n, 1);
+                fake_cuda_last_launch(&launch);
+                CHECK(std::strcmp(launch.symbol, symbol) == 0);
+            }
+        }
+    }
+    free_blobs(blobs);
+    NO_VIOLATION();
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
-    static void (*const tests[])() = {test_launches};
-    return run_tests(argc, argv, tests, 1);
+    static void (*const tests[])() = {test_launches, test_selected_configs};
+    return run_tests(argc, argv, tests, 2);
 }

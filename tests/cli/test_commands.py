@@ -13,6 +13,8 @@ import pytest
 from aotc import cli
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.package.cache import Cache
+from aotc.package.tuning.table import KernelTuning, TuningTable
+from aotc.package.tuning.text import write_tuning
 from aotc.schedule.remarks import Remark
 from tests.support.command_line import MANIFEST, ROOT, start, use_mode
 from tests.support.fake_compiler import compile_empty
@@ -92,6 +94,28 @@ def test_a_build_says_where_addresses_overflow(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["index_limits"] == [
         {"kernel": "add", "at": "k.py:3:7", "overflows_where": "n * 8 > 2147483647"}
     ]
+
+
+def test_a_table_beside_the_manifest_is_read(folder: Path, run: Any) -> None:
+    table = TuningTable((KernelTuning("gone", "sm_90a", "NVIDIA H200", ({"num_warps": 4},), ()),))
+    write_tuning(table, folder / "kernels.tuning.toml")
+    warning = "the tuning table has kernel 'gone'"
+    code, _, err = run("build", "--no-cache")
+    assert (code, warning in err) == (0, True)
+    assert warning not in run("build", "--no-cache", "--no-tuning")[2]
+    (folder / "kernels.tuning.toml").rename(folder / "other.toml")
+    assert warning not in run("build", "--no-cache")[2]
+    assert warning in run("build", "--no-cache", "--tuning", "other.toml")[2]
+    code, _, err = run("build", "--no-cache", "--tuning", "missing.toml")
+    assert (code, "cannot read missing.toml" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("other", [["--only-tuned"], ["--tuning", "a.toml"]])
+def test_no_tuning_is_without_a_table(run: Any, other: list[str]) -> None:
+    code, _, err = run("build", "--no-tuning", *other)
+    assert code == 2
+    assert f"--no-tuning and {other[0]} contradict each other" in err
 
 
 @pytest.mark.usefixtures("folder")
@@ -308,6 +332,14 @@ def test_inspect_shows_a_table(run: Any) -> None:
     assert lines[2:4] == ["", "add"]
     assert lines[5].split()[:3] == ["target", "types", "config"]
     assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_inspect_shows_which_config_a_launch_takes(run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, _ = run("inspect", "dist/demo.aotc", "--tuning")
+    assert code == 0
+    assert "the first config, in the manifest's order" in out
 
 
 def test_inspect_as_json(folder: Path, run: Any) -> None:

@@ -25,6 +25,7 @@ from aotc.package.index import (
     parse_target,
 )
 from aotc.package.manifest import parse as parse_manifest
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
 from tests.support.listeners import Silent
 from tests.support.verify_subjects import manifest_text
 
@@ -136,7 +137,17 @@ def _norm(targets: tuple[str, ...]) -> Kernel:
         guards=guards,
         configs=((("num_warps", 4), ("stages", None)), (("num_warps", 8), ("stages", "x"))),
         constants=(("BLOCK", 4096), ("SCALE", 0.5)),
+        selections=(
+            *(Selection(target, ANY_GPU, 2, (1, 0)) for target in targets),
+            Selection(targets[0], "NVIDIA H200", 0, _tree()),
+        ),
     )
+
+
+def _tree() -> Branch:
+    """Return a tree with a feature that occurs twice, and leaves at two depths."""
+    rows, products = parse("n_rows"), parse("n_rows * stride // 3")
+    return Branch(rows, 64, (1,), Branch(products, -5, Branch(rows, 1 << 40, (0,), (1, 0)), (1,)))
 
 
 def _copy() -> Kernel:

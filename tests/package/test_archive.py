@@ -42,6 +42,7 @@ from aotc.package.index import (
     split_combination,
 )
 from aotc.package.records import BLOB_CUBIN, BLOB_PTX, RECORDS
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection, Tree
 from tests.support.archive_bytes import (
     field,
     frame_rows,
@@ -289,7 +290,7 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 8.0 mean what they meant when it was released.
+    """The bytes of version 9.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.
@@ -408,10 +409,37 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
                 ptx=draw(st.sampled_from([None, b"// ptx"])),
             )
         )
+    selections = tuple(
+        Selection(target, gpu, number, draw(trees(texts, len(configs), depth=3)))
+        for target, gpu, number in draw(
+            st.sets(
+                st.tuples(
+                    st.sampled_from([key[0] for key in keys]),
+                    st.sampled_from([ANY_GPU, "NVIDIA A", "NVIDIA B"]),
+                    st.integers(0, num_combinations(variables, choices) - 1),
+                ),
+                max_size=3,
+            )
+        )
+    )
     return Kernel(
         name, draw(st.binary(min_size=32, max_size=32)), tuple(variants), params, variables,
-        choices, guards, configs, draw(_named_values),
+        choices, guards, configs, draw(_named_values), selections,
     )  # fmt: skip
+
+
+@st.composite
+def trees(draw: st.DrawFn, texts: list[str], num_configs: int, depth: int) -> Tree:
+    """Draw a tree over some expressions."""
+    if depth == 0 or draw(st.booleans()):
+        order = draw(st.permutations(range(num_configs)))
+        return tuple(order[: draw(st.integers(1, num_configs))])
+    return Branch(
+        parse(draw(st.sampled_from(texts))),
+        draw(st.integers(-(1 << 63), (1 << 63) - 2)),
+        draw(trees(texts, num_configs, depth - 1)),
+        draw(trees(texts, num_configs, depth - 1)),
+    )
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)

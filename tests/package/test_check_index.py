@@ -23,6 +23,7 @@ from aotc.package.index import (
     TypeVariable,
     Variant,
 )
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection, Tree
 
 
 def error_of(kernel: Kernel) -> ArchiveError | None:
@@ -62,9 +63,63 @@ def map_with(**fields: Any) -> Callable[[Kernel], Kernel]:
     return change
 
 
+def selection_with(**fields: Any) -> Callable[[Kernel], Kernel]:
+    selection = replace(Selection("sm_90a", ANY_GPU, 0, (1, 0)), **fields)
+    return kernel_with(selections=(selection,))
+
+
+def chain(depth: int, num_features: int = 1) -> Tree:
+    tree: Tree = (0,)
+    for level in reversed(range(depth)):
+        tree = Branch(parse(f"n_rows + {level % num_features}"), 7, (1,), tree)
+    return tree
+
+
+def wide(num_features: int) -> Tree:
+    """Return a tree of little depth over many features."""
+    trees: list[Tree] = [(0,)] * (num_features + 1)
+    while len(trees) > 1:
+        low, high, *trees = trees
+        trees.append(Branch(parse(f"n_rows + {len(trees)}"), 7, low, high))
+    return trees[0]
+
+
 def guard(text: str) -> tuple[Guard, ...]:
     return (Guard(parse(text), "text"),)
 
+
+_SELECTIONS = [
+    (selection_with(target="sm_80"), "FORMAT", "no variant has its target"),
+    (selection_with(gpu="\0"), "FORMAT", "NUL"),
+    (selection_with(gpu="G" * 256), "LIMIT", "256 bytes"),
+    (selection_with(combination=4), "FORMAT", "combination is 4"),
+    (selection_with(tree=()), "FORMAT", "a leaf has no config"),
+    (selection_with(tree=(0, 0)), "FORMAT", "a config twice"),
+    (selection_with(tree=(2,)), "FORMAT", "a config of a leaf is 2"),
+    (selection_with(tree=tuple(range(17))), "LIMIT", "17 configs of a leaf"),
+    (selection_with(tree=chain(33)), "LIMIT", "33 branches above a leaf"),
+    (selection_with(tree=wide(33)), "LIMIT", "33 features"),
+    (selection_with(tree=Branch(parse("eps"), 0, (0,), (1,))), "FORMAT", "which is a fp32"),
+    (selection_with(tree=Branch(parse("m"), 0, (0,), (1,))), "FORMAT", "no arguments"),
+    (
+        selection_with(tree=Branch(parse("n_rows"), (1 << 63) - 1, (0,), (1,))),
+        "FORMAT",
+        "threshold",
+    ),
+    (
+        kernel_with(selections=(Selection("sm_90a", "", 0, (0,)),) * 2),
+        "FORMAT",
+        "another selection",
+    ),
+]
+
+_GOOD_SELECTIONS = [
+    selection_with(),
+    selection_with(tree=chain(32)),
+    selection_with(tree=chain(32, num_features=32)),
+    selection_with(tree=Branch(parse("n_rows"), 0, (1,), chain(6, 6))),
+    selection_with(tree=Branch(parse("n_rows"), (1 << 63) - 2, (0,), (1,))),
+]
 
 _NORM = [
     (kernel_with(name=""), "FORMAT", "is empty"),
@@ -173,6 +228,22 @@ def test_rules_of_kernels_and_variants(
     with pytest.raises(ArchiveError, match=message) as error:
         check_archive(Archive("n", "1", (change(samples.norm),)))
     assert error.value.kind == kind
+
+
+@pytest.mark.parametrize(("change", "kind", "message"), _SELECTIONS)
+def test_rules_of_selections(
+    samples: SimpleNamespace, change: Callable[[Kernel], Kernel], kind: str, message: str
+) -> None:
+    error = error_of(change(samples.norm))
+    assert error is not None
+    assert (error.kind, message in error.message) == (kind, True), error.message
+
+
+@pytest.mark.parametrize("change", _GOOD_SELECTIONS)
+def test_selections_at_the_limits(
+    samples: SimpleNamespace, change: Callable[[Kernel], Kernel]
+) -> None:
+    assert error_of(change(samples.norm)) is None
 
 
 @pytest.mark.parametrize(("change", "kind", "message"), _COPY)

@@ -73,9 +73,9 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 
 def test_future_versions_are_named(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    for version, other in ((b"\x09\0", "9.0"), (b"\7\0", "7.0")):
+    for version, other in ((b"\x0a\0", "10.0"), (b"\x08\0", "8.0")):
         error = refusal(patched(data, 8, version))
-        assert (error.kind, other in error.message, "8.0" in error.message) == (
+        assert (error.kind, other in error.message, "9.0" in error.message) == (
             "VERSION",
             True,
             True,

@@ -37,10 +37,30 @@ def test_parts_by_kernel_merge_to_the_same_bytes(samples: SimpleNamespace) -> No
 
 
 def test_a_part_keeps_what_a_launch_can_be_asked_for(samples: SimpleNamespace) -> None:
-    part = part_of(samples.archive, [samples.archive.targets[0]], [samples.norm.name])
+    target = samples.archive.targets[0]
+    part = part_of(samples.archive, [target], [samples.norm.name])
     (kernel,) = part.kernels
-    assert replace(kernel, variants=samples.norm.variants) == samples.norm
+    assert {selection.target for selection in kernel.selections} == {target}
+    expected = replace(samples.norm, selections=kernel.selections)
+    assert replace(kernel, variants=samples.norm.variants) == expected
     assert part.name == samples.archive.name
+
+
+def test_selections_that_differ_are_no_merge(samples: SimpleNamespace) -> None:
+    (one, *others) = samples.norm.selections
+    for gpu, message in (("", "any GPU of sm_90a"), ("NVIDIA H100", "NVIDIA H100")):
+        first, second = (
+            replace(samples.norm, selections=(replace(one, gpu=gpu, tree=tree), *others))
+            for tree in ((0,), (1,))
+        )
+        archives = named(*(Archive("n", "1", (kernel,)) for kernel in (first, second)))
+        with pytest.raises(ManifestError, match=f"select others for {message}"):
+            merge(archives)
+        (kernel,) = merge([archives[0], archives[0]]).kernels
+        assert kernel == first
+    apart = replace(samples.norm, selections=(replace(one, gpu="NVIDIA A"),))
+    joined = merge(named(Archive("n", "1", (apart,)), Archive("n", "1", (samples.norm,))))
+    assert set(joined.kernels[0].selections) == {*apart.selections, *samples.norm.selections}
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def test_the_opcodes_are_documented() -> None:
         ("params · type variables", ("params", "type_variables", "choices", "guards")),
         ("configs · constants", ("configs", "constants", "config_entries")),
         ("cubin params · tensor maps", ("cubin_params", "tensor_maps", "param_bytes")),
+        ("features of a selection", ("features", "tree_depth", "leaf_configs")),
     ],
 )  # fmt: skip
 def test_the_limits_are_documented(row: str, values: tuple[str, ...]) -> None:

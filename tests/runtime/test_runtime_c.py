@@ -105,7 +105,7 @@ _build = _build_with_cmake if CMAKE else _build_with_cc
 PROGRAMS = (
     *("test_pieces", "test_open", "test_corrupt", "test_launch", "test_tensor_maps"),
     *("test_persistent", "test_devices", "test_unload", "test_plan", "test_lazy", "test_faults"),
-    *("test_memory", "test_wrapper"),
+    *("test_memory", "test_selection", "test_wrapper"),
 )
 
 

@@ -267,7 +267,7 @@ typedef struct aotc_kernel_info {
     uint32_t config_count;
     uint32_t variant_count;
     uint32_t grid_rank; /* 0: the caller gives the grid */
-    uint32_t reserved;
+    uint32_t selection_count; /* of trees that say which config a launch takes, for all GPUs and types */
     const char *name;
 } aotc_kernel_info;
 

@@ -124,7 +124,6 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     FIND_EXTRA(cuStreamSynchronize)
     FIND_EXTRA(cuMemAlloc)
     FIND_EXTRA(cuMemFree)
-    FIND_EXTRA(cuDeviceGetName)
     FIND_EXTRA(cuDeviceTotalMem)
     FIND_EXTRA(cuDeviceCanAccessPeer)
     FIND_EXTRA(cuCtxSynchronize)

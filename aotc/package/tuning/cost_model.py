@@ -1,0 +1,217 @@
+"""Selections from estimates alone, for kernels and GPUs without a measurement.
+
+Launches are sampled over the arguments that decide how many programs there are and how long they run; the
+configs of each are ranked by the cost model, and trees are fitted as to measured times.
+
+Invariant: equal kernels give equal selections, and the number of samples is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from aotc.ir import expression
+from aotc.ir.expression import Expression, Extent, Name
+from aotc.package import index
+from aotc.package.tuning.between import LaunchEstimates
+from aotc.package.tuning.device import DEVICES
+from aotc.package.tuning.estimate import estimate
+from aotc.package.tuning.fit import fit
+from aotc.package.tuning.launch_arrays import Integers, Launches
+from aotc.package.tuning.selection import ANY_GPU, Selection
+from aotc.package.tuning.table import KernelTuning, Measurement
+from aotc.target import TARGETS
+from aotc.work import Work
+
+if TYPE_CHECKING:
+    from aotc.package.tables import Constant
+
+MAX_LAUNCHES = 640
+_ROUND_BITS = 1
+"""Of a sampled number, so many bits follow the first: sizes of layers are round numbers, too."""
+
+_LAUNCHES_OF_ONE_ARGUMENT = 48
+_ESTIMATE_TOLERANCE = 0.02
+_LARGEST = 1 << 18
+_OTHER_ARGUMENT = 1 << 16
+"""Arguments that only address memory, such as strides: rows of different programs lie apart."""
+
+
+def selections(
+    kernel: index.Kernel, works: Sequence[Work], tunings: Iterable[KernelTuning] = ()
+) -> tuple[Selection, ...]:
+    """Return the kernel's selections: measured ones, and for any other GPU estimated ones.
+
+    `works` has the work of each of the kernel's variants. Nothing is estimated of a kernel whose grid the
+    caller gives. Measured selections are fitted with the estimates for what is not measured.
+    """
+    estimated: list[Selection] = []
+    estimators = {target: TargetEstimates(kernel, works, target) for target in kernel.targets}
+    for estimator in estimators.values():
+        estimated += fit(estimator.sampled(), kernel, tolerance=_ESTIMATE_TOLERANCE)
+    own = [t for t in tunings if t.kernel == kernel.name and t.target in estimators]
+    measured = [s for tuning in own for s in fit(tuning, kernel, estimators[tuning.target])]
+    return (*estimated, *measured)
+
+
+class TargetEstimates:
+    """The estimates of a kernel's variants on the GPU that stands for a target."""
+
+    def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
+        self._kernel = kernel
+        self._target = target
+        self._chosen: dict[int, dict[int, tuple[index.Variant, Work]]] = {}
+        for variant, work in zip(kernel.variants, works, strict=True):
+            is_counted = bool(variant.grid) and bool(work.segments) and target in DEVICES
+            if variant.target == target and is_counted:
+                number = index.combination(kernel, variant.types, variant.choices)
+                of_config = self._chosen.setdefault(number, {})
+                known = of_config.get(variant.config)
+                # The one that assumes the most of a launch is the one that most launches take.
+                if known is None or _assumptions(variant) > _assumptions(known[0]):
+                    of_config[variant.config] = variant, work
+
+    def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
+        """Return a function that estimates configs of a combination, None if one cannot be estimated."""
+        chosen = self._chosen.get(combination, {})
+        if any(config not in chosen for config in configs):
+            return None
+        return _VariantEstimates(self._kernel, [chosen[config] for config in configs])
+
+    def sampled(self) -> KernelTuning:
+        """Return the estimates of sampled launches as if they were measured."""
+        kernel = self._kernel
+        measurements: list[Measurement] = []
+        for number, chosen in sorted(self._chosen.items()):
+            if len(chosen) > 1:
+                measurements += self._estimated(number, chosen)
+        configs = tuple(_constants(config) for config in kernel.configs)
+        return KernelTuning(kernel.name, self._target, ANY_GPU, configs, tuple(measurements), {})
+
+    def _estimated(
+        self, number: int, chosen: Mapping[int, tuple[index.Variant, Work]]
+    ) -> list[Measurement]:
+        kernel = self._kernel
+        estimates = _VariantEstimates(kernel, [chosen[config] for config in sorted(chosen)])
+        times = dict(zip(sorted(chosen), estimates.seconds(estimates.columns), strict=True))
+        types, choices = index.split_combination(kernel.type_variables, kernel.choices, number)
+        named_types = dict(zip((v.name for v in kernel.type_variables), types, strict=True))
+        pairs = zip((choice.name for choice in kernel.choices), choices, strict=True)
+        named_choices = {name: value for name, value in pairs if value is not None}
+        all_configs = range(len(kernel.configs))
+        return [
+            Measurement(
+                key,
+                named_types,
+                named_choices,
+                tuple(times[config][at] if config in times else None for config in all_configs),
+            )
+            for at, key in enumerate(estimates.samples)
+        ]
+
+
+class _VariantEstimates:
+    """The estimates of variants, one of each config, and the launches that are sampled for them."""
+
+    def __init__(self, kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]) -> None:
+        self._counted = counted
+        self.columns = sample_launches(kernel, counted)
+
+    @property
+    def samples(self) -> list[dict[str, int]]:
+        """The sampled launches, without what is the same in all."""
+        varied = [name for name, values in self.columns.items() if len(set(values.tolist())) > 1]
+        count = max((len(values) for values in self.columns.values()), default=1)
+        return [{name: int(self.columns[name][at]) for name in varied} for at in range(count)]
+
+    def logarithms(self, keys: Sequence[Mapping[str, int]]) -> list[list[float]]:
+        """Return the logarithms of the times of all variants, a list a launch."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
+        times = self.seconds(columns)
+        return [[math.log(column[at]) for column in times] for at in range(len(keys))]
+
+    def seconds(self, columns: Mapping[str, Integers]) -> list[list[float]]:
+        """Return the seconds of each launch, a list for each variant."""
+        launches = Launches(columns)
+        return [
+            estimate(
+                variant, work, TARGETS[variant.target], DEVICES[variant.target], launches
+            ).tolist()
+            for variant, work in self._counted
+        ]
+
+
+def _constants(config: index.NamedValues) -> Mapping[str, Constant]:
+    return {name: value for name, value in config if value is not None}
+
+
+def _assumptions(variant: index.Variant) -> tuple[int, bool]:
+    return len(variant.guards), variant.condition is not None
+
+
+# -------------------------------------------------------------------------------------- launches
+
+
+def sample_launches(
+    kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]
+) -> dict[str, Integers]:
+    """Return values of the integer arguments and extents, a column each.
+
+    Those that decide on programs and iterations are spread evenly over the logarithms up to `_LARGEST`.
+    """
+    import numpy as np  # noqa: PLC0415 - start-up time
+
+    deciding = _names(kernel, (root for pair in counted for root in _deciding(*pair)))
+    others = _names(kernel, (root for _, work in counted for root in _addressing(work)))
+    count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
+    at = np.arange(count)
+    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in others}
+    ratio = _spread_ratio(len(deciding))
+    for number, (name, divisor) in enumerate(deciding.items()):
+        part = (at + 0.5) / count if number == 0 else np.fmod(at * ratio**number, 1.0)
+        span = math.log2(_LARGEST / divisor)
+        values = np.exp2(part * span)
+        step = np.exp2(np.maximum(np.floor(np.log2(values)) - _ROUND_BITS, 0))
+        columns[name] = (np.round(values / step) * step).astype(np.int64) * divisor
+    distinct = np.unique(np.stack(list(columns.values())), axis=1) if columns else None
+    return columns if distinct is None else dict(zip(columns, distinct, strict=True))
+
+
+def _spread_ratio(count: int) -> float:
+    """Return the ratio whose multiples' fractions fill so many dimensions evenly.
+
+    Source: M. Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
+    """
+    root = 2.0
+    for _ in range(40):
+        root = (1 + root) ** (1 / max(2, count))
+    return 1 / root
+
+
+def _deciding(variant: index.Variant, work: Work) -> list[Expression]:
+    texts = [segment.times for segment in work.segments]
+    return [*variant.grid, *map(expression.parse, dict.fromkeys(texts))]
+
+
+def _addressing(work: Work) -> list[Expression]:
+    texts: list[str] = []
+    for segment in work.segments:
+        for transfer in segment.transfers:
+            texts += [*transfer.origins, *(part.inside for part in transfer.parts)]
+    return [expression.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:
+    """Return the launch's arguments and extents in expressions, and what they are multiples of."""
+    divisors = {param.name: param.divisibility for param in kernel.params}
+    names: dict[str, int] = {}
+    for root in roots:
+        for node in expression.walk(root):
+            if isinstance(node, Name | Extent) and node.name in divisors:
+                divisor = divisors[node.name] if isinstance(node, Name) else 1
+                names.setdefault(expression.to_text(node), divisor)
+    return dict(sorted(names.items()))

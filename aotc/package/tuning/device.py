@@ -1,0 +1,57 @@
+"""What the cost model takes for granted of a GPU: units, clocks, bandwidths, latencies.
+
+Rates are what kernels reach, not what a data sheet promises. Rows that are not measured are scaled from
+the data sheets by what the H200 reaches of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of GPU; rates are of one SM and cycle where not said otherwise.
+
+    `mma_macs` and `wgmma_macs` are multiply-adds of 16-bit operands; narrower ones are as much faster.
+    """
+
+    num_sms: int
+    clock_hz: float
+    dram_bytes_per_second: float
+    l2_bytes_per_second: float
+    l2_bytes: int
+    mma_macs: float
+    wgmma_macs: float = 0.0
+    instructions: float = 4.0
+    special: float = 0.5
+    wavefronts: float = 1.0
+    sm_bytes: float = 64.0
+    double_macs: float = 64.0
+
+
+_H200 = Device(
+    num_sms=132,
+    clock_hz=1.7e9,
+    dram_bytes_per_second=4.2e12,
+    l2_bytes_per_second=6.0e12,
+    l2_bytes=50 << 20,
+    mma_macs=1270.0,
+    wgmma_macs=1900.0,
+)
+
+DEVICES: Mapping[str, Device] = {
+    "sm_80": Device(108, 1.4e9, 1.7e12, 4.0e12, 40 << 20, 1000.0),
+    "sm_86": Device(72, 1.6e9, 0.54e12, 2.0e12, 6 << 20, 500.0),
+    "sm_89": Device(142, 2.2e9, 0.78e12, 4.0e12, 96 << 20, 500.0),
+    "sm_90a": _H200,
+    "sm_100a": replace(
+        _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
+    ),
+    "sm_103a": replace(
+        _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
+    ),
+    "sm_120a": Device(170, 2.3e9, 1.6e12, 6.0e12, 96 << 20, 500.0),
+}
+"""The GPU that stands for each target."""

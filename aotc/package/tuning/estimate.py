@@ -1,0 +1,307 @@
+"""Estimate how long launches take from what the compiler counted: the order of configs without a measurement.
+
+A launch is a number of CTAs on SMs that hold a few each. An SM is done with those it holds when the
+slowest of them is, by its chain of latencies, and when its busiest unit is, by the work of all of them.
+Waves of CTAs follow each other, the last one with fewer. Memory that all SMs share bounds the whole.
+
+Estimates rank the configs of a kernel; their absolute size matters little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotc.package import index
+from aotc.package.tuning.device import Device
+from aotc.package.tuning.launch_arrays import Integers, LaunchArrays, Launches, Reals
+from aotc.target import Target
+from aotc.work import Segment, Transfer, Work
+
+_SYSTEM_SHARED_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is fitted to measured times.
+
+    Of things that overlap, the exponents say how well: infinite ones would make the longest hide all
+    others. Latencies are in cycles.
+    """
+
+    unit_exponent: float = 4.0
+    latency_exponent: float = 2.5
+    memory_exponent: float = 4.0
+    load_latency: float = 900.0
+    cta_latency: float = 800.0
+    launch_seconds: float = 5e-6
+    l2_share: float = 0.6
+    blur: float = 4.0
+    stall: float = 1.0
+
+
+CONSTANTS = Constants()
+
+
+def estimate(
+    variant: index.Variant,
+    work: Work,
+    target: Target,
+    device: Device,
+    launches: Launches,
+    constants: Constants = CONSTANTS,
+) -> Reals:
+    """Return the seconds of each launch; `launches` has an array of each integer argument and extent.
+
+    Requires: the variant has a grid.
+    """
+    return _Estimate(variant, work, target, device, launches, constants).seconds()
+
+
+def resident_ctas(variant: index.Variant, target: Target) -> int:
+    """Return how many CTAs of a variant an SM holds."""
+    shared = variant.dynamic_shared_bytes + variant.static_shared_bytes + _SYSTEM_SHARED_BYTES
+    return max(
+        1,
+        min(
+            target.max_ctas_per_sm,
+            target.max_threads_per_sm // variant.num_threads,
+            target.shared_bytes_per_sm // shared,
+            target.ctas_by_registers(variant.num_threads // 32, variant.registers),
+        ),
+    )
+
+
+class _Estimate:
+    """The estimate of one variant for some launches."""
+
+    def __init__(
+        self,
+        variant: index.Variant,
+        work: Work,
+        target: Target,
+        device: Device,
+        launches: Launches,
+        constants: Constants,
+    ) -> None:
+
+        self._variant = variant
+        self._work = work
+        self._device = device
+        self._constants = constants
+        self._held = resident_ctas(variant, target)
+        self._count = launches.count
+        self._grid = launches.grid(variant.grid)
+        self._cluster = variant.cluster[0] * variant.cluster[1] * variant.cluster[2]
+        self._num_ctas = self._grid.num_programs * self._cluster
+        self._slots = max(1, device.num_sms * self._held // self._cluster * self._cluster)
+
+    def seconds(self) -> Reals:
+        """Return the time of each launch."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        constants, device = self._constants, self._device
+        arrays = self._grid.spread
+        often = self._times(arrays)
+        busy = self._busy_cycles(often, arrays)
+        stall = self._stall_cycles(often)
+        ctas = self._num_ctas[:, 0].astype(np.float64)
+        held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
+        if self._variant.is_persistent:
+            rounds = np.ceil(ctas / self._slots)
+            cycles = rounds * self._round(stall, busy, held)
+            cycles += constants.cta_latency + constants.load_latency
+        else:
+            stall = stall + constants.cta_latency
+            cycles = self._waves(ctas, stall, busy)
+        dram, l2 = self._memory_bytes(often, arrays)
+        on_sms = cycles / device.clock_hz
+        shared = [dram / device.dram_bytes_per_second, l2 / device.l2_bytes_per_second]
+        return _norm([on_sms, *shared], constants.memory_exponent) + constants.launch_seconds
+
+    # -- SMs ---------------------------------------------------------------------
+
+    def _waves(self, ctas: Reals, stall: Reals, busy: Reals) -> Reals:
+        """Return the cycles of CTAs that SMs take one after the other.
+
+        The ends of waves blur with their number.
+        """
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        full = np.floor(ctas / self._slots)
+        rest = ctas - full * self._slots
+        last = np.ceil(rest / self._device.num_sms)
+        whole = self._round(stall, busy, np.full_like(ctas, self._held))
+        tail = np.where(rest > 0, self._round(stall, busy, np.maximum(last, 1)), 0.0)
+        in_steps = full * whole + tail
+        evenly = ctas / self._slots * whole + 0.5 * whole
+        step = self._constants.blur / (self._constants.blur + full)
+        return np.where(full > 0, step * in_steps + (1 - step) * evenly, tail)
+
+    def _round(self, stall: Reals, busy: Reals, held: Reals) -> Reals:
+        """Return the cycles in which an SM runs the CTAs that it holds."""
+        return _norm([stall, busy * held], self._constants.latency_exponent)
+
+    def _times(self, arrays: LaunchArrays) -> list[Reals]:
+        """Return how often each segment runs in a program instance."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        often: list[Reals] = []
+        for segment in self._work.segments:
+            times = np.maximum(arrays.of(segment.times), 0).astype(np.float64)
+            often.append(times if segment.parent < 0 else times * often[segment.parent])
+        return often
+
+    def _busy_cycles(self, often: list[Reals], arrays: LaunchArrays) -> Reals:
+        """Return the cycles for which a program instance keeps the busiest unit of an SM."""
+        device = self._device
+        units: dict[str, Reals | float] = {}
+
+        def use(unit: str, cycles: Reals | float) -> None:
+            units[unit] = cycles + units.get(unit, 0.0)
+
+        for segment, times in zip(self._work.segments, often, strict=True):
+            use("instructions", times * (segment.instructions / device.instructions))
+            use("special", times * (segment.special / device.special))
+            use("wavefronts", times * (segment.wavefronts / device.wavefronts))
+            for kind, macs in segment.dots:
+                use("dots", times * (macs / _mac_rate(kind, device)))
+            for transfer in segment.transfers:
+                moved = times * transfer.size_bytes * _share(transfer, times, arrays)
+                use("bytes", moved / device.sm_bytes)
+        return self._mean(_norm(list(units.values()), self._constants.unit_exponent))
+
+    def _stall_cycles(self, often: list[Reals]) -> Reals:
+        """Return the cycles of a program instance that runs alone, of the slower role."""
+        constants = self._constants
+        roles: dict[bool, Reals | float] = {False: 0.0, True: 0.0}
+        copies: Reals | float = 0.0
+        for segment, times in zip(self._work.segments, often, strict=True):
+            chain = times * (segment.stall * constants.stall)
+            roles[segment.is_producer] = roles[segment.is_producer] + chain
+            copies = copies + times * self._copy_cycles(segment)
+        chain = _norm([roles[False], roles[True], copies], 8.0)
+        return self._mean(chain)
+
+    def _copy_cycles(self, segment: Segment) -> float:
+        """Return how long asynchronous copies of an iteration take, for as many as are in flight."""
+        loads = [t for t in segment.transfers if t.stages and not t.is_store]
+        if not loads:
+            return 0.0
+        return self._constants.load_latency / min(transfer.stages for transfer in loads)
+
+    def _mean(self, values: Reals) -> Reals:
+        """Return the mean over the program instances of each launch."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        return np.broadcast_to(values.mean(axis=1), (self._count,))
+
+    # -- memory --------------------------------------------------------------------
+
+    def _memory_bytes(self, often: list[Reals], arrays: LaunchArrays) -> tuple[Reals, Reals]:
+        """Return the bytes of all CTAs from DRAM and from the L2 cache."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        programs = self._grid.num_programs.astype(np.float64) * self._cluster
+        groups = self._loads_and_stores(often, arrays)
+        own = sum((group.once for group in groups), np.zeros((1, 1)))
+        footprint, dram, l2 = (np.zeros((1, 1)) for _ in range(3))
+        loads: list[tuple[Reals, Reals]] = []
+        in_flight = own * np.minimum(self._num_ctas, self._slots)
+        again = 1 - self._cached(in_flight)
+        for group in groups:
+            l2 = l2 + group.total * programs
+            whole = group.once * programs
+            if group.is_store or not group.origins:
+                dram = dram + whole
+                continue
+            unique, nearby = self._grid.distinct(group.origins)
+            footprint = footprint + group.once * unique
+            loads.append((group.once * unique, whole * nearby))
+            dram = dram + again * nearby * (group.total - group.once) * programs
+        cached = self._cached(footprint)
+        for once, by_wave in loads:
+            dram = dram + cached * once + (1 - cached) * np.maximum(once, by_wave)
+        shape = np.broadcast_shapes(dram.shape, l2.shape, programs.shape)
+        return np.broadcast_to(dram, shape)[:, 0], np.broadcast_to(l2, shape)[:, 0]
+
+    def _cached(self, size: Reals) -> Reals:
+        """Return which share of so many bytes the L2 cache holds."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        held = self._device.l2_bytes * self._constants.l2_share
+        return np.minimum(held / np.maximum(size, 1), 1)
+
+    def _loads_and_stores(self, often: list[Reals], arrays: LaunchArrays) -> list[_Group]:
+        """Return what a program instance moves, loads of the same bytes together."""
+        first = self._grid.first
+        groups: dict[tuple[object, ...], _Group] = {}
+        for number, (segment, times) in enumerate(zip(self._work.segments, often, strict=True)):
+            for at, transfer in enumerate(segment.transfers):
+                moved = times * transfer.size_bytes * _share(transfer, times, arrays)
+                size = moved.mean(axis=1, keepdims=True)
+                is_box = len(transfer.origins) != 1
+                key: tuple[object, ...] = (transfer.argument, *(transfer.origins if is_box else ()))
+                if not transfer.origins or transfer.is_store:
+                    key = (number, at)
+                begin = first.of(transfer.origins[0]) if key == (transfer.argument,) else 0
+                group = _Group(transfer.origins, transfer.is_store, size, begin, begin + size)
+                groups[key] = group.joined(groups[key]) if key in groups else group
+        return list(groups.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Bytes that a program instance moves, `total`, from or to a range of addresses."""
+
+    origins: tuple[str, ...]
+    is_store: bool
+    total: Reals
+    begin: Reals | Integers | int
+    end: Reals
+
+    @property
+    def once(self) -> Reals:
+        """The bytes without those that are loaded again."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        return np.minimum(self.total, self.end - self.begin)
+
+    def joined(self, other: _Group) -> _Group:
+        """Return both together."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        begin = np.minimum(self.begin, other.begin)
+        end = np.maximum(self.end, other.end)
+        return _Group(self.origins, self.is_store, self.total + other.total, begin, end)
+
+
+def _mac_rate(kind: str, device: Device) -> float:
+    """Return the multiply-adds a cycle of a kind of dot, such as "wgmma.bf16"."""
+    instruction, _, dtype = kind.partition(".")
+    if dtype == "fp64":
+        return device.double_macs
+    bits = 8 * index.DTYPE_BYTES.get(dtype, 2)
+    rate = device.wgmma_macs if instruction == "wgmma" else device.mma_macs
+    return (rate or device.mma_macs) * 16 / max(bits, 8)
+
+
+def _share(transfer: Transfer, times: Reals, arrays: LaunchArrays) -> Reals:
+    """Return which share of a transfer's bytes lies inside of its tensor."""
+    import numpy as np  # noqa: PLC0415 - start-up time
+
+    share = np.ones((1, 1))
+    for part in transfer.parts:
+        extent = part.extent * (np.maximum(times, 1) if part.of_loop else 1)
+        share = share * np.minimum(np.maximum(arrays.of(part.inside) / extent, 0), 1)
+    return share
+
+
+def _norm(parts: list[Reals | float], exponent: float) -> Reals:
+    """Return how long things take that overlap, the better the greater the exponent."""
+    import numpy as np  # noqa: PLC0415 - start-up time
+
+    most = np.maximum(np.asarray(parts[0]), 1e-30)
+    for part in parts[1:]:
+        most = np.maximum(most, part)
+    total = sum((np.asarray(part) / most) ** exponent for part in parts)
+    return most * total ** (1 / exponent)

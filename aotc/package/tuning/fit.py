@@ -1,0 +1,252 @@
+"""Fit decision trees that select a config to the times of a kernel's configs.
+
+A measured launch gets a config within `TOLERANCE` of its best one. Between measured launches, thresholds
+lie at the geometric middle: the nearest bucket. With estimates, launches between them are guessed, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aotc.ir import expression
+from aotc.ir.expression import INT64_MAX, Binary, Expression, ExpressionError, Integer
+from aotc.package import index
+from aotc.package.tuning.between import Estimator, guesses
+from aotc.package.tuning.growth import LOSS_UNIT, Integers, Samples, grow
+from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
+from aotc.package.tuning.table import KernelTuning, Measurement
+
+TOLERANCE = 0.015
+"""Relative loss at a measured launch for which a tree grows no further."""
+
+GUESS_TOLERANCE = 0.1
+"""The same at a launch whose times are guessed."""
+
+_GUESS_WEIGHT = 0.25
+
+_DROPPED = 0.5
+"""Least relative loss of a config without a time: tuning dropped it early, as far from the best."""
+
+_MAX_GRIDS = 8
+_MAX_ARGUMENTS_OF_TRIPLES = 4
+
+
+def fit(
+    tuning: KernelTuning,
+    kernel: index.Kernel,
+    estimator: Estimator | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[Selection, ...]:
+    """Return the selection of each measured combination, in order of combinations.
+
+    Configs, types and arguments that the kernel no longer has are left out. The `estimator` gives times of
+    launches that are not measured.
+    """
+    configs = _matching_configs(tuning, kernel)
+    groups: dict[int, list[Measurement]] = {}
+    for measurement in tuning.measurements:
+        number = _combination(measurement, kernel)
+        if number is not None:
+            groups.setdefault(number, []).append(measurement)
+    selections: list[Selection] = []
+    for number, measurements in sorted(groups.items()):
+        variants = [
+            variant
+            for variant in kernel.variants
+            if variant.target == tuning.target
+            and index.combination(kernel, variant.types, variant.choices) == number
+        ]
+        own = _own(measurements, configs, variants)
+        if own is not None:
+            own.add_guesses(estimator, number)
+            tree = grow(own.samples(variants, kernel, tolerance))
+            selections.append(Selection(tuning.target, tuning.gpu, number, tree))
+    return tuple(selections)
+
+
+def select(tree: Tree, values: Mapping[str, int]) -> Leaf:
+    """Return the leaf for a launch; what the runtime does, for tests and reports."""
+    while isinstance(tree, Branch):
+        try:
+            is_low = expression.evaluate(tree.feature, values) <= tree.threshold
+        except ExpressionError:
+            is_low = False
+        tree = tree.low if is_low else tree.high
+    return tree
+
+
+# ------------------------------------------------------------------------ what is measured, by kernel
+
+
+def _matching_configs(tuning: KernelTuning, kernel: index.Kernel) -> dict[int, int]:
+    """Map configs of the tuning that may be taken to those of the kernel."""
+    positions = {_typed(config): at for at, config in enumerate(kernel.configs)}
+    matches = {i: positions.get(_typed(c.items())) for i, c in enumerate(tuning.configs)}
+    return {i: at for i, at in matches.items() if at is not None and i not in tuning.rejected}
+
+
+def _typed(config: Iterable[tuple[str, index.Value]]) -> tuple[object, ...]:
+    return tuple(sorted((name, *index.value_key(value)) for name, value in config))
+
+
+def _combination(measurement: Measurement, kernel: index.Kernel) -> int | None:
+    """Number the types and choices of a measurement; None if the kernel has no such ones."""
+    try:
+        types = tuple(measurement.types[variable.name] for variable in kernel.type_variables)
+        choices = tuple(measurement.choices[choice.name] for choice in kernel.choices)
+        return index.combination(kernel, types, choices)
+    except (KeyError, index.ArchiveError):
+        return None
+
+
+@dataclass(slots=True)
+class _Launches:
+    """The launches of a combination, with the losses of configs: first measured ones, then guessed ones."""
+
+    configs: tuple[int, ...]
+    keys: list[Mapping[str, int]]
+    losses: list[list[float]]
+    weights: list[float]
+    num_measured: int
+
+    def add_guesses(self, estimator: Estimator | None, combination: int) -> None:
+        """Add launches between the measured ones."""
+        estimates = None if estimator is None else estimator(combination, self.configs)
+        if estimates is None:
+            return
+        for key, losses in guesses([*self.keys], [*self.losses], estimates):
+            self.keys.append(key)
+            self.losses.append(losses)
+            self.weights.append(_GUESS_WEIGHT)
+
+    def samples(
+        self, variants: Sequence[index.Variant], kernel: index.Kernel, tolerance: float
+    ) -> Samples:
+        """Return the samples to grow a tree from."""
+        import numpy as np  # noqa: PLC0415 - start-up time
+
+        limits = [
+            tolerance if row < self.num_measured else GUESS_TOLERANCE
+            for row in range(len(self.keys))
+        ]
+        rows = [[round(LOSS_UNIT * loss) for loss in losses] for losses in self.losses]
+        weighted = [
+            [round(weight * loss) for loss in losses]
+            for weight, losses in zip(self.weights, rows, strict=True)
+        ]
+        return Samples(
+            self.configs,
+            _unguarded(variants),
+            np.array(rows, np.int64),
+            np.array(weighted, np.int64),
+            np.array([round(LOSS_UNIT * math.log1p(limit)) for limit in limits], np.int64),
+            _features(self.keys, variants, kernel),
+        )
+
+
+def _own(
+    measurements: Sequence[Measurement],
+    configs: Mapping[int, int],
+    variants: Sequence[index.Variant],
+) -> _Launches | None:
+    """Return the measured launches of one combination; None if nothing is measured of its variants."""
+    built = {variant.config for variant in variants}
+    columns = {i: at for i, at in configs.items() if at in built}
+    launches = _Launches(tuple(columns.values()), [], [], [], 0)
+    for measurement in _merged(measurements):
+        losses = _losses([measurement.seconds[i] for i in columns])
+        if losses:
+            launches.keys.append(measurement.key)
+            launches.losses.append(losses)
+            launches.weights.append(max(measurement.weight, 0.0))
+    launches.num_measured = len(launches.keys)
+    mean = math.fsum(launches.weights) / max(1, launches.num_measured)
+    launches.weights = [weight / mean if mean else 1.0 for weight in launches.weights]
+    return launches if launches.keys else None
+
+
+def _merged(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return the last measurement of each launch: a later run replaces an earlier one."""
+    return list({tuple(sorted(m.key.items())): m for m in measurements}.values())
+
+
+def _losses(seconds: Sequence[float | None]) -> list[float]:
+    """Return how much longer each config takes than the best, or an empty list if none is timed."""
+    timed = [time for time in seconds if time is not None and 0 < time < math.inf]
+    if not timed:
+        return []
+    best, worst = min(timed), max(timed)
+    missing = max(math.log1p(_DROPPED), math.log(worst / best))
+    return [
+        math.log(time / best) if time is not None and 0 < time < math.inf else missing
+        for time in seconds
+    ]
+
+
+def _unguarded(variants: Sequence[index.Variant]) -> frozenset[int]:
+    """Return the configs that every launch can take, as far as guards decide."""
+    least = min(len(variant.guards) for variant in variants)
+    return frozenset(
+        variant.config
+        for variant in variants
+        if variant.condition is None and len(variant.guards) == least
+    )
+
+
+# -------------------------------------------------------------------------------------- features
+
+
+def _features(
+    launches: Sequence[Mapping[str, int]], variants: Sequence[index.Variant], kernel: index.Kernel
+) -> tuple[tuple[Expression, Integers], ...]:
+    """Return expressions that tell launches apart and their values, the simplest first.
+
+    They are the arguments, the number of programs under each config, and products of arguments.
+    Of expressions that order the launches alike, the first is kept.
+    """
+    import numpy as np  # noqa: PLC0415 - start-up time
+
+    params = {param.name for param in kernel.params}
+    names = sorted(name for name in launches[0] if all(name in launch for launch in launches))
+    arguments = [
+        argument
+        for argument in map(expression.parse, names)
+        if set(expression.free_names(argument)) <= params
+        and len({expression.evaluate(argument, launch) for launch in launches}) > 1
+    ]
+    candidates = [*arguments, *_programs(variants)]
+    candidates += [Binary("*", a, b) for a, b in itertools.combinations(arguments, 2)]
+    if len(arguments) <= _MAX_ARGUMENTS_OF_TRIPLES:
+        triples = itertools.combinations(arguments, 3)
+        candidates += [Binary("*", Binary("*", a, b), c) for a, b, c in triples]
+    features: dict[bytes, tuple[Expression, Integers]] = {}
+    for candidate in candidates:
+        values = np.array([_value(candidate, launch) for launch in launches], np.int64)
+        distinct, ranks = np.unique(values, return_inverse=True)
+        if len(distinct) > 1:
+            features.setdefault(ranks.astype(np.int32).tobytes(), (candidate, values))
+    return tuple(features.values())
+
+
+def _programs(variants: Sequence[index.Variant]) -> list[Expression]:
+    """Return the number of programs of a launch under each config, without repeats."""
+    products: dict[Expression, None] = {}
+    for variant in sorted(variants, key=lambda variant: variant.config):
+        axes = [axis for axis in variant.grid if axis != Integer(1)]
+        if axes:
+            product = axes[0]
+            for axis in axes[1:]:
+                product = Binary("*", product, axis)
+            products.setdefault(product)
+    return list(products)[:_MAX_GRIDS]
+
+
+def _value(feature: Expression, launch: Mapping[str, int]) -> int:
+    """Evaluate a feature; one that cannot be evaluated is above all thresholds."""
+    try:
+        return expression.evaluate(feature, launch)
+    except ExpressionError:
+        return INT64_MAX

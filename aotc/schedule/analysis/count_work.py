@@ -1,0 +1,240 @@
+"""Count what a scheduled kernel does: segments of straight-line code, how often each runs, and its costs.
+
+For the cost model alone: a count that cannot be expressed is guessed, and nothing that is compiled depends
+on it. A segment's stall is the longest chain of dependent ops, at least the time to issue all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotc.ir import expression
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
+from aotc.ir.effects import Trait
+from aotc.ir.expression import Binary, Expression, Integer, Name
+from aotc.schedule.analysis.global_transfers import GlobalTransfers
+from aotc.schedule.analysis.launch_values import LaunchValues, Number, middle, sum_of
+from aotc.schedule.analysis.op_costs import (
+    BARRIER_LATENCY,
+    DOT_LATENCY,
+    MACS_PER_CYCLE,
+    OpCosts,
+    is_shared_write,
+)
+from aotc.work import UNKNOWN, Segment, Transfer, Work
+
+_WHILE_ITERATIONS = 8
+_ZERO, _ONE = Integer(0), Integer(1)
+
+
+def count_work(kernel: Kernel) -> Work:
+    """Return the work of a kernel in gpu IR."""
+    counter = _Counter(kernel)
+    counter.visit(kernel.body, _Place(-1, _ONE, None, kernel.num_warps))
+    return Work(tuple(counter.segments))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How often a block runs for each run of a segment, the loop around it, and the warps that run it."""
+
+    parent: int
+    times: Expression
+    loop: scf.For | None
+    num_warps: int
+    is_producer: bool = False
+
+
+@dataclass(slots=True)
+class _Totals:
+    """The costs of a segment as they add up, and when values and shared memory are ready."""
+
+    instructions: float = 0
+    special: float = 0
+    wavefronts: float = 0
+    dots: dict[str, int] = field(default_factory=dict[str, int])
+    transfers: list[Transfer] = field(default_factory=list[Transfer])
+    issued: float = 0
+    ready: dict[Value, float] = field(default_factory=dict["Value", float])
+    written: float = 0
+    barrier: float = 0
+    dots_end: list[float] = field(default_factory=lambda: [0.0])
+
+    @property
+    def end(self) -> float:
+        last = max(self.ready.values(), default=0.0)
+        return max(self.issued, last, self.barrier)
+
+
+class _Counter:
+    """Visit the blocks of a kernel and note a segment of each."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._values = LaunchValues(kernel)
+        self._costs = OpCosts(kernel)
+        self._transfers = GlobalTransfers(kernel, self._values)
+        self.segments: list[Segment] = []
+
+    def visit(self, block: Block, place: _Place) -> None:
+        """Note the segment of a block, then those of the blocks in it."""
+        index = len(self.segments)
+        totals = _Totals()
+        self.segments.append(_segment(place, totals))
+        for op in block:
+            self._add(op, place, totals)
+            self._visit_nested(op, place, index)
+        self.segments[index] = _segment(place, totals)
+
+    def _visit_nested(self, op: Op, place: _Place, index: int) -> None:
+        match op:
+            case scf.For():
+                trips = self._trips(op)
+                self.visit(op.body, _Place(index, trips, op, place.num_warps, place.is_producer))
+            case scf.While():
+                often = Integer(_WHILE_ITERATIONS)
+                for block in op.blocks:
+                    self.visit(
+                        block, _Place(index, often, None, place.num_warps, place.is_producer)
+                    )
+            case scf.If():
+                taken = self._taken(op.condition, place.times, place.loop)
+                either = _half(place.times) if taken is None else taken
+                others = _half(place.times) if taken is None else _minus(place.times, taken)
+                for block, times in ((op.then, either), (op.orelse, others)):
+                    self.visit(block, self._beside(place, times))
+            case roles.Specialize():
+                inner = _Place(index, _ONE, None, place.num_warps)
+                self.visit(op.consumers, inner)
+                warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
+                self.visit(op.producer, _Place(index, _ONE, None, warps, is_producer=True))
+            case roles.Beside():
+                self.visit(op.body, self._beside(place, place.times))
+            case _:
+                return
+
+    @staticmethod
+    def _beside(place: _Place, times: Expression) -> _Place:
+        """Return the place of an arm: it runs a part of the times that the block around it does."""
+        return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
+
+    # -- how often ---------------------------------------------------------------
+
+    def _trips(self, loop: scf.For) -> Expression:
+        """Return how many iterations a loop has; one for each program in that of a persistent kernel."""
+        if loop in self._values.persistent:
+            return _ONE
+        step = self._values[loop.step] or Number(_ONE)
+        bounds = [self._values[value] for value in (loop.lower, loop.upper)]
+        if bounds[0] is None or bounds[1] is None:
+            return Binary("cdiv", Name(UNKNOWN), step.root)
+        ends = [self._settled(bound) for bound in bounds if bound is not None]
+        distance = sum_of("-", ends[1], ends[0])
+        return _at_least_0(Binary("cdiv", distance.root, step.root))
+
+    def _settled(self, number: Number) -> Number:
+        """Return a number in the middle iteration of the loop that it depends on."""
+        return number if number.loop is None else middle(number, self._trips(number.loop))
+
+    def _taken(
+        self, condition: Value, times: Expression, loop: scf.For | None
+    ) -> Expression | None:
+        """Return in how many of `times` runs a condition holds; None if that is not known."""
+        op = condition.op
+        if isinstance(op, arith.And | arith.Or):
+            sides = [self._taken(op.lhs, times, loop), self._taken(op.rhs, times, loop)]
+            counts = [side for side in sides if side is not None]
+            if len(counts) < len(sides) or isinstance(op, arith.Or):
+                return counts[0] if counts else None
+            return Binary("min", counts[0], counts[1])
+        if isinstance(op, arith.Compare):
+            left, right = self._values[op.lhs], self._values[op.rhs]
+            if left is None or right is None:
+                return None
+            difference = sum_of("-", left, right)
+            if loop is not None and difference.loop is loop and difference.step:
+                return _compared(op.predicate, difference, times)
+        number = self._values[condition]
+        if number is None:
+            return None
+        return Binary("*", Binary("!=", number.root, _ZERO), times)
+
+    # -- what it costs -------------------------------------------------------------
+
+    def _add(self, op: Op, place: _Place, totals: _Totals) -> None:
+        cost = self._costs.of(op, place.num_warps)
+        issue = cost.instructions + cost.special
+        totals.instructions += issue * place.num_warps
+        totals.special += cost.special * place.num_warps
+        totals.wavefronts += cost.wavefronts
+        totals.issued += issue
+        totals.transfers += self._transfers.of(op, place.loop)
+        start = max([totals.barrier, *(totals.ready.get(value, 0.0) for value in op.operands)])
+        end = start + issue + cost.latency
+        if cost.dot is not None:
+            kind, macs = cost.dot
+            totals.dots[kind] = totals.dots.get(kind, 0) + macs
+            groups = max(1, place.num_warps // 4)
+            end = max(start, totals.dots_end[-1]) + macs / groups / MACS_PER_CYCLE
+            totals.dots_end.append(end)
+            end += DOT_LATENCY if isinstance(op, gpu.Dot) else 0
+        elif isinstance(op, wgmma.WgmmaWait):
+            waited = totals.dots_end[max(0, len(totals.dots_end) - 1 - op.pending)]
+            end = max(start, waited + DOT_LATENCY)
+            totals.barrier = max(totals.barrier, end)
+        elif op.has(Trait.BARRIER):
+            end = totals.barrier = max(totals.barrier, totals.written) + BARRIER_LATENCY
+        if is_shared_write(op):
+            totals.written = max(totals.written, end)
+        for out in op.results:
+            totals.ready[out] = end
+
+
+def _segment(place: _Place, totals: _Totals) -> Segment:
+    return Segment(
+        parent=place.parent,
+        times=text_of(place.times),
+        is_producer=place.is_producer,
+        instructions=totals.instructions,
+        special=totals.special,
+        wavefronts=totals.wavefronts,
+        dots=tuple(sorted(totals.dots.items())),
+        stall=totals.end,
+        transfers=tuple(totals.transfers),
+    )
+
+
+def text_of(root: Expression) -> str:
+    """Return an expression's text, the unknown if it is too long to be read back."""
+    text = expression.to_text(root)
+    return text if len(text) <= expression.MAX_TEXT_BYTES else UNKNOWN
+
+
+def _at_least_0(root: Expression) -> Expression:
+    return root if isinstance(root, Integer) and root.value >= 0 else Binary("max", root, _ZERO)
+
+
+def _half(times: Expression) -> Expression:
+    return times if times == _ONE else Binary("cdiv", times, Integer(2))
+
+
+def _minus(times: Expression, some: Expression) -> Expression:
+    return Binary("-", times, some)
+
+
+def _compared(predicate: str, difference: Number, times: Expression) -> Expression | None:
+    """Return in how many iterations a difference, which changes by a step in each, compares with 0."""
+    step, root = difference.step, difference.root
+    if predicate in ("eq", "ne"):
+        once = Binary("min", _ONE, times)
+        return once if predicate == "eq" else _minus(times, once)
+    if predicate in ("gt", "ge"):
+        opposite = _compared("le" if predicate == "gt" else "lt", difference, times)
+        return None if opposite is None else _minus(times, opposite)
+    bound = root if predicate == "lt" else Binary("-", root, _ONE)  # below 0
+    if step > 0:
+        first = Binary("cdiv", Binary("-", _ZERO, bound), Integer(step))
+        return Binary("min", _at_least_0(first), times)
+    not_yet = Binary("+", Binary("//", bound, Integer(-step)), _ONE)
+    return _minus(times, Binary("min", _at_least_0(not_yet), times))

@@ -1,0 +1,191 @@
+"""What ops move between global memory and a CTA: bytes, from where, and how far ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir import expression
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, thread_copy, tile, tma
+from aotc.ir.effects import Trait
+from aotc.ir.expression import Expression, ExpressionError
+from aotc.ir.types import SharedType, TensorMapType, TileType
+from aotc.schedule.analysis.launch_values import LaunchValues, Number, sum_of
+from aotc.schedule.analysis.op_costs import size_bytes
+from aotc.work import Part, Transfer
+
+_MAX_TEXT = expression.MAX_TEXT_BYTES
+
+
+class GlobalTransfers:
+    """The transfers of the ops of a kernel."""
+
+    def __init__(self, kernel: Kernel, values: LaunchValues) -> None:
+        self._kernel = kernel
+        self._values = values
+
+    def of(self, op: Op, loop: scf.For | None) -> tuple[Transfer, ...]:
+        """Return what an op moves in an iteration of the loop around it."""
+        match op:
+            case tma.TmaLoad():
+                return (self._boxed(op.tensor, op.buffer, op.coords, loop, op.num_parts),)
+            case tma.TmaStore() | tma.TmaReduce():
+                return (self._boxed(op.tensor, op.buffer, op.coords, loop, is_store=True),)
+            case tma.BulkLoad():
+                return (self._addressed(op.pointer, None, size_bytes(op.buffer), loop, op.buffer),)
+            case tma.BulkStore():
+                size = size_bytes(op.buffer)
+                return (self._addressed(op.pointer, None, size, loop, is_store=True),)
+            case gpu.AsyncCopy() | thread_copy.ThreadLoad() | thread_copy.SyncThreadLoad():
+                size = size_bytes(op.buffer)
+                return (self._addressed(op.pointer, op.mask, size, loop, op.buffer),)
+            case gpu.Load():
+                return (self._addressed(op.pointer, op.mask, size_bytes(op.pointer), loop),)
+            case gpu.Store():
+                size = size_bytes(op.pointer)
+                return (self._addressed(op.pointer, op.mask, size, loop, is_store=True),)
+            case gpu.AtomicRmw():
+                size = 2 * size_bytes(op.pointer)
+                return (self._addressed(op.pointer, op.mask, size, loop, is_store=True),)
+            case _:
+                return ()
+
+    def _boxed(
+        self,
+        tensor: Value,
+        buffer: Value,
+        coords: Sequence[Value],
+        loop: scf.For | None,
+        num_parts: int = 1,
+        *,
+        is_store: bool = False,
+    ) -> Transfer:
+        """Return the transfer of a box; what lies outside of the tensor is not moved."""
+        kind, memory = tensor.type, buffer.type
+        assert isinstance(kind, TensorMapType)
+        assert isinstance(memory, SharedType)
+        numbers = [self._values[coord] for coord in coords]
+        parts: list[Part] = []
+        box = (*(1,) * (len(numbers) - len(memory.shape)), *memory.shape)
+        for number, bound, extent in zip(numbers, self._shape(tensor), box, strict=False):
+            if number is not None and bound is not None and extent > 1:
+                _note(parts, number, Number(bound), extent)
+        return Transfer(
+            self._argument(tensor),
+            size_bytes(buffer) // num_parts,
+            is_store,
+            _texts(numbers),
+            any(_moves(number, loop) for number in numbers),
+            _num_stages(buffer),
+            tuple(parts),
+        )
+
+    def _addressed(
+        self,
+        pointer: Value,
+        mask: Value | None,
+        size: int,
+        loop: scf.For | None,
+        buffer: Value | None = None,
+        *,
+        is_store: bool = False,
+    ) -> Transfer:
+        number = self._values[pointer]
+        parts: list[Part] = []
+        if mask is not None:
+            self._add_bounds(mask, parts)
+        return Transfer(
+            "" if number is None else number.pointer,
+            size,
+            is_store,
+            _texts([number]),
+            _moves(number, loop),
+            0 if buffer is None else _num_stages(buffer),
+            tuple(parts),
+        )
+
+    def _add_bounds(self, mask: Value, parts: list[Part]) -> None:
+        """Note, for each axis that a mask bounds, how many elements are inside at the first iteration."""
+        op = mask.op
+        if isinstance(op, arith.And):
+            self._add_bounds(op.lhs, parts)
+            self._add_bounds(op.rhs, parts)
+        elif isinstance(op, arith.Compare) and op.predicate in ("lt", "gt"):
+            sides = (op.lhs, op.rhs) if op.predicate == "lt" else (op.rhs, op.lhs)
+            below, bound = (self._values[side] for side in sides)
+            extent = _extent(sides[0])
+            if below is not None and bound is not None and extent > 1:
+                _note(parts, below, bound, extent)
+        elif op is not None and op.has(Trait.SHAPE_ONLY, Trait.SAME_VALUES) and op.operands:
+            self._add_bounds(op.operands[0], parts)
+
+    def _argument(self, tensor: Value) -> str:
+        if tensor.owner is not self._kernel.body:
+            return ""
+        return self._kernel.params[tensor.index].argument
+
+    def _shape(self, tensor: Value) -> list[Expression | None]:
+        """Return the extents of the tensor of a map that is a parameter."""
+        if tensor.owner is not self._kernel.body:
+            return []
+        info = self._kernel.params[tensor.index]
+        assert isinstance(tensor.type, TensorMapType)
+        axes = range(len(tensor.type.box))
+        texts = info.tensor.shape if info.tensor else [f"{info.argument}.shape[{a}]" for a in axes]
+        return [_parsed(text) for text in texts]
+
+
+def _parsed(text: str) -> Expression | None:
+    try:
+        return expression.parse(text)
+    except ExpressionError:
+        return None
+
+
+def _note(parts: list[Part], below: Number, bound: Number, extent: int) -> None:
+    """Note how many elements from `below` on are inside of `bound`.
+
+    Where a loop walks along the axis, it is those of all iterations: the last one is cut off.
+    """
+    left = sum_of("-", Number(bound.root), Number(below.root)).root
+    walks = below.loop is not None and below.step == extent
+    part = Part(expression.to_text(left), extent, walks)
+    if len(part.inside) <= _MAX_TEXT and part not in parts:
+        parts.append(part)
+
+
+def _texts(numbers: Sequence[Number | None]) -> tuple[str, ...]:
+    texts = [expression.to_text(number.root) for number in numbers if number is not None]
+    is_whole = len(texts) == len(numbers) and all(len(text) <= _MAX_TEXT for text in texts)
+    return tuple(texts) if is_whole else ()
+
+
+def _moves(number: Number | None, loop: scf.For | None) -> bool:
+    """Return whether an iteration of the loop accesses other bytes than the one before."""
+    if loop is None:
+        return False
+    return number is None or (number.loop is loop and number.step != 0)
+
+
+def _extent(value: Value) -> int:
+    """Return how many consecutive numbers a tile of indices has, 1 if that is not known."""
+    op = value.op
+    if isinstance(op, tile.Arange):
+        return op.end - op.start
+    if isinstance(op, arith.Add | arith.Sub):
+        return max(_extent(op.lhs), _extent(op.rhs))
+    is_view = op is not None and (op.has(Trait.SHAPE_ONLY, Trait.SAME_VALUES))
+    is_tile = isinstance(value.type, TileType)
+    if op is not None and is_tile and (is_view or isinstance(op, arith.Cast)) and op.operands:
+        return _extent(op.operands[0])
+    return 1
+
+
+def _num_stages(buffer: Value) -> int:
+    """Return how many stages the buffer has that this is one of."""
+    op = buffer.op
+    while isinstance(op, gpu.SharedStage | gpu.SharedTrans):
+        buffer = op.buffer
+        op = buffer.op
+    assert isinstance(buffer.type, SharedType)
+    return buffer.type.num_stages

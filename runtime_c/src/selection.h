@@ -1,0 +1,15 @@
+/* selection.h: which configs a launch tries first. */
+#ifndef AOTCI_SELECTION_H
+#define AOTCI_SELECTION_H
+
+#include "dispatch.h"
+
+/* Pick the selection of each run of a table: the device's own, or that for every GPU of the target. A driver that does
+ * not say its device's name has none of its own. */
+void aotci_pick_selections(const struct loading *loading, struct aotci_dispatch *dispatch);
+
+/* The leaf of a selection for checked arguments: it always has one, and nothing is allocated. */
+const struct leaf_record *aotci_find_leaf(const struct aotc_kernel *kernel, uint32_t selection,
+                                          const aotc_arg *args);
+
+#endif

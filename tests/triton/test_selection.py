@@ -1,0 +1,104 @@
+"""An autotuned function of which nothing was recorded takes the config that its archive selects."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc.ir.expression import parse
+from aotc.package import archive as archives
+from aotc.package.index import Archive, num_combinations
+from aotc.package.sources import read_sources
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+
+START = """
+install(stand_in=True)
+import ops, triton, triton.language as tl
+grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+"""
+
+
+def _selecting(archive: Archive) -> Archive:
+    """Return the archive with trees for `copy`: 64 elements a program up to n = 1500, and above 3000."""
+
+    def changed(kernel: Any) -> Any:
+        if kernel.name != "copy":
+            return kernel
+        blocks = [dict(config)["BLOCK"] for config in kernel.configs]
+        small, large = (blocks.index(64),), (blocks.index(128),)
+        tree = Branch(parse("n"), 1500, small, Branch(parse("n"), 3000, large, small))
+        numbers = range(num_combinations(kernel.type_variables, kernel.choices))
+        selections = tuple(Selection("sm_90a", ANY_GPU, number, tree) for number in numbers)
+        return replace(kernel, selections=selections)
+
+    return replace(archive, kernels=tuple(map(changed, archive.kernels)))
+
+
+@pytest.fixture
+def selecting(project: Path, tmp_path: Path) -> Path:
+    """The project with an archive that selects."""
+    for name in ("ops.py", "helpers.py", "libcuda.so.1"):
+        shutil.copy(project / name, tmp_path / name)
+    source = project / "dist" / "ops.aotc"
+    told = read_sources(source)
+    assert told is not None
+    archive, data = archives.changed(source.read_bytes(), _selecting)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "ops.aotc").write_bytes(data)
+    text = told.text([kernel.name for kernel in archive.kernels], data)
+    (tmp_path / "dist" / "ops.sources.json").write_text(text)
+    return tmp_path
+
+
+def threads_for(n: int) -> int:
+    return 128 if 1500 < n <= 3000 else 64
+
+
+@pytest.mark.parametrize("key", [["n"], [], ["x"]])
+def test_the_selection_decides_by_values(launches: Any, selecting: Path, key: list[str]) -> None:
+    sizes = (1000, 2000, 2000, 1000, 4000, 1024, 2048, 1500, 1501, 2000, 1000)
+    found = launches(
+        f"""{START}
+ops.copy.keys = {key}
+for n in {sizes}:
+    launched(lambda: ops.copy[grid](x, y, n))
+for n in {sizes}:
+    launched(lambda: ops.copy.run(x, y, n=n, grid=grid, warmup=False))
+""",
+        folder=selecting,
+    )
+    assert [block for _, block in found] == 2 * [threads_for(n) for n in sizes]
+
+
+def test_configs_that_are_pruned_are_not_selected(launches: Any, selecting: Path) -> None:
+    found = launches(
+        f"""{START}
+ops.copy.early_config_prune = lambda configs, args, **_: [one for one in configs if one.num_warps > 2]
+for n in (1000, 2000):
+    launched(lambda: ops.copy[grid](x, y, n))
+""",
+        folder=selecting,
+    )
+    assert [block for _, block in found] == [128, 128]
+
+
+def test_what_is_kept_of_values_is_bounded(launches: Any, selecting: Path) -> None:
+    *_, kept = launches(
+        f"""{START}
+from aotc.triton import tuning
+tuning._MAX_KNOWN = 4
+ops.copy.keys = []
+for n in range(1490, 1510):
+    ops.copy[grid](x, y, n)
+    seen.append(len(ops.copy.__dict__["_aotc_configs"]))
+seen.append(max(seen))
+""",
+        folder=selecting,
+    )
+    assert kept <= 6
