@@ -16,13 +16,18 @@ from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_subjects import Subject
 from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
-from aotc.tuning.messages import Times
+from aotc.tuning.messages import Identity, Times
 
 _WARM_REPEATS = 5
 
 
 class Launching(Protocol):
     """What times launches: `aotc.tuning.launcher.Launcher`."""
+
+    @property
+    def identity(self) -> Identity:
+        """The GPU."""
+        ...
 
     def prepare(self, launch: Launch, subject: Subject | None, seed: int) -> dict[int, str]:
         """Make the buffers; return why configs are refused."""
@@ -67,7 +72,7 @@ def time_launch(
     options: BenchOptions,
 ) -> Timed:
     """Return the times of a launch, or why it has none. Raises: NoWorkerError, StoppedError."""
-    serving = choose(kernel, target, launch)
+    serving = choose(kernel, target, launch, launching.identity.name)
     if isinstance(serving, Refusal):
         return Timed(kernel, launch, problem=serving.text)
     try:

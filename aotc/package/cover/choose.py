@@ -30,7 +30,7 @@ from aotc.package.index import (
     guard_mask,
     value_key,
 )
-from aotc.package.tuning.selection import Branch, Selection, Tree
+from aotc.package.tuning.selection import ANY_GPU, leaf_of
 from aotc.package.tuning.shapes import Launch
 
 _ADDRESS = 1 << 20
@@ -105,9 +105,12 @@ def holds(root: Expression, values: Mapping[str, int]) -> bool:
 
 
 def choose(
-    kernel: Kernel, target: str, launch: Launch, selections: Sequence[Selection] = ()
+    kernel: Kernel, target: str, launch: Launch, gpu: str = ANY_GPU
 ) -> tuple[Variant, ...] | Refusal:
-    """Return the variants that serve a launch, the one that it takes first, or why none does."""
+    """Return the variants that serve a launch on a GPU, the one that it takes first.
+
+    If none does, return why.
+    """
     refusal = _refused_name(kernel, launch)
     if refusal is not None:
         return refusal
@@ -143,7 +146,7 @@ def choose(
         )
         return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
     number = combination(kernel, run[0].types, run[0].choices)
-    preferred = _preferred(selections, target, number, values)
+    preferred = _preferred(kernel, target, gpu, number, values)
     rank = {config: at for at, config in enumerate(preferred)}
     serving.sort(
         key=lambda one: (
@@ -251,20 +254,13 @@ def _combinations(
 
 
 def _preferred(
-    selections: Sequence[Selection], target: str, combination: int, values: Mapping[str, int]
+    kernel: Kernel, target: str, gpu: str, number: int, values: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the configs that a selection for any GPU of the target takes first."""
-    for selection in selections:
-        if (selection.target, selection.gpu, selection.combination) == (target, "", combination):
-            return _leaf(selection.tree, values)
-    return ()
-
-
-def _leaf(tree: Tree, values: Mapping[str, int]) -> tuple[int, ...]:
-    while isinstance(tree, Branch):
-        try:
-            is_low = expression.evaluate(tree.feature, values) <= tree.threshold
-        except (ExpressionError, KeyError):
-            is_low = False
-        tree = tree.low if is_low else tree.high
-    return tree
+    """Return the configs that a selection takes first: that for the GPU, or else for any."""
+    trees = {
+        each.gpu: each.tree
+        for each in kernel.selections
+        if (each.target, each.combination) == (target, number)
+    }
+    tree = trees.get(gpu, trees.get(ANY_GPU))
+    return () if tree is None else leaf_of(tree, values)
