@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc.compiler import autotune_configs
-from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS
+from aotc.config import CONFIG_KEYS
 from aotc.frontend.resolve import dotted_name
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import Expression, ExpressionError
-from aotc.package.configs import config_text, configs_of_targets, launch_arguments
+from aotc.package.configs import completed, config_text, configs_of_targets, launch_arguments
 from aotc.package.index import value_key
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.spec import KernelSpec, Manifest
@@ -210,21 +210,15 @@ def _tuning(
     names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
     names -= {*kernel.constants, *kernel.choices}
     listed = configs_of_targets(kernel, [target], autotune_configs)[target]
-    own = {_complete(dict(config)): dict(config) for config, _ in listed}
+    own = {completed(dict(config)): dict(config) for config, _ in listed}
     configs: list[Mapping[str, Constant]] = []
     unknown: list[str] = []
     for config, _ in one.configs:
         kept = {name: value for name, value in config.items() if name in names}
-        if _complete(kept) not in own:
+        if completed(kept) not in own:
             unknown.append(config_text(kept.items()))
-        configs.append(own.get(_complete(kept), kept))
+        configs.append(own.get(completed(kept), kept))
     return KernelTuning(kernel.name, target.name, gpu, tuple(configs), ()), unknown
-
-
-def _complete(config: Mapping[str, Constant]) -> tuple[object, ...]:
-    """Return what configs have in common that are the same; an entry left out is the default."""
-    entries = {**CONFIG_DEFAULTS, **config}
-    return tuple(sorted((name, *value_key(value)) for name, value in entries.items()))
 
 
 def _measurements(one: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:
