@@ -14,7 +14,7 @@ from aotc.backend.debug import LineTable
 from aotc.backend.kept import Kept
 from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
-from aotc.backend.reduction_windows import bound_strength_reduction
+from aotc.backend.llvm_visits import bound_visits
 from aotc.target import Target
 
 _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
@@ -41,7 +41,7 @@ def emit_ptx(
 
 def _emit(llvm_ir: str, target: Target) -> str:
     resolved = resolve(llvm_ir, target.arch)
-    module = parse(bound_strength_reduction(resolved))
+    module = parse(bound_visits(resolved))
     if resolved != llvm_ir:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
     run_passes(module, ("dead_code_elimination",))

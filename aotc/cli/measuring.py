@@ -117,6 +117,7 @@ def _options(
 @click.option("--record", "recorded", metavar="DIR", help="What `aotc record` wrote.")
 @click.option("--manifest", "beside", metavar="FILE", help="Of an archive: what it was built of.")
 @click.option("-o", "--output", help="Table; default: NAME.tuning.toml beside NAME.toml.")
+@click.option("--into", metavar="ARCHIVE", help="Pack what the table then says into an archive.")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Repeatable.")
 @click.option("--gpus", default="all", show_default=True, help="GPUs to use, such as 0,2.")
 @click.option("--fresh", is_flag=True, help="Begin anew, do not go on where a run was ended.")
@@ -136,6 +137,7 @@ def run(
     recorded: str | None,
     beside: str | None,
     output: str | None,
+    into: str | None,
     kernels: tuple[str, ...],
     gpus: str,
     fresh: bool,
@@ -162,7 +164,7 @@ def run(
     try:
         subject = _subject(path, shapes or str(Path(recorded or "", "shapes.toml")), beside)
         if subject.archive == b"":
-            built = _built(path, kernels, jobs, compiler, rest, debug=debug)
+            built = _built(path, kernels, jobs, compiler, rest, is_json=is_json, debug=debug)
             if built is None:
                 return EXIT_WRONG
             subject = replace(subject, archive=built)
@@ -172,6 +174,8 @@ def run(
             tuned = runs.tune(subject, cluster, options, table_path, listener)
     finally:
         listener.close()
+    if into is not None and tuned.num_done:
+        _pack(Path(into), table_path)
     described = report.describe(tuned, str(table_path), listener.warnings)
     show(json.dumps(described, indent=2) if is_json else report.text(tuned, str(table_path)))
     if tuned.is_interrupted:
@@ -194,6 +198,19 @@ def _cluster(
     from aotc.tuning.dask_tuner import dask_tuners  # noqa: PLC0415 - an extra
 
     return dask_tuners(address, subject, driver)
+
+
+def _pack(archive: Path, table: Path) -> None:
+    """Put the selections of a table into an archive. Raises: ManifestError."""
+    from aotc.ir.diagnostics import ManifestError  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.tuning.rewriting import tune_archive  # noqa: PLC0415
+    from aotc.package.tuning.text import read_tuning  # noqa: PLC0415
+
+    try:
+        tune_archive(archive, read_tuning(table))
+    except ArchiveError as error:
+        raise ManifestError(f"cannot pack into {archive}: {error.message}") from None
 
 
 def _table_path(path: str, manifest: str | None) -> Path:
@@ -232,6 +249,7 @@ def _built(
     compiler: Compiler | None,
     cached: dict[str, Any],
     *,
+    is_json: bool,
     debug: bool,
 ) -> bytes | None:
     """Return the archive of a manifest, or None after saying why it cannot be built."""
@@ -241,7 +259,7 @@ def _built(
     from aotc.package.manifest import load  # noqa: PLC0415
     from aotc.package.workers import default_jobs  # noqa: PLC0415
 
-    listener = listener_for(is_json=False, doing="compiling")
+    listener = listener_for(is_json=is_json, doing="compiling")
     try:
         with cache_at(listener, **cached) as cache, TemporaryDirectory() as folder:
             options = builds.BuildOptions(Path(folder), jobs or default_jobs(), kernels=kernels)

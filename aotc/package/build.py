@@ -36,7 +36,7 @@ from aotc.package.outputs import known_host, write_files
 from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
-from aotc.package.tuning.packing import fitted, joined, only_tuned, stale
+from aotc.package.tuning.packing import estimated, fitted, joined, only_tuned, stale
 from aotc.package.tuning.table import TuningTable
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
 from aotc.target import Target
@@ -442,7 +442,8 @@ class _Build:
             return kernel
         table = self.options.tuning
         measured = () if table is None else fitted(kernel, table)
-        kernel = replace(kernel, selections=joined(measured))
+        estimates = estimated(kernel, assembled.metadata)
+        kernel = replace(kernel, selections=joined(estimates, measured))
         return only_tuned(kernel) if self.options.only_tuned else kernel
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:

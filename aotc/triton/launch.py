@@ -155,6 +155,7 @@ class Launcher(_native.Launcher):
         raise self.miss(bound, options, str(error)) from error
 
     def _as_found(self, found: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
+        found = _joined(found)
         candidates = tuple(
             (
                 one.kernel.kernel,
@@ -377,6 +378,29 @@ def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | N
             return None
         strange += wanted is None and built != default
     return strange
+
+
+def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the entries that all configs have."""
+    return {
+        name: value
+        for name, value in configs[0].items()
+        if all(name in one and is_same_constant(value, one[name]) for one in configs)
+    }
+
+
+def _joined(found: Sequence[Candidate]) -> list[Candidate]:
+    """Join configs of a kernel that differ in nothing that a launch says: its selection decides."""
+    groups: dict[object, list[Candidate]] = {}
+    for at, one in enumerate(found):
+        is_selected = one.kernel.info.num_selections and one.config is not None
+        groups.setdefault(one.rank[:-1] if is_selected else at, []).append(one)
+    return [
+        group[0]._replace(config=common_config([one.config or {} for one in group]))
+        if len(group) > 1
+        else group[0]
+        for group in groups.values()
+    ]
 
 
 def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:

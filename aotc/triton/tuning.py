@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotc.triton.archives import ArchivedKernel, Archives, TunedConfig
-from aotc.triton.launch import PROBE, Candidate
+from aotc.triton.launch import PROBE, Candidate, common_config
 from aotc.triton.specialization import (
     NotInArchiveError,
     constant,
     dtype_of,
     is_descriptor,
     is_pointer,
-    is_same_constant,
 )
 
 _KNOWN, _PLACES = "_aotc_configs", "_aotc_places"
@@ -167,12 +166,7 @@ def _selected(fitting: Sequence[tuple[Any, Candidate]]) -> tuple[Any, Candidate,
         if candidate.kernel.order == best.kernel.order
         if (candidate.passed, candidate.choices) == (best.passed, best.choices)
     ]
-    built = [candidate.config or {} for _, candidate in alike]
-    common = {
-        name: value
-        for name, value in built[0].items()
-        if all(name in one and is_same_constant(value, one[name]) for one in built)
-    }
+    common = common_config([candidate.config or {} for _, candidate in alike])
     chosen = best.kernel.kernel.select(best.arguments, grid=1, config=common, choices=best.choices)
     wanted = info.variants[chosen.variant].config
     taken = next((pair for pair in alike if (pair[1].config or {}) == wanted), (config, best))

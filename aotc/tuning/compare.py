@@ -4,17 +4,21 @@ Configs round and sum in different orders, so floats may differ by a few units i
 the coarsest type that takes part, relative to the larger of the two and of what is usual in the
 buffer. Integers may differ by one if the kernel computes with floats.
 
+A constant of the configs may be part of the result: see `Verdict`.
+
 Invariant: which configs are named does not depend on the order in which they were launched, unless
 no result has a majority.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from aotc.config import CONFIG_KEYS
 from aotc.ir.types import SCALARS, ScalarType
 from aotc.tuning.messages import Output
 from aotc.verify.arrays import Array, view
@@ -24,6 +28,17 @@ _ULPS = 4
 _COARSE_BITS = 7  # of bf16's mantissa: what a kernel with narrow floats may round to on its way
 _SINGLE_BITS = 10  # of tf32's, likewise
 _MIN_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How results differ from those of the other configs, by config.
+
+    With a `constant` results are another one for each of its values, and are compared among equal ones.
+    """
+
+    outliers: dict[int, str]
+    constant: str = ""
 
 
 @dataclass(slots=True)
@@ -47,24 +62,56 @@ class Comparison:
                 return
         self._groups.append((outputs, [config]))
 
-    def outliers(self) -> dict[int, str]:
-        """Return how configs differ from the others' result, by config.
+    def verdict(self, configs: Sequence[Mapping[str, object]]) -> Verdict:
+        """Return which of the `configs`, by index, differ from the others.
 
-        Without a majority all are outliers: nothing says which is right.
+        Without a majority all do: nothing says which is right.
         """
         if len(self._groups) < 2:
-            return {}
+            return Verdict({})
+        for name in dict.fromkeys(name for config in configs for name in config):
+            if name not in CONFIG_KEYS:
+                verdict = self._by_constant(name, configs)
+                if verdict is not None:
+                    return verdict
         ranked = sorted(self._groups, key=lambda group: (-len(group[1]), group[1]))
         right = ranked[0]
         if len(ranked[1][1]) == len(right[1]):
             apart = self._difference(right[0], ranked[1][0])
-            reason = f"no result has a majority, {apart}"
-            return {config: reason for _, members in ranked for config in members}
-        return {
-            config: f"{self._difference(right[0], outputs)} of {len(right[1])} others"
-            for outputs, members in ranked[1:]
-            for config in members
-        }
+            reason = f"no result has a majority; {apart}"
+            return Verdict({config: reason for _, members in ranked for config in members})
+        return Verdict(self._differences(right, [m for _, ms in ranked[1:] for m in ms]))
+
+    def _by_constant(self, name: str, configs: Sequence[Mapping[str, object]]) -> Verdict | None:
+        """Return the verdict if results are another one for each value of a constant; else None.
+
+        Such as the number of parts that a sum is split into, of which each is an output.
+        """
+        numbers = {config: at for at, (_, members) in enumerate(self._groups) for config in members}
+        classes: dict[str, list[int]] = {}
+        for config in sorted(numbers):
+            classes.setdefault(repr(configs[config].get(name)), []).append(config)
+        usual: list[int] = []
+        for members in classes.values():
+            counts = Counter(numbers[config] for config in members)
+            (group, count), *_ = counts.most_common(1)
+            if 2 * count <= len(members):
+                return None
+            usual.append(group)
+        if len(classes) < 2 or len(set(usual)) < len(classes) or len(numbers) == len(classes):
+            return None
+        outliers: dict[int, str] = {}
+        for group, members in zip(usual, classes.values(), strict=True):
+            others = [config for config in members if numbers[config] != group]
+            outliers |= self._differences(self._groups[group], others)
+        return Verdict(dict(sorted(outliers.items())), name)
+
+    def _differences(
+        self, right: tuple[Sequence[Output], list[int]], others: Sequence[int]
+    ) -> dict[int, str]:
+        """Return how the results of other configs differ from the right one."""
+        results = {config: outputs for outputs, members in self._groups for config in members}
+        return {config: self._difference(right[0], results[config]) for config in others}
 
     def _difference(self, expected: Sequence[Output], outputs: Sequence[Output]) -> str:
         """Return where two results differ, empty if they do not."""
@@ -76,10 +123,8 @@ class Comparison:
             wrong = np.flatnonzero(self._differs(first, second, element))
             if wrong.size:
                 at = int(wrong[0])
-                shown = f"{second[at]} for {first[at]}"
-                return (
-                    f"{wrong.size} of {first.size} elements looked at in {right.name}, as {shown}"
-                )
+                count = f"{wrong.size} of {first.size} elements looked at in {right.name}"
+                return f"{count}, such as {second[at]} where others have {first[at]}"
         return ""
 
     def _differs(self, first: Array, second: Array, element: ScalarType) -> Array:

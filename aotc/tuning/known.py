@@ -54,6 +54,7 @@ class Known:
     journal: Records
     _rejected: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
     _details: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
+    _notes: dict[str, dict[str, None]] = field(default_factory=dict[str, dict[str, None]])
     _checked: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     _rounds: dict[tuple[str, Configs, int], Record] = field(
         default_factory=dict[tuple[str, Configs, int], Record]
@@ -83,7 +84,7 @@ class Known:
                 record
                 for record in self.journal.records
                 if number in (record.get("checked"), record.get("launch"), record.get("done"))
-                or record.get("rejected") == subject
+                or subject in (record.get("rejected"), record.get("depends"))
             ]
 
     def _take(self, record: Record) -> None:
@@ -93,6 +94,8 @@ class Known:
             rejected.setdefault(record["config"], record["reason"])
             details = self._details.setdefault(record["rejected"], {})
             details.setdefault(record["config"], record["detail"])
+        elif "depends" in record:
+            self._notes.setdefault(record["depends"], {})[record["constant"]] = None
         elif "checked" in record:
             self._checked.setdefault(record["checked"], set()).update(record["configs"])
         elif "round" in record:
@@ -120,6 +123,15 @@ class Known:
         """Return which configs of a task's kernel are put aside, and why."""
         with self._lock:
             return dict(self._rejected.get(task.subject_of_rejection, {}))
+
+    def note(self, task: Task, constant: str) -> None:
+        """Note that results of a kernel depend on a constant of its configs."""
+        self._add({"depends": task.subject_of_rejection, "constant": constant})
+
+    def notes(self, task: Task) -> dict[str, None]:
+        """Return the constants that results of a task's kernel depend on."""
+        with self._lock:
+            return dict(self._notes.get(task.subject_of_rejection, {}))
 
     def check(self, task: Task, configs: Sequence[int]) -> None:
         """Note that the results of configs agree."""

@@ -106,8 +106,11 @@ class LaunchTuner:
             comparison.add(config, outputs)
             launched.append(config)
         if comparison is not None:
-            for config, difference in comparison.outliers().items():
+            verdict = comparison.verdict([dict(config) for config in self.task.kernel.configs])
+            for config, difference in verdict.outliers.items():
                 self.known.reject(self.task, config, DIFFERS, f": {difference}")
+            if verdict.constant:
+                self.known.note(self.task, verdict.constant)
         self.known.check(self.task, launched)
 
     # ---- times ----

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from aotc.ir.diagnostics import HostError, ManifestError, did_you_mean
 from aotc.package import cuda_driver
@@ -32,6 +33,7 @@ from aotc.tuning.session import Listener, LocalTuner, Schedule, Session, Tuner
 from aotc.tuning.subjects import Subjects, target_for
 
 _JOURNAL_SUFFIX = ".journal"
+_STEADY = 0.95  # of the usual clock
 
 
 def journal_path(output: Path) -> Path:
@@ -168,6 +170,31 @@ def run_identity(subject: Subject, options: Options) -> dict[str, object]:
     }
 
 
+def dependences(tasks: Sequence[Task], known: Known) -> list[str]:
+    """Return a line for each kernel whose results depend on a constant of its configs."""
+    return [
+        f"results of {kernel} depend on {constant}: configs are compared among those of one value"
+        for kernel, constant in dict.fromkeys(
+            (task.kernel.name, constant) for task in tasks for constant in known.notes(task)
+        )
+    ]
+
+
+def unsteady_clocks(tasks: Sequence[Task], known: Known) -> list[str]:
+    """Return a line for each kind of GPU whose clock fell while it measured."""
+    clocks: dict[str, list[int]] = {}
+    for task in tasks:
+        clocks.setdefault(task.gpu, []).extend(r["clock_mhz"] for r in known.rounds(task))
+    lines: list[str] = []
+    for gpu, seen in clocks.items():
+        usual = median(seen) if seen else 0.0
+        num_low = sum(clock < _STEADY * usual for clock in seen)
+        if num_low:
+            message = f"the clock of {gpu} fell from {usual:.0f} to {min(seen)} MHz in {num_low} of"
+            lines.append(f"{message} {len(seen)} rounds: configs are compared within passes")
+    return lines
+
+
 @contextmanager
 def local_tuners(
     subject: Subject, devices: Sequence[Device], options: Options, driver: str
@@ -212,6 +239,8 @@ def tune(
             Session(schedule, options, listener, cluster.stop).run(cluster.tuners)
         except KeyboardInterrupt:
             is_interrupted = True
+        for line in (*dependences(tasks, known), *unsteady_clocks(tasks, known)):
+            listener.warned(line)
         drivers = {device.name: device.driver for device in devices}
         table = table_of(tasks, known, options, drivers, str(journal.run["date"]))
         write_tuning(updated(before, table), output)

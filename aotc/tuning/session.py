@@ -122,11 +122,12 @@ class Session:
     listener: Listener
     stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _error: Exception | None = None
 
     def run(self, tuners: Sequence[Tuner]) -> None:
         """Tune on GPUs until all is done, or time is over.
 
-        Raises: KeyboardInterrupt, once all processes have ended.
+        Raises: KeyboardInterrupt, or what went wrong in a thread, once all processes have ended.
         """
         num_tasks = len(self.schedule.tasks)
         self.listener.started(num_tasks, num_tasks - len(self.schedule.waiting()))
@@ -144,12 +145,17 @@ class Session:
             for thread in threads:
                 thread.join()
             raise
+        if self._error is not None:
+            raise self._error
 
     def _serve(self, tuner: Tuner) -> None:
         try:
             while (task := self.schedule.take(tuner.gpu, self.stop)) is not None:
                 if not self._tune(task, tuner):
                     return
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self._error = error
+            self.stop.set()
         finally:
             tuner.close()
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import aotc
 from aotc.cli import EXIT_DONE, EXIT_WRONG, run
 from aotc.package.tuning.table import KernelTuning
 from aotc.package.tuning.text import read_tuning
-from tests.support.fake_gpu import build
+from tests.support.fake_gpu import FakeGpu, build
 from tests.support.tuned_archive import scale_archive, shapes
 
 # The first is the fastest of large n, the second of small; the third is slow.
@@ -72,6 +73,29 @@ def test_the_fastest_config_depends_on_the_launch(
     assert told["launches"] == told["tuned"] == 2
     assert [each["config"] for each in told["best"]] == [{"BLOCK": 128}, {"BLOCK": 64}]
     assert not (folder / "scaled.tuning.toml.journal").exists()
+
+
+def test_an_archive_takes_what_was_measured(folder: Path, driver: Path) -> None:
+    """Launches of the archive take the fastest config of each measured launch from then on."""
+    archive = str(folder / "scaled.aotc")
+    assert run(arguments(folder, driver, "--into", archive)) == EXIT_DONE
+    gpu = FakeGpu(driver)
+    gpu.reset()
+    gpu.make_current(0)
+    with aotc.load(archive, driver=driver) as library:
+        kernel = library["scale"]
+        for n, config in {64: 1, 2000: 0, 65: 1}.items():
+            chosen = kernel.select(((0x1000, "fp32"), (0x2000, "fp32"), n))
+            assert kernel.info.variants[chosen.variant].config == kernel.info.configs[config]
+
+
+def test_what_cannot_be_packed_into_is_said(
+    folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(folder / "missing.aotc")
+    assert run(arguments(folder, driver, "--into", missing)) == EXIT_WRONG
+    assert f"cannot pack into {missing}" in capsys.readouterr().err
+    assert table(folder).measurements  # which stay
 
 
 def test_the_winner_is_found_with_a_quarter_of_the_launches(

@@ -53,8 +53,6 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("README.md", 1, 1),
         ("docs/guide/serving-python.md", 0, 3),
-        # A warm-up and 100 launches for each of two configs.
-        ("docs/guide/tuning.md", 0, 2 * 101),
     ],
 )
 def test_the_python_of_the_guides_launches(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aotc import cli
 from aotc.ir.expression import parse
 from aotc.package import archive as archives
 from aotc.package.index import Archive, num_combinations
@@ -102,3 +103,60 @@ seen.append(max(seen))
         folder=selecting,
     )
     assert kept <= 6
+
+
+_TIED = """
+[package]
+name = "ops"
+version = "0.1.0"
+targets = ["sm_90a"]
+
+[[kernel]]
+name = "add"
+source = "ops.py:add"
+[kernel.signature]
+x = "*fp32"
+y = "*fp32"
+bias = "none"
+n = "i32"
+stride = "i32"
+scale = "fp32"
+[kernel.constants]
+BLOCK = 64
+[kernel.configs]
+num_warps = [1, 2, 8]
+"""
+
+
+def _by_size(archive: Archive) -> Archive:
+    (kernel,) = archive.kernels
+    tree = Branch(parse("n"), 1500, (2,), Branch(parse("n"), 3000, (1,), (0,)))
+    return replace(
+        archive, kernels=(replace(kernel, selections=(Selection("sm_90a", ANY_GPU, 0, tree),)),)
+    )
+
+
+def test_what_a_launch_leaves_open_is_selected(
+    launches: Any, project: Path, tmp_path: Path
+) -> None:
+    """Without a number of warps the archive decides; one that is named is taken."""
+    for name in ("ops.py", "helpers.py", "libcuda.so.1"):
+        shutil.copy(project / name, tmp_path / name)
+    (tmp_path / "kernels.toml").write_text(_TIED)
+    built = ["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist"), "--no-tuning"]
+    assert cli.run([*built, "-j", "1"]) == 0
+    path = tmp_path / "dist" / "ops.aotc"
+    body = f"""{START}
+for n in (1000, 2000, 4000, 1000):
+    launched(lambda: ops.add[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))
+launched(lambda: ops.add[(1,)](x, y, None, 2000, 2, 0.5, BLOCK=64, num_warps=8))
+"""
+    before = [block for _, block in launches(body, folder=tmp_path)]
+    assert before == [32, 32, 32, 32, 256]
+    told = read_sources(path)
+    assert told is not None
+    _, data = archives.changed(path.read_bytes(), _by_size)
+    path.write_bytes(data)
+    path.with_suffix(".sources.json").write_text(told.text(["add"], data))
+    after = [block for _, block in launches(body, folder=tmp_path)]
+    assert after == [256, 64, 32, 256, 256]

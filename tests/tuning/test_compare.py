@@ -28,7 +28,7 @@ def outliers(results: list[Array], element: str, elements: list[str] | None = No
     comparison = Comparison(elements or [element])
     for config, values in enumerate(results):
         comparison.add(config, [output(values, element)])
-    return list(comparison.outliers())
+    return list(comparison.verdict([{} for _ in results]).outliers)
 
 
 @pytest.mark.parametrize("element", ["fp64", "fp32", "bf16", "fp16"])
@@ -51,9 +51,9 @@ def test_one_wrong_element_is_named(element: str) -> None:
     comparison = Comparison([element])
     for config, values in enumerate([right, right, wrong]):
         comparison.add(config, [output(values, element)])
-    said = comparison.outliers()[2]
-    assert said.startswith("1 of 4099 elements looked at in out, as ")
-    assert said.endswith(" of 2 others")
+    said = comparison.verdict([{}, {}, {}]).outliers[2]
+    assert said.startswith("1 of 4099 elements looked at in out, such as ")
+    assert " where others have " in said
 
 
 def test_the_order_of_launches_does_not_matter() -> None:
@@ -91,3 +91,36 @@ def test_a_kernel_with_narrow_floats_rounds_on_its_way() -> None:
     near = right * (1 + 2.0**-6 * RNG.uniform(-1, 1, 257))
     assert outliers([right, near, right], "fp32", ["fp32", "bf16"]) == []
     assert outliers([right, near, right], "fp32", ["fp32"]) == [1]
+
+
+def _of_splits(planted: dict[int, Array] | None = None) -> tuple[list[int], str]:
+    """Return the outliers of twelve configs whose results depend on SPLITS, and that name."""
+    results = {splits: RNG.standard_normal(65) for splits in (1, 4, 16)}
+    configs = [
+        {"SPLITS": splits, "BLOCK": block, "num_warps": warps}
+        for splits in results
+        for block in (32, 64)
+        for warps in (4, 8)
+    ]
+    comparison = Comparison(["fp32"])
+    for at, config in enumerate(configs):
+        values = (planted or {}).get(at, results[config["SPLITS"]])
+        comparison.add(at, [output(values, "fp32")])
+    verdict = comparison.verdict(configs)
+    return list(verdict.outliers), verdict.constant
+
+
+def test_results_may_depend_on_a_constant() -> None:
+    assert _of_splits() == ([], "SPLITS")
+    assert _of_splits({7: RNG.standard_normal(65)}) == ([7], "SPLITS")
+
+
+def test_a_tile_size_that_is_wrong_is_no_constant_of_the_result() -> None:
+    right = RNG.standard_normal(65)
+    configs = [{"BLOCK": block, "num_warps": warps} for block in (32, 64, 128) for warps in (4, 8)]
+    comparison = Comparison(["fp32"])
+    for at, config in enumerate(configs):
+        wrong = config["BLOCK"] == 128
+        comparison.add(at, [output(RNG.standard_normal(65) if wrong else right, "fp32")])
+    verdict = comparison.verdict(configs)
+    assert (list(verdict.outliers), verdict.constant) == ([4, 5], "")

@@ -31,6 +31,7 @@ class Constants:
     unit_exponent: float = 4.0
     latency_exponent: float = 2.5
     memory_exponent: float = 4.0
+    balance_exponent: float = 8.0
     load_latency: float = 900.0
     cta_latency: float = 800.0
     launch_seconds: float = 5e-6
@@ -102,17 +103,17 @@ class _Estimate:
         constants, device = self._constants, self._device
         arrays = self._grid.spread
         often = self._times(arrays)
-        busy = self._busy_cycles(often, arrays)
-        stall = self._stall_cycles(often)
+        of_programs = self._busy_cycles(often, arrays), self._stall_cycles(often)
+        busy, stall = (self._of_launches(cycles.mean(axis=1)) for cycles in of_programs)
+        longest = self._of_launches(self._round(*of_programs, 1.0).max(axis=1))
         ctas = self._num_ctas[:, 0].astype(np.float64)
-        held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
         if self._variant.is_persistent:
-            rounds = np.ceil(ctas / self._slots)
-            cycles = rounds * self._round(stall, busy, held)
-            cycles += constants.cta_latency + constants.load_latency
+            held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
+            cycles = np.ceil(ctas / self._slots) * self._round(busy, stall, held)
         else:
-            stall = stall + constants.cta_latency
-            cycles = self._waves(ctas, stall, busy)
+            cycles = self._waves(ctas, busy, stall + self._prologue_cycles())
+        # No order of CTAs is faster than the longest of them.
+        cycles = _norm([cycles, longest], constants.balance_exponent) + self._prologue_cycles()
         dram, l2 = self._memory_bytes(often, arrays)
         on_sms = cycles / device.clock_hz
         shared = [dram / device.dram_bytes_per_second, l2 / device.l2_bytes_per_second]
@@ -120,7 +121,7 @@ class _Estimate:
 
     # -- SMs ---------------------------------------------------------------------
 
-    def _waves(self, ctas: Reals, stall: Reals, busy: Reals) -> Reals:
+    def _waves(self, ctas: Reals, busy: Reals, stall: Reals) -> Reals:
         """Return the cycles of CTAs that SMs take one after the other.
 
         The ends of waves blur with their number.
@@ -130,14 +131,14 @@ class _Estimate:
         full = np.floor(ctas / self._slots)
         rest = ctas - full * self._slots
         last = np.ceil(rest / self._device.num_sms)
-        whole = self._round(stall, busy, np.full_like(ctas, self._held))
-        tail = np.where(rest > 0, self._round(stall, busy, np.maximum(last, 1)), 0.0)
+        whole = self._round(busy, stall, np.full_like(ctas, self._held))
+        tail = np.where(rest > 0, self._round(busy, stall, np.maximum(last, 1)), 0.0)
         in_steps = full * whole + tail
         evenly = ctas / self._slots * whole + 0.5 * whole
         step = self._constants.blur / (self._constants.blur + full)
         return np.where(full > 0, step * in_steps + (1 - step) * evenly, tail)
 
-    def _round(self, stall: Reals, busy: Reals, held: Reals) -> Reals:
+    def _round(self, busy: Reals, stall: Reals, held: Reals | float) -> Reals:
         """Return the cycles in which an SM runs the CTAs that it holds."""
         return _norm([stall, busy * held], self._constants.latency_exponent)
 
@@ -168,7 +169,7 @@ class _Estimate:
             for transfer in segment.transfers:
                 moved = times * transfer.size_bytes * _share(transfer, times, arrays)
                 use("bytes", moved / device.sm_bytes)
-        return self._mean(_norm(list(units.values()), self._constants.unit_exponent))
+        return _norm(list(units.values()), self._constants.unit_exponent)
 
     def _stall_cycles(self, often: list[Reals]) -> Reals:
         """Return the cycles of a program instance that runs alone, of the slower role."""
@@ -179,8 +180,12 @@ class _Estimate:
             chain = times * (segment.stall * constants.stall)
             roles[segment.is_producer] = roles[segment.is_producer] + chain
             copies = copies + times * self._copy_cycles(segment)
-        chain = _norm([roles[False], roles[True], copies], 8.0)
-        return self._mean(chain)
+        return _norm([roles[False], roles[True], copies], 8.0)
+
+    def _prologue_cycles(self) -> float:
+        """Return how long a CTA takes to start and to fill its pipelines."""
+        copies = max(map(self._copy_cycles, self._work.segments), default=0.0)
+        return self._constants.cta_latency + (self._constants.load_latency if copies else 0.0)
 
     def _copy_cycles(self, segment: Segment) -> float:
         """Return how long asynchronous copies of an iteration take, for as many as are in flight."""
@@ -189,11 +194,11 @@ class _Estimate:
             return 0.0
         return self._constants.load_latency / min(transfer.stages for transfer in loads)
 
-    def _mean(self, values: Reals) -> Reals:
-        """Return the mean over the program instances of each launch."""
+    def _of_launches(self, values: Reals) -> Reals:
+        """Return a number for each launch, also where all have the same."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
-        return np.broadcast_to(values.mean(axis=1), (self._count,))
+        return np.broadcast_to(values, (self._count,))
 
     # -- memory --------------------------------------------------------------------
 

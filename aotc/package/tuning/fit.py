@@ -30,6 +30,7 @@ _GUESS_WEIGHT = 0.25
 _DROPPED = 0.5
 """Least relative loss of a config without a time: tuning dropped it early, as far from the best."""
 
+MAX_FEATURES = 32
 _MAX_GRIDS = 8
 _MAX_ARGUMENTS_OF_TRIPLES = 4
 
@@ -226,7 +227,7 @@ def _features(
     for candidate in candidates:
         values = np.array([_value(candidate, launch) for launch in launches], np.int64)
         distinct, ranks = np.unique(values, return_inverse=True)
-        if len(distinct) > 1:
+        if len(distinct) > 1 and len(features) < MAX_FEATURES:
             features.setdefault(ranks.astype(np.int32).tobytes(), (candidate, values))
     return tuple(features.values())
 

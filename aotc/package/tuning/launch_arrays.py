@@ -32,6 +32,7 @@ NUM_NEIGHBOURS = 128
 _CTAS = 132
 """CTAs of a persistent kernel, as far as they decide on the order of programs."""
 
+_BISECTIONS = 24
 _GOLDEN_RATIO = 0.6180339887498949
 
 
@@ -139,10 +140,13 @@ def _extrapolated(seen: Reals, programs: Reals) -> Reals:
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    places = seen
-    for _ in range(20):
-        places = seen / (1 - np.exp(-NUM_NEIGHBOURS / np.maximum(places, 1)))
-    return np.minimum(np.where(programs <= NUM_NEIGHBOURS, seen, places), programs)
+    low, high = np.log(seen), np.log(np.maximum(programs, seen))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        places = np.exp(middle)
+        is_above = places * (1 - np.exp(-NUM_NEIGHBOURS / places)) > seen
+        low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
+    return np.where(programs <= NUM_NEIGHBOURS, seen, np.exp(high))
 
 
 class LaunchArrays:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from aotc.metadata import Metadata
 from aotc.package.index import (
     Archive,
     Kernel,
@@ -21,6 +22,8 @@ from aotc.package.index import (
     value_key,
 )
 from aotc.package.label import value_text
+from aotc.package.records import LIMITS
+from aotc.package.tuning.flat_tree import depth, flatten
 from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, TuningTable
 
@@ -37,9 +40,32 @@ def fitted(kernel: Kernel, table: TuningTable) -> tuple[Selection, ...]:
     return tuple(selection for tuning in own for selection in fit(tuning, kernel))
 
 
+def estimated(kernel: Kernel, metadata: Sequence[Metadata]) -> tuple[Selection, ...]:
+    """Return the selections of a kernel that the cost model says, for every GPU of each target."""
+    if len(kernel.configs) == 1:
+        return ()
+    from aotc.package.tuning import cost_model  # noqa: PLC0415 - loads NumPy
+
+    return cost_model.selections(kernel, [each.work for each in metadata])
+
+
 def joined(*groups: Iterable[Selection]) -> tuple[Selection, ...]:
-    """Return all selections; of several for the same launches the last one."""
-    return tuple({selection_key(each): each for group in groups for each in group}.values())
+    """Return all selections; of several for the same launches the last one.
+
+    A tree that the format cannot hold is left out: launches go on without it.
+    """
+    storable = (each for group in groups for each in group if _is_storable(each.tree))
+    return tuple({selection_key(each): each for each in storable}.values())
+
+
+def _is_storable(tree: Tree) -> bool:
+    flat = flatten(tree)
+    longest = max(map(len, flat.leaves))
+    return (
+        len(flat.features) <= LIMITS.features
+        and depth(flat.branches) <= LIMITS.tree_depth
+        and longest <= LIMITS.leaf_configs
+    )
 
 
 def with_selections(archive: Archive, table: TuningTable) -> Archive:

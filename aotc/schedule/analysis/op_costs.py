@@ -51,7 +51,9 @@ _INTEGER_DIVISION = (20, 2)
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """The cost of an op to one warp; `wavefronts` and `dots` are those of all warps that run it.
+    """The cost of an op to one warp; `wavefronts` and `dot` are those of all warps that run it.
+
+    `instructions` are those without the `special` ones.
 
     Other ops may use what it computes `latency` cycles after its last instruction.
     """
@@ -103,7 +105,7 @@ class OpCosts:
         elif element.bits == 64 and isinstance(element, ScalarType):
             instructions *= 2 if element.is_int else 32
         latency = SPECIAL_LATENCY if special else ARITHMETIC_LATENCY if instructions else 0
-        return OpCost(instructions * count + special * count, special * count, latency=latency)
+        return OpCost(instructions * count, special * count, latency=latency)
 
 
 def registers(value: Value) -> int:

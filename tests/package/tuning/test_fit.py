@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from aotc.ir import expression
 from aotc.package import index
-from aotc.package.tuning.fit import TOLERANCE, fit, select
+from aotc.package.records import LIMITS
+from aotc.package.tuning.fit import MAX_FEATURES, TOLERANCE, fit, select
+from aotc.package.tuning.flat_tree import flatten
 from aotc.package.tuning.growth import MAX_DEPTH, MAX_LEAF_CONFIGS
 from aotc.package.tuning.selection import Branch, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
@@ -176,3 +178,17 @@ def test_extents_and_zero_divisors_are_features_too():
     assert isinstance(selection.tree, Branch)
     assert expression.to_text(selection.tree.feature) == "x.shape[0]"
     assert math.isclose(selection.tree.threshold, 35)
+
+
+def test_features_are_as_many_as_an_archive_holds():
+    names = [f"a{i}" for i in range(12)]
+    rows = tuple(
+        Measurement({name: 1 + at * 7919 % (i + 41) for i, name in enumerate(names)}, {}, {}, times)
+        for at in range(60)
+        for times in [tuple(1.0 if config == at * 13 % 4 else 2.0 for config in range(4))]
+    )
+    params = tuple(index.Param(name, "scalar", "i32") for name in names)
+    (selection,) = fit(_tuning(rows), replace(_kernel(), params=params))
+    assert len(flatten(selection.tree).features) <= LIMITS.features
+    assert LIMITS.features == MAX_FEATURES
+    assert _depth(selection.tree) <= LIMITS.tree_depth

@@ -68,6 +68,16 @@ def test_the_last_of_equal_selections_counts() -> None:
     assert joined((first, other), (second,)) == (second, other)
 
 
+def test_what_the_format_cannot_hold_is_left_out() -> None:
+    tree: Tree = (0,)
+    for at in range(32):
+        tree = Branch(parse(f"n_rows + {at}"), 7, (1,), tree)
+    fits = Selection("sm_90a", ANY_GPU, 0, tree)
+    deep = replace(fits, combination=1, tree=Branch(parse("n_rows"), 7, (1,), tree))
+    wide = replace(fits, combination=2, tree=tuple(range(17)))
+    assert joined((fits, deep, wide)) == (fits,)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -1,9 +1,12 @@
-"""Bound what LLVM's straight-line strength reduction compares.
+"""Bound how often LLVM's code generator compares or visits the instructions of a long module.
 
-The pass compares each address, sum and product with all before it that share a base, a stride or an
-index. That takes 90 s for a thousand dependent loads. A `freeze` is opaque to the pass and costs no
-instruction. In a long module, each window of candidates reads frozen copies of what precedes it, so
-that only candidates of the same window share anything. A module below the threshold stays as it is.
+- Straight-line strength reduction compares each address, sum and product with all before it that share a
+  base, a stride or an index: 90 s for a thousand dependent loads. In a long module, each window of candidates
+  reads frozen copies of what precedes it, so that only candidates of the same window share anything.
+- CodeGenPrepare replaces uses of an extended value in other blocks by the extension, truncated: one use in
+  each walk over the function. It does not where the extension reads a copy of its own.
+
+A `freeze` is opaque to both and costs no instruction. A module below the threshold stays as it is.
 
 Invariant: a copy is written in the block that reads it, after the block's phis.
 """
@@ -16,15 +19,14 @@ _THRESHOLD = 1024
 _WINDOW = 64
 
 _CANDIDATE = re.compile(r"^  %[\w.]+ = (?:getelementptr|add|mul)\b.*", re.MULTILINE)
+_EXTENSION = re.compile(r"(  %[\w.]+ = [sz]ext) (i\d+) (%[\w.]+) (to .*)")
 _RESULT = re.compile(r"  (%[\w.]+) = ")
 _ADDRESS_OPERAND = re.compile(r"\b(ptr(?: addrspace\(\d+\))?|i\d+) (%[\w.]+)")
 _INTEGERS = re.compile(r"(.* (?:add|mul)(?: nuw| nsw)*) (i\d+) ([%\w.-]+), ([%\w.-]+)(.*)")
 
 
-def bound_strength_reduction(
-    llvm_ir: str, threshold: int = _THRESHOLD, window: int = _WINDOW
-) -> str:
-    """Return a module of which no window of candidates shares operands with another."""
+def bound_visits(llvm_ir: str, threshold: int = _THRESHOLD, window: int = _WINDOW) -> str:
+    """Return a module that is bounded as above; of short ones, the same."""
     count = sum(1 for _ in _CANDIDATE.finditer(llvm_ir))
     return _Windows(window).divided(llvm_ir) if count > threshold else llvm_ir
 
@@ -52,6 +54,9 @@ class _Windows:
             if _CANDIDATE.match(line):
                 self._num_candidates += 1
                 text = self._of_window(line)
+            elif extension := _EXTENSION.match(line):
+                head, kind, operand, tail = extension.groups()
+                text = f"{head} {kind} {self._frozen(kind, operand)} {tail}"
             if result := _RESULT.match(line):
                 self._own.add(result[1])
             self._lines.append(text)
@@ -70,9 +75,13 @@ class _Windows:
         """Return the window's copy of an operand that precedes the window."""
         if not operand.startswith("%") or operand in self._own:
             return operand
-        copy = self._copies.get(operand)
-        if copy is None:
-            copy = self._copies[operand] = f"%frozen{self._num_copies}"
-            self._num_copies += 1
-            self._lines.append(f"  {copy} = freeze {kind} {operand}")
+        if operand not in self._copies:
+            self._copies[operand] = self._frozen(kind, operand)
+        return self._copies[operand]
+
+    def _frozen(self, kind: str, operand: str) -> str:
+        """Return a new copy of an operand."""
+        copy = f"%frozen{self._num_copies}"
+        self._num_copies += 1
+        self._lines.append(f"  {copy} = freeze {kind} {operand}")
         return copy

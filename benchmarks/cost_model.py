@@ -1,0 +1,285 @@
+"""Hold the cost model and fitted trees against the measured times of all configs.
+
+    python -m benchmarks.cost_model TIMES.json [--compiled FILE] [--fit]
+
+TIMES.json lists kernels of `benchmarks/tuning/kernels.toml` with their configs and, for each launch, the
+seconds of each config. Loss is how much longer the config that is chosen takes than the best one. Launches
+are split in halves by a seeded shuffle: constants are fitted on the first, trees of measured times too, and
+the table says how both do on either half. No GPU is needed; what is compiled is kept in FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pickle
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aotc.compiler import autotune_configs, compile_variant
+from aotc.ir.diagnostics import ResourceError
+from aotc.package import index
+from aotc.package.argument_type import ArgumentType
+from aotc.package.configs import launch_arguments
+from aotc.package.grid import expand
+from aotc.package.manifest import load
+from aotc.package.tuning.cost_model import TargetEstimates, selections
+from aotc.package.tuning.device import DEVICES, Device
+from aotc.package.tuning.estimate import CONSTANTS, Constants, estimate
+from aotc.package.tuning.fit import fit, select
+from aotc.package.tuning.launch_arrays import Launches
+from aotc.package.tuning.table import KernelTuning, Measurement
+from aotc.target import TARGETS
+from aotc.work import Work
+
+MANIFEST = Path(__file__).parent / "tuning" / "kernels.toml"
+SEED = 20
+FITTED_RATES = (
+    "dram_bytes_per_second",
+    "l2_bytes_per_second",
+    "wgmma_macs",
+    "mma_macs",
+    "clock_hz",
+)
+STEPS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
+ALLOWED_LOSS = 0.2
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's record without code, and the work of each of its variants."""
+
+    kernel: index.Kernel
+    works: list[Work]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The launches of one combination of a kernel: keys, and seconds of each config, NaN where there are none."""
+
+    compiled: Compiled
+    combination: int
+    measurements: list[Measurement]
+    seconds: np.ndarray
+    is_first_half: np.ndarray
+
+    @property
+    def name(self) -> str:
+        choices = index.split_combination((), self.compiled.kernel.choices, self.combination)[1]
+        return " ".join([self.compiled.kernel.name, *map(str, choices)])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("times", type=Path)
+    parser.add_argument("--compiled", type=Path)
+    parser.add_argument("--fit", action="store_true")
+    options = parser.parse_args()
+    timed: list[dict[str, Any]] = json.loads(options.times.read_text())
+    families = [f for row in timed for f in families_of(row, compiled(row, options.compiled))]
+    constants, device = CONSTANTS, DEVICES[timed[0]["target"]]
+    if options.fit:
+        constants = fitted(families, device)
+        print(constants)
+    print_table(families, constants, device)
+
+
+# ------------------------------------------------------------------------------------- what is compiled
+
+
+def compiled(row: Mapping[str, Any], kept: Path | None) -> Compiled:
+    """Compile all variants of a kernel, or read what an earlier run has compiled."""
+    path = None if kept is None else kept.with_name(f"{kept.name}.{row['kernel']}")
+    if path is not None and path.exists():
+        return pickle.loads(path.read_bytes())
+    result = _compile(row["kernel"], row["target"])
+    if path is not None:
+        path.write_bytes(pickle.dumps(result))
+    return result
+
+
+def _compile(name: str, target: str) -> Compiled:
+    spec = next(kernel for kernel in load(str(MANIFEST)).kernels if kernel.name == name)
+    expansion = expand(spec, (TARGETS[target],), autotune_configs)
+    variants: list[index.Variant] = []
+    works: list[Work] = []
+    for variant in expansion.variants:
+        try:
+            metadata = compile_variant(variant.request).metadata
+        except ResourceError:
+            continue
+        if metadata.spill_problem(spec.spill_bytes):
+            continue
+        works.append(metadata.work)
+        variants.append(
+            index.Variant(
+                target=target,
+                symbol=metadata.symbol,
+                cubin=b"",
+                num_threads=metadata.num_threads,
+                types=variant.types,
+                choices=variant.choices,
+                config=variant.config_index,
+                cluster=(metadata.num_ctas, 1, 1),
+                dynamic_shared_bytes=metadata.shared_bytes,
+                static_shared_bytes=metadata.static_shared_bytes,
+                registers=metadata.registers,
+                grid=variant.grid,
+                is_persistent=metadata.is_persistent,
+            )
+        )
+    kernel = index.Kernel(
+        name=name,
+        source_sha256=b"",
+        variants=tuple(variants),
+        params=tuple(_param(n, spec.signature[n]) for n in launch_arguments(spec)),
+        choices=tuple(index.Choice(n, values) for n, values in spec.choices.items()),
+        configs=expansion.configs,
+    )
+    return Compiled(kernel, works)
+
+
+def _param(name: str, argument: ArgumentType) -> index.Param:
+    kind = "scalar" if argument.kind == "scalar" else "pointer"
+    return index.Param(name, kind, argument.element, divisibility=argument.divisor)
+
+
+def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
+    """Yield the launches of each combination that several configs are timed of."""
+    order = [row["configs"].index(dict(config)) for config in kernel.kernel.configs]
+    groups: dict[int, list[Measurement]] = {}
+    for timed in row["measurements"]:
+        choices = tuple(timed["choices"][choice.name] for choice in kernel.kernel.choices)
+        number = index.combination(kernel.kernel, (), choices)
+        seconds = tuple(timed["seconds"][i] for i in order)
+        measurement = Measurement(timed["key"], {}, timed["choices"], seconds)
+        groups.setdefault(number, []).append(measurement)
+    for number, measurements in sorted(groups.items()):
+        shuffled = list(range(len(measurements)))
+        random.Random(SEED).shuffle(shuffled)
+        is_first = np.isin(np.arange(len(shuffled)), shuffled[: len(shuffled) // 2])
+        seconds = np.array([m.seconds for m in measurements], float)
+        yield Family(kernel, number, measurements, seconds, is_first)
+
+
+# ------------------------------------------------------------------------------------- what is chosen
+
+
+def losses(family: Family, chosen: Sequence[int]) -> np.ndarray:
+    """Return how much longer the chosen configs take than the best."""
+    taken = family.seconds[np.arange(len(chosen)), list(chosen)]
+    return taken / np.nanmin(family.seconds, axis=1) - 1
+
+
+def estimated(family: Family, constants: Constants, device: Device) -> list[int]:
+    """Return the config of each launch with the least estimate."""
+    kernel, works = family.compiled.kernel, family.compiled.works
+    keys = [m.key for m in family.measurements]
+    columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
+    launches = Launches(columns)
+    times = np.full(family.seconds.shape, np.inf)
+    for variant, work in zip(kernel.variants, works, strict=True):
+        if index.combination(kernel, variant.types, variant.choices) == family.combination:
+            target = TARGETS[variant.target]
+            own = estimate(variant, work, target, device, launches, constants)
+            times[:, variant.config] = own
+    times[np.isnan(family.seconds)] = np.inf
+    return times.argmin(axis=1).tolist()
+
+
+def by_tree(family: Family) -> list[int]:
+    """Return what the selection of estimates takes."""
+    trees = selections(family.compiled.kernel, family.compiled.works)
+    tree = next(s.tree for s in trees if s.combination == family.combination)
+    return [select(tree, m.key)[0] for m in family.measurements]
+
+
+def by_measured_tree(family: Family) -> list[int]:
+    """Return what a tree takes that is fitted to the first half of the launches."""
+    kernel = family.compiled.kernel
+    own = tuple(family.measurements[at] for at in np.flatnonzero(family.is_first_half))
+    target = kernel.variants[0].target
+    configs = tuple(dict(config) for config in kernel.configs)
+    tuning = KernelTuning(kernel.name, target, "measured", configs, own, {})
+    (selection,) = fit(tuning, kernel, TargetEstimates(kernel, family.compiled.works, target))
+    return [select(selection.tree, m.key)[0] for m in family.measurements]
+
+
+# ------------------------------------------------------------------------------------- what is printed
+
+
+def print_table(families: Sequence[Family], constants: Constants, device: Device) -> None:
+    """Print mean loss, its 95th percentile and the worst, for each family and way to choose."""
+    ways = {
+        "first config": lambda f: (
+            [int(np.flatnonzero(~np.isnan(f.seconds[0]))[0])] * len(f.seconds)
+        ),
+        "estimate": lambda f: estimated(f, constants, device),
+        "tree of estimates": by_tree,
+        "tree of half": by_measured_tree,
+    }
+    for way, choose in ways.items():
+        print(
+            f"\n{way}: loss in percent: mean, 95th percentile, worst; of the first half | the second"
+        )
+        joint: list[list[np.ndarray]] = [[], []]
+        for family in families:
+            own = losses(family, choose(family))
+            halves = [own[family.is_first_half], own[~family.is_first_half]]
+            worst = family.measurements[int(own.argmax())].key
+            print(
+                f"  {family.name:24} {_text(halves[0])} | {_text(halves[1])}   worst {dict(worst)}"
+            )
+            for half, part in zip(joint, halves, strict=True):
+                half.append(part)
+        both = [np.concatenate(half) for half in joint]
+        within = [(half <= ALLOWED_LOSS).mean() for half in both]
+        text = ", ".join(f"{share:.1%}" for share in within)
+        print(f"  {'all':24} {_text(both[0])} | {_text(both[1])}   within 20%: {text}")
+
+
+def _text(own: np.ndarray) -> str:
+    numbers = (own.mean(), np.quantile(own, 0.95), own.max())
+    return " ".join(f"{100 * number:6.1f}" for number in numbers)
+
+
+# ------------------------------------------------------------------------------------- what is fitted
+
+
+def fitted(families: Sequence[Family], device: Device) -> Constants:
+    """Return the constants with the least mean loss on the first halves, one change at a time.
+
+    Each stays near where it is: what fits better far from what is plausible fits these kernels alone.
+    """
+
+    def objective(constants: Constants) -> float:
+        own = np.concatenate(
+            [losses(f, estimated(f, constants, device))[f.is_first_half] for f in families]
+        )
+        return float(own.mean() + 0.5 * np.maximum(own - ALLOWED_LOSS, 0).mean())
+
+    constants, least, is_better = CONSTANTS, objective(CONSTANTS), True
+    while is_better:
+        is_better = False
+        for name, factor in itertools.product([field.name for field in fields(Constants)], STEPS):
+            value = getattr(constants, name) * factor
+            ratio = value / getattr(CONSTANTS, name)
+            changed = replace(constants, **{name: value})
+            if not 1 / FARTHEST <= ratio <= FARTHEST:
+                continue
+            loss = objective(changed)
+            if loss < 0.99 * least:
+                least, constants, is_better = loss, changed, True
+                print(f"{name} = {value:.3g}: {least:.4f}", flush=True)
+    return constants
+
+
+if __name__ == "__main__":
+    main()

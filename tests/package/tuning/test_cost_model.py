@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aotc.ir import expression
+from aotc.ir.expression import parse
+from aotc.package import index
+from aotc.package.tuning.cost_model import MAX_LAUNCHES, sample_launches, selections
+from aotc.package.tuning.fit import select
+from aotc.package.tuning.selection import ANY_GPU, Branch, Tree
+from aotc.package.tuning.table import KernelTuning, Measurement
+from aotc.work import Segment, Transfer, Work
+
+_BLOCKS = (16, 256)
+
+
+def _kernel(grid: str = "cdiv(n, {block})") -> tuple[index.Kernel, list[Work]]:
+    """Return a kernel of one loop-free block, small or large, and its work."""
+    variants: list[index.Variant] = []
+    works: list[Work] = []
+    for config, block in enumerate(_BLOCKS):
+        axes = (parse(grid.format(block=block)),) if grid else ()
+        variants.append(
+            index.Variant("sm_90a", "k", b"", 128, config=config, grid=axes, registers=64)
+        )
+        load = Transfer("x", 2 * block, is_store=False, origins=(f"pid0 * {2 * block}",))
+        segment = Segment(-1, "1", False, block / 8, 0, 0, (), 700 + 8 * block, (load,))
+        works.append(Work((segment,)))
+    kernel = index.Kernel(
+        name="k",
+        source_sha256=b"",
+        variants=tuple(variants),
+        params=(index.Param("x", "pointer", "bf16"), index.Param("n", "scalar", "i32", 0, 16)),
+        configs=tuple((("BLOCK", block),) for block in _BLOCKS),
+    )
+    return kernel, works
+
+
+def _features(tree: Tree) -> set[str]:
+    if not isinstance(tree, Branch):
+        return set()
+    return {
+        expression.to_text(tree.feature),
+        *_features(tree.low),
+        *_features(tree.high),
+    }
+
+
+def test_many_small_blocks_where_there_is_little_work_and_few_where_there_is_much() -> None:
+    kernel, works = _kernel()
+    (selection,) = selections(kernel, works)
+    assert (selection.target, selection.gpu, selection.combination) == ("sm_90a", ANY_GPU, 0)
+    assert select(selection.tree, {"n": 256})[0] == 0
+    assert select(selection.tree, {"n": 1 << 18})[0] == 1
+    assert _features(selection.tree) <= {"n", "cdiv(n, 16)", "cdiv(n, 256)"}
+
+
+def test_equal_kernels_give_equal_selections() -> None:
+    assert selections(*_kernel()) == selections(*_kernel())
+
+
+@pytest.mark.parametrize("change", ["no grid", "no work", "one config"])
+def test_nothing_is_selected_where_nothing_is_known(change: str) -> None:
+    kernel, works = _kernel("" if change == "no grid" else "cdiv(n, {block})")
+    if change == "no work":
+        works = [Work(), Work()]
+    if change == "one config":
+        kernel, works = replace(kernel, variants=kernel.variants[:1]), works[:1]
+    assert selections(kernel, works) == ()
+
+
+def test_measured_launches_keep_their_best_config_and_estimates_say_the_rest() -> None:
+    """Measured is one launch, where the large block is best against the estimate."""
+    kernel, works = _kernel()
+    configs = tuple({"BLOCK": block} for block in _BLOCKS)
+    measured = Measurement({"n": 1024}, {}, {}, (2e-6, 1e-6))
+    tuning = KernelTuning("k", "sm_90a", "NVIDIA H200", configs, (measured,), {})
+    other = replace(tuning, kernel="other")
+    estimated, own = selections(kernel, works, [tuning, other])
+    assert (estimated.gpu, own.gpu) == (ANY_GPU, "NVIDIA H200")
+    assert estimated == selections(kernel, works)[0]
+    assert select(own.tree, {"n": 1024})[0] == 1
+    assert select(own.tree, {"n": 1 << 18})[0] == 1
+
+
+def test_launches_are_sampled_within_bounds() -> None:
+    kernel, works = _kernel("cdiv(n, {block}) * cdiv(m, 8)")
+    kernel = replace(
+        kernel,
+        params=(
+            *kernel.params,
+            index.Param("m", "scalar", "i32"),
+            index.Param("s", "scalar", "i32"),
+        ),
+    )
+    moved = replace(works[0].segments[0].transfers[0], origins=("pid0 * s",))
+    works = [Work((replace(works[0].segments[0], transfers=(moved,)),))] * 2
+    columns = sample_launches(kernel, list(zip(kernel.variants, works, strict=True)))
+    assert sorted(columns) == ["m", "n", "s"]
+    assert len(set(columns["s"].tolist())) == 1
+    rows = list(zip(*(column.tolist() for column in columns.values()), strict=True))
+    assert 100 < len(rows) == len(set(rows)) <= MAX_LAUNCHES
+    assert (columns["n"] % 16 == 0).all()
+    assert columns["m"].min() == 1
+    assert columns["n"].max() <= 1 << 18
