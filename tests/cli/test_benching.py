@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,14 @@ def test_bench_needs_a_gpu(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 1
     assert "expected a GPU that launches" in err
     assert "Traceback" not in err
+
+
+def test_a_page_without_matplotlib_is_told_before_anything_is_measured(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = bench("--no-peers", "--html", "page.html")
+    assert (code, out) == (1, "")
+    assert "pip install 'aotc[report]'" in err
+    assert "scale T=bf16" not in err
+    assert not (tmp_path / "page.html").exists()

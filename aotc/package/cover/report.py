@@ -196,7 +196,7 @@ def text(found: Sequence[Covered]) -> str:
         missing = [one for one in members if one.missing]
         slow = [one for one in members if one.slow]
         total = sum(one.launch.weight for one in members) or 1.0
-        counts = [f"{len(members)} launches"]
+        counts = [f"{len(members)} launch{'' if len(members) == 1 else 'es'}"]
         for what, some in (("without a variant", missing), ("slow", slow)):
             share = sum(one.launch.weight for one in some) / total
             counts.append(f"{len(some)} {what}" + (f" ({share:.0%} by weight)" if some else ""))
