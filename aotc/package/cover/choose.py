@@ -30,7 +30,7 @@ from aotc.package.index import (
     guard_mask,
     value_key,
 )
-from aotc.package.tuning.selection import ANY_GPU, leaf_of
+from aotc.package.tuning.selection import ANY_GPU, Leaf, Selection, leaf_of
 from aotc.package.tuning.shapes import Launch
 
 _ADDRESS = 1 << 20
@@ -107,9 +107,9 @@ def holds(root: Expression, values: Mapping[str, int]) -> bool:
 def choose(
     kernel: Kernel, target: str, launch: Launch, gpu: str = ANY_GPU
 ) -> tuple[Variant, ...] | Refusal:
-    """Return the variants that serve a launch on a GPU, the one that it takes first.
+    """Return the variants that serve a launch, the one that it takes first, or why none does.
 
-    If none does, return why.
+    `gpu` is the driver's name of the device, for which the kernel may have a selection of its own.
     """
     refusal = _refused_name(kernel, launch)
     if refusal is not None:
@@ -146,7 +146,7 @@ def choose(
         )
         return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
     number = combination(kernel, run[0].types, run[0].choices)
-    preferred = _preferred(kernel, target, gpu, number, values)
+    preferred = _preferred(kernel.selections, target, gpu, number, values)
     rank = {config: at for at, config in enumerate(preferred)}
     serving.sort(
         key=lambda one: (
@@ -254,13 +254,16 @@ def _combinations(
 
 
 def _preferred(
-    kernel: Kernel, target: str, gpu: str, number: int, values: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the configs that a selection takes first: that for the GPU, or else for any."""
-    trees = {
-        each.gpu: each.tree
-        for each in kernel.selections
-        if (each.target, each.combination) == (target, number)
-    }
-    tree = trees.get(gpu, trees.get(ANY_GPU))
-    return () if tree is None else leaf_of(tree, values)
+    selections: Sequence[Selection],
+    target: str,
+    gpu: str,
+    combination: int,
+    values: Mapping[str, int],
+) -> Leaf:
+    """Return the configs that are tried first: by the GPU's selection, or that for any of the target."""
+    trees = {(each.target, each.gpu, each.combination): each.tree for each in selections}
+    for name in (gpu, ANY_GPU):
+        tree = trees.get((target, name, combination))
+        if tree is not None:
+            return leaf_of(tree, values)
+    return ()

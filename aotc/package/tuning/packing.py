@@ -40,13 +40,19 @@ def fitted(kernel: Kernel, table: TuningTable) -> tuple[Selection, ...]:
     return tuple(selection for tuning in own for selection in fit(tuning, kernel))
 
 
-def estimated(kernel: Kernel, metadata: Sequence[Metadata]) -> tuple[Selection, ...]:
-    """Return the selections of a kernel that the cost model says, for every GPU of each target."""
+def selections_of(
+    kernel: Kernel, metadata: Sequence[Metadata], table: TuningTable | None
+) -> tuple[Selection, ...]:
+    """Return the selections of a kernel that was compiled: measured, and estimated for other GPUs.
+
+    `metadata` is that of its variants.
+    """
     if len(kernel.configs) == 1:
         return ()
     from aotc.package.tuning import cost_model  # noqa: PLC0415 - loads NumPy
 
-    return cost_model.selections(kernel, [each.work for each in metadata])
+    works = [each.work for each in metadata]
+    return joined(cost_model.selections(kernel, works, table.kernels if table is not None else ()))
 
 
 def joined(*groups: Iterable[Selection]) -> tuple[Selection, ...]:
