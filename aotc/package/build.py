@@ -36,7 +36,7 @@ from aotc.package.outputs import known_host, write_files
 from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
-from aotc.package.tuning.packing import only_tuned, selections_of, stale
+from aotc.package.tuning.packing import estimated, fitted, joined, only_tuned, stale
 from aotc.package.tuning.table import TuningTable
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
 from aotc.target import Target
@@ -440,8 +440,10 @@ class _Build:
         kernel = assembled.kernel
         if not self.options.has_selections:
             return kernel
-        selections = selections_of(kernel, assembled.metadata, self.options.tuning)
-        kernel = replace(kernel, selections=selections)
+        table = self.options.tuning
+        measured = () if table is None else fitted(kernel, table, assembled.metadata)
+        estimates = estimated(kernel, assembled.metadata)
+        kernel = replace(kernel, selections=joined(estimates, measured))
         return only_tuned(kernel) if self.options.only_tuned else kernel
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ from aotc.package import archive
 from aotc.package.build import BuildOptions, BuildResult, build
 from aotc.package.index import Kernel
 from aotc.package.manifest import load
-from aotc.package.tuning import cost_model
-from aotc.package.tuning.selection import Selection, leaf_of
-from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
-from aotc.work import Work
+from aotc.package.tuning import fit as fits
+from aotc.package.tuning.selection import Selection
+from aotc.package.tuning.table import KernelTuning, TuningTable
 from tests.support.fake_compiler import compile_empty
 
 _MANIFEST = """\
@@ -37,7 +34,6 @@ num_warps = [4, 8]
 """
 _CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (64, 128) for warps in (4, 8))
 _TABLE = TuningTable((KernelTuning("add", "sm_90a", "NVIDIA H200", _CONFIGS, (), {}),))
-_SELECTIONS = cost_model.selections
 _SELECTION = Selection("sm_90a", "NVIDIA H200", 0, (2, 1))
 
 
@@ -54,15 +50,11 @@ class _Warnings:
 
 
 @pytest.fixture(autouse=True)
-def _selections(monkeypatch: pytest.MonkeyPatch) -> None:
-    def selections(
-        kernel: Kernel, works: Sequence[Work], tunings: Sequence[KernelTuning]
-    ) -> tuple[Selection, ...]:
-        assert len(works) == len(kernel.variants)
-        is_tuned = "sm_90a" in kernel.targets and any(t.configs == _CONFIGS for t in tunings)
-        return (_SELECTION,) if is_tuned else ()
+def _fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fitted(tuning: KernelTuning, *_: object) -> tuple[Selection, ...]:
+        return (_SELECTION,) if tuning.configs == _CONFIGS else ()
 
-    monkeypatch.setattr(cost_model, "selections", selections)
+    monkeypatch.setattr(fits, "fit", fitted)
 
 
 def built(folder: Path, **options: Any) -> tuple[Kernel, BuildResult, list[str]]:
@@ -111,18 +103,3 @@ def test_only_tuned_configs(tmp_path: Path) -> None:
     every = [(("BLOCK", c["BLOCK"]), ("num_warps", c["num_warps"])) for c in _CONFIGS]
     assert found == [*(("sm_80", config) for config in every), ("sm_90a", every[2])]
     assert kernel.selections[0].tree == (2,)
-
-
-def test_measured_launches_take_their_best_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cost_model, "selections", _SELECTIONS)
-    measured = tuple(
-        Measurement({"n": n}, {}, {}, tuple(1e-5 if at == best else 2e-5 for at in range(4)))
-        for n, best in ((64, 3), (1000, 1), (100_000, 2))
-    )
-    (tuning,) = _TABLE.kernels
-    kernel, _, _ = built(tmp_path, tuning=TuningTable((replace(tuning, measurements=measured),)))
-    (selection,) = (s for s in kernel.selections if s.gpu)
-    assert (selection.target, selection.gpu) == ("sm_90a", "NVIDIA H200")
-    assert [leaf_of(selection.tree, {"n": n})[0] for n in (64, 1000, 100_000)] == [3, 1, 2]
