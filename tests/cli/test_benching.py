@@ -86,6 +86,8 @@ def test_rows_for_several_launches_are_one(cover: Any, tmp_path: Path) -> None:
         '[[shape]]\nkernel = "scale"\ntypes = { T = ["fp32", "fp64"] }\nn = [512, 2048, 4096]\n',
         "--no-compile",
     )
+    assert "scale sm_90a: 6 launches, 6 without a variant (100% by weight), 0 slow\n" in out
+    assert "  T=fp32 NEGATE=True n=512 and 2 more: expected T to be one of" in out
     assert "\n# to add to [[kernel]] scale\n[kernel.types]\n" in out
     assert out.count('T = ["fp16", "bf16", "fp32", "fp64"]') == 1
 
