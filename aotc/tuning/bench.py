@@ -25,7 +25,7 @@ _WARM_REPEATS = 5
 class Launching(Protocol):
     """What times launches: `aotc.tuning.launcher.Launcher`."""
 
-    def prepare(self, launch: Launch, subject: Subject | None, seed: int) -> dict[int, str]:
+    def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
         """Make the buffers; return why configs are refused."""
         ...
 
@@ -64,7 +64,7 @@ def time_launch(
     kernel: Kernel,
     target: str,
     launch: Launch,
-    subject: Subject | None,
+    subjects: tuple[Subject, ...],
     options: BenchOptions,
     gpu: str = ANY_GPU,
 ) -> Timed:
@@ -73,7 +73,7 @@ def time_launch(
     if isinstance(serving, Refusal):
         return Timed(kernel, launch, problem=serving.text)
     try:
-        misfits = launching.prepare(launch, subject, options.seed)
+        misfits = launching.prepare(launch, subjects, options.seed)
     except UnsizedError as error:
         return Timed(kernel, launch, serving[0], problem=str(error))
     except LostError as error:

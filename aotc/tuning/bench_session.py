@@ -118,15 +118,15 @@ class Bench:
                     timed.append(Timed(kernel, launch, problem=problem))
                     plans.append(())
                     continue
-                subject = subjects.subject(launch, target)
+                among = subjects.of(launch, target)
                 timed.append(
                     time_launch(
-                        *(launcher, kernel, target, launch, subject, self.options),
+                        *(launcher, kernel, target, launch, among, self.options),
                         gpu=launcher.identity.name,
                     )
                 )
                 try:
-                    plans.append(buffers_of(launch, kernel, subject, self.options.seed))
+                    plans.append(buffers_of(launch, kernel, among, self.options.seed))
                 except UnsizedError:
                     plans.append(())
         return timed, plans

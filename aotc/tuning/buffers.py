@@ -45,17 +45,17 @@ class BufferPlan:
 
 
 def buffers_of(
-    launch: Launch, kernel: Kernel, subject: Subject | None, seed: int
+    launch: Launch, kernel: Kernel, subjects: Sequence[Subject], seed: int
 ) -> tuple[BufferPlan, ...]:
-    """Return the buffers of a launch, measured on the interpreter if there is a subject.
+    """Return the buffers of a launch, measured on the interpreter if there are subjects.
 
     Raises: UnsizedError.
     """
-    if subject is None:
+    if not subjects:
         return described_buffers(launch, kernel, seed)
     from aotc.tuning.inputs import measured_buffers  # noqa: PLC0415 - start-up time
 
-    return measured_buffers(launch, subject, seed)
+    return measured_buffers(launch, subjects, seed)
 
 
 def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[BufferPlan, ...]:

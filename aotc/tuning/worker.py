@@ -71,7 +71,7 @@ class _Worker:
             self._current.__exit__(None, None, None)
             self._current = None
         launch, kernel = request.launch, self._kernels[request.launch.kernel]
-        plans = buffers_of(launch, kernel, request.subject, request.seed)
+        plans = buffers_of(launch, kernel, request.subjects, request.seed)
         self._current = DeviceLaunch(self._gpu, self._library, kernel, launch)
         return self._current.fill(plans).misfits()
 
