@@ -1,13 +1,14 @@
 """Split words that a warp shares into halves by shifts, in PTX: ptxas gets it wrong by moves.
 
 ptxas 12.9 to 13.5 keeps some values that all lanes of a warp share in uniform registers. If such a word is
-loaded, and `mov.b32 {%rs1, %rs2}, %r1` splits it, ptxas may take the halves for two words: it moves the first to
-a uniform register, and reads the second from the next one, which holds something else. Results are wrong from
+in another register at first, as it is when it was loaded, and `mov.b32 {%rs1, %rs2}, %r1` splits it, ptxas may
+take the halves for two words: it moves the first to a uniform register, and reads the second from the next one,
+which holds something else. Results are wrong from
 -O1 on, without a message. It takes many operations on such values. A shift and conversions are right.
 
-Only words that may be such are split so, since a shift is an instruction more: those that come from memory or
-other lanes and may be the same in all lanes of a warp. A word differs between lanes if it is made of the thread's
-index, loaded from an address that differs, or a result of an MMA. What is not understood counts as the same.
+Only words that may be such are split so, since a shift is an instruction more: those that may be the same in all
+lanes of a warp, and are no constants. A word differs between lanes if it is made of the thread's index, loaded from
+an address that differs, or a result of an MMA. What is not understood counts as the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _WRITE = re.compile(
 )
 _REGISTER = re.compile(r"%[a-z]+\d+\b")
 _OF_THREAD = re.compile(r"%(?:tid|laneid)\b")
+_SPECIAL = re.compile(r"%[a-z]+\b(?!\d)")
 _DIFFER = ("mma.", "wgmma.", "ldmatrix.", "movmatrix.", "atom.")
 _PARAM = "ld.param"
 _FROM_LANES = ("vote.", "match.", "redux.", "activemask")
@@ -59,28 +61,29 @@ class _Origins:
         self._differing: set[str] = set()
 
     def may_be_shared(self, word: str) -> bool:
-        """Return whether a word comes from memory or other lanes and may be the same in all lanes."""
-        sources, seen, is_read = [word], {word}, False
+        """Return whether a word is no constant and may be the same in all lanes."""
+        sources, seen, varies = [word], {word}, False
         while sources:
-            writes = self._writes.get(sources.pop())
-            is_read |= writes is None
-            for write in writes or ():
+            writes = self._writes.get(sources.pop(), ())
+            varies |= len(writes) != 1
+            for write in writes:
                 causes = _causes(write)
                 if causes is None or not self._differing.isdisjoint(causes):
                     self._differing.add(word)
                     return False
-                is_read |= _reads(write[1])
+                varies |= _varies(write)
                 fresh = [cause for cause in causes if cause not in seen]
                 seen.update(fresh)
                 sources += fresh
-        return is_read
+        return varies
 
 
-def _reads(opcode: str) -> bool:
-    """Return whether an instruction reads memory, but for parameters, or other lanes."""
-    if opcode.startswith("ld."):
-        return not opcode.startswith(_PARAM)
-    return opcode.startswith(("shfl.", *_FROM_LANES))
+def _varies(write: _Write) -> bool:
+    """Return whether an instruction with constant operands may give various results."""
+    _, opcode, operands = write
+    return (
+        opcode.startswith(("ld.", "shfl.", *_FROM_LANES)) or _SPECIAL.search(operands) is not None
+    )
 
 
 def _causes(write: _Write) -> list[str] | None:

@@ -41,10 +41,13 @@ def _is_moved(*before: str) -> bool:
         f"{OFFSET} {LOADED} redux.sync.or.b32 %r9, %r5, -1;",
         "@%p1 ld.shared.b32 {%r9}, [shared+64];",
         "not.understood {%r8}; %r9;",
+        "ld.param.b32 %r9, [k_param_0];",
+        "mov.u32 %r8, %ctaid.x; mul.lo.s32 %r9, %r8, 77777;",
+        "mov.b32 %r9, 0; add.s32 %r9, %r9, 1;",
     ],
 )
 def test_a_word_that_lanes_may_share_is_shifted(before: str) -> None:
-    assert not _is_moved(*before.split("; "))
+    assert not _is_moved(*before.replace("; ", ";\n").splitlines())
     assert not _is_moved(before)
 
 
@@ -61,10 +64,9 @@ def test_a_word_that_lanes_may_share_is_shifted(before: str) -> None:
         "{ wgmma.fence; wgmma.mma_async.sync {%r8, %r9}, %rd1, %rd2, 1, 1, 1; }",
         # A loop that begins with a constant and goes on with what differs.
         f"{OFFSET} mov.b32 %r9, 0; add.s32 %r9, %r8, 1; ld.shared.b32 {{%r8}}, [%r3];",
-        # ptxas folds constants, and has parameters in uniform registers without moves.
+        # ptxas folds constants.
         "mov.b32 %r9, 65537;",
-        "ld.param.b32 %r9, [k_param_0];",
-        "mov.u32 %r8, %ctaid.x; mul.lo.s32 %r9, %r8, 77777;",
+        "mov.b32 %r8, 7; shl.b32 %r9, %r8, 9;",
     ],
 )
 def test_others_are_left_to_a_move(before: str) -> None:
