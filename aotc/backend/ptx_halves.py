@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-_SPLIT = re.compile(r"\bmov\.b32[ \t]+\{\s*(%rs\d+|_)\s*,\s*(%rs\d+|_)\s*\}\s*,\s*(%r\d+)\s*;")
+_SPLIT = re.compile(r"mov\.b32[ \t]+\{\s*(%rs\d+|_)\s*,\s*(%rs\d+|_)\s*\}\s*,\s*(%r\d+)\s*;")
 _WRITE = re.compile(
     r"(?:^|(?<=[;{]))[ \t]*(?:@!?(%p\d+)[ \t]+)?([a-z][\w.:]*)\s+(%\w+|\{[^{};]*\}),([^;]*);",
     re.MULTILINE,
@@ -39,6 +39,8 @@ def split_by_shifts(ptx: str) -> str:
         return ptx
     origins = _Origins(ptx)
     shared = {word for word in words if origins.may_be_shared(word)}
+    if not shared:
+        return ptx
     return _SPLIT.sub(lambda move: _by_shift(move) if move[3] in shared else move[0], ptx)
 
 
