@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import linecache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aotc
+from aotc import backend
 from aotc.compiler import STAGES, CompiledKernel, compile_kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
@@ -298,6 +300,24 @@ def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
         )
     assert "large_tiles.py" in caught.value.render()
     assert "help: a higher maxnreg" in caught.value.render()
+
+
+def test_a_lower_level_of_ptxas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = backend.assemble
+
+    def lower(*given: Any, **options: Any) -> backend.Assembly:
+        return replace(usual(*given, **options), level="-O1", crash="(C7907) Internal error")
+
+    monkeypatch.setattr(backend, "assemble", lower)
+    metadata = compile_kernel(REQUEST).metadata
+    assert metadata.ptxas_crash.startswith(f"{SOURCE}:")
+    told = (
+        "vector_add_kernel is assembled with -O1, a lower optimisation level, since ptxas crashes"
+    )
+    assert told in metadata.ptxas_crash
+    assert metadata.ptxas_crash in metadata.remarks
+    monkeypatch.undo()
+    assert compile_kernel(REQUEST).metadata.ptxas_crash == ""
 
 
 def test_what_spills_says_why_and_what_helps() -> None:

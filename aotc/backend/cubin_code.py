@@ -97,6 +97,15 @@ class _Cubin:
         return self.symbols[symbol].name or self.symbols[symbol].section
 
 
+def code_sections(cubin: bytes) -> tuple[bytes, ...]:
+    """Return the instructions of each function; none of what is no cubin."""
+    try:
+        sections = _Cubin(cubin).sections
+    except ValueError:
+        return ()
+    return tuple(each.content for name, each in sections.items() if name.startswith(".text"))
+
+
 def code_difference(cubin: bytes, other: bytes) -> str:
     """Return the first section by which two cubins differ, besides names and lines; "" if none.
 

@@ -16,8 +16,9 @@ may aim for full occupancy: 32 registers a thread, and everything else spilled. 
 per SM, it spills only the excess. That is not the first attempt, since it also uses more registers
 where they do suffice.
 
-ptxas may also end with an internal error, in register allocation above all. Lower optimisation levels do
-without what fails, so they are tried in turn, and the result says so.
+ptxas may also end with an internal error, in register allocation above all, or use its stack pointer for values.
+It may not if it allocates registers in another way. If that does not help, lower optimisation levels are tried in
+turn, and the result says so.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotc.backend.kept import Kept
+from aotc.backend.stack_pointer import may_overwrite_stack, overwritten_stack
 from aotc.backend.wheels import find_file
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
 from aotc.target import Target
@@ -50,6 +52,8 @@ _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # C7907 and its like; other faults of its own end ptxas by a signal.
 _INTERNAL_ERROR = re.compile(r"[^\n]*\binternal (?:compiler )?error\b[^\n]*", re.IGNORECASE)
+# Gives registers in another way at the same level; with 6 and more, R1 was left alone where the usual 5 gave it away.
+_OTHER_ALLOCATION = "--register-usage-level=10"
 # The highest comes first.
 _LOWER_LEVELS = ("-Ofc=mid", "-O1", "-O0")
 # Lower optimisation levels use fewer registers.
@@ -69,6 +73,7 @@ _PROBE_BYTES = 1 << 20
 # up to a fifth of their time. Other C libraries than glibc do not look at it.
 _HEAP = "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=1073741824"
 _running: set[subprocess.Popen[str]] = set()
+_STACK_NUMBERS = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -88,7 +93,7 @@ class RefusedError(IRError):
 
 
 class CrashError(IRError):
-    """ptxas ended with an internal error or by a signal, which `reason` names."""
+    """ptxas ended with an internal error or by a signal, or its cubin breaks its stack; `reason` says which."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -210,6 +215,8 @@ class Ptxas:
             raise _failure(status, report, message)
         cubin = self._output()
         found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
+        if any(found[name] for name in _STACK_NUMBERS):
+            _check_stack(cubin)
         return Assembly(
             cubin,
             registers=found["registers"],
@@ -230,6 +237,15 @@ class Ptxas:
         if cubin.startswith(_ELF_MAGIC) and not _is_whole(cubin):
             raise _no_room(self._folder.name)
         return cubin
+
+
+def _check_stack(cubin: bytes) -> None:
+    """Check that a cubin keeps its stack pointer. Raises: CrashError."""
+    if may_overwrite_stack(cubin):
+        instruction = overwritten_stack(disassemble(cubin))
+        if instruction:
+            reason = f"its cubin overwrites the stack pointer: {instruction}"
+            raise CrashError(f"ptxas: {reason}", reason)
 
 
 def _failure(status: int, report: str, message: str) -> IRError:
@@ -293,9 +309,9 @@ def assemble(
     A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
     caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
     themselves; the output of `lower_kernel` states them, from the kernel. 0 leaves them to ptxas.
-    If registers do not suffice, other options are tried, and the best result is used. If ptxas crashes,
-    lower optimisation levels are tried. Each attempt
-    has the whole time limit: which ones run depends on what others spilled, not on their time.
+    If registers do not suffice, other options are tried, and the best result is used. If ptxas crashes, or its
+    cubin would, others and lower optimisation levels are tried. Each attempt has the whole time limit: which ones
+    run depends on what others spilled, not on their time.
     Raises: IRError with the offending line of PTX; CrashError if ptxas crashes at every level;
         FewRegistersError; OverLimitError when ptxas exceeds its time or memory; HostError if the machine
         lacks resources.
@@ -333,7 +349,7 @@ def _assemble(
     try:
         first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
     except CrashError as error:
-        return _at_lower_level(run, error)
+        return _without_crash(run, error)
     if not first.spill_bytes:
         return first  # a stack, as calls need one, is no reason for other options
     best = first
@@ -354,8 +370,13 @@ def _assemble(
     return best
 
 
-def _at_lower_level(run: Callable[..., Assembly], error: CrashError) -> Assembly:
-    """Assemble at the highest level at which ptxas does not crash. Raises: the `error` if there is none."""
+def _without_crash(run: Callable[..., Assembly], error: CrashError) -> Assembly:
+    """Assemble in another way, or at the highest level at which ptxas does not crash.
+
+    Raises: the `error` if there is none.
+    """
+    with contextlib.suppress(CrashError):
+        return run(_OTHER_ALLOCATION)
     for level in _LOWER_LEVELS:
         with contextlib.suppress(CrashError):
             return replace(run(level), level=level, crash=fall_back(error))

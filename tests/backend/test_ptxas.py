@@ -249,7 +249,14 @@ def test_a_lower_level_is_used_where_ptxas_crashes(
     assert reason in made.crash
     calls = (tmp_path / "calls").read_text().splitlines()
     options = [call.partition("kernel.cubin")[2].strip() for call in calls]
-    assert options == ["", *levels[: works + 1]]
+    assert options == ["", "--register-usage-level=10", *levels[: works + 1]]
+
+
+def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> None:
+    crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "*level=10*")
+    made = assemble(EMPTY, SM_90)
+    assert (made.level, made.crash) == ("", "")
+    assert "level=10" in made.cubin.decode()
 
 
 def test_what_crashes_at_every_level_is_an_error(tmp_path, monkeypatch) -> None:

@@ -197,13 +197,19 @@ def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, .
 
 # Bits of an operand -> the values of k that `mma.sync.m16n8k*` has, the smallest first.
 _MMA_K = {8: (16, 32), 16: (8, 16), 32: (4, 8), 64: (4, 8, 16)}
+# Tiles of so few rows of fp64 take `m8n8k4`, half as fast (32.8 and 64.3 TFLOP/s on an H200), which has no copies
+# of rows to compute. Where a thread spills, ptxas 12.9 and 13.0 silently get the wide ones of copies wrong, and
+# later ones crash.
+_FEW_ROWS = 8
 
 
 def instruction(op: tile.Dot, target: Target) -> tuple[int, ...]:
     """Return the shape (m, n, k) of the `mma.sync` that computes a dot, or ()."""
     element = element_of(op.a.type)
-    if element == FP64 and Feature.FP64_MMA not in target.features:
-        return (8, 8, 4)
+    if element == FP64 and (
+        Feature.FP64_MMA not in target.features or tile_shape(op.a)[-2] <= _FEW_ROWS
+    ):
+        return (_FEW_ROWS, _MMA_COLUMNS, 4)
     if element == FP32 and op.input_precision != "tf32":
         return ()
     sizes = _MMA_K[element.bits]

@@ -10,6 +10,7 @@ from aotc.verify.sass.findings import Finding
 from aotc.verify.sass.flow import build_graph
 from aotc.verify.sass.in_flight import find_touched
 from aotc.verify.sass.spills import find_spills
+from aotc.verify.sass.stack import find_overwritten_stack
 from aotc.verify.sass.text import Function, SassError, parse
 from aotc.verify.sass.warpgroups import find_dropped_registers, find_merged, find_serialized
 
@@ -42,3 +43,4 @@ def _audit_function(function: Function) -> Iterator[Finding]:
     yield from find_apart(graph, analyze(graph))
     yield from find_touched(graph)
     yield from find_spills(graph)
+    yield from find_overwritten_stack(function)

@@ -14,6 +14,7 @@ Kind: TypeAlias = Literal[
     "matrix instructions merged",
     "setmaxnreg dropped",
     "in flight",
+    "stack overwritten",
     "unreadable",
     "spill in a loop",
     "other code",

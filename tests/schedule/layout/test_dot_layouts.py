@@ -156,6 +156,21 @@ def test_tiles_smaller_than_an_instruction(
     tile_wgmma(a, b, acc, m, n, k, num_warps=2)
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "shape"),
+    [
+        (1, 4, (8, 8, 4)),
+        (4, 16, (8, 8, 4)),
+        (8, 16, (8, 8, 4)),
+        (16, 4, (16, 8, 4)),
+        (16, 32, (16, 8, 16)),
+    ],
+)
+def test_fp64_has_no_copies_of_rows(m: int, k: int, shape: tuple[int, ...]) -> None:
+    kernel = tile_wgmma("fp64", "fp64", "fp64", m, 8, k, num_warps=1)
+    assert {op.shape for op in dots_of(kernel)} == {shape}
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_86"])
 def test_fp8_without_fp8_products(target: str) -> None:
     kernel = tile_wgmma("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)

@@ -29,6 +29,7 @@ PLANTED = {
     "serialized": ("serialized", "HGMMA.64x16x16.F32.BF16", 1),
     "setmaxnreg": ("setmaxnreg dropped", "LDC", 1),
     "shuffle_in_arm": ("barrier apart", "WARPSYNC.ALL", 1),
+    "stack_pointer": ("stack overwritten", "LDG.E R1,", 1),
     "tensor_load": ("issued apart", "@!UP1 UTMALDG.2D", 1),
     "tensor_prefetch": ("issued apart", "@!UP1 UTMAPF.L2.2D", 1),
     "tensor_reduction": ("issued apart", "@!UP1 UTMAREDG.2D.ADD", 1),
