@@ -256,6 +256,14 @@ def test_twenty_kills_lose_nothing(folder: Path, driver: Path) -> None:
     assert (folder / "scaled.tuning.toml").read_text() == undisturbed
 
 
+def test_shapes_may_be_of_other_kernels_too(folder: Path, driver: Path) -> None:
+    with (folder / "shapes.toml").open("a") as file:
+        file.write('[[shape]]\nkernel = "other"\nn = 1\n')
+    assert run(arguments(folder, driver)) == EXIT_WRONG
+    assert run(arguments(folder, driver, "--only", "scale")) == EXIT_DONE
+    assert best(folder) == {64: 1, 2000: 0}
+
+
 def test_tables_are_merged(folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
     halves: list[str] = []
     for half, sizes in enumerate(((64,), (2000,))):
