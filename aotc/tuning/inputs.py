@@ -1,6 +1,6 @@
 """The buffers of a launch of a kernel whose tile IR is known.
 
-Sizes that the manifest or the shapes give are taken. The others are measured: programs at the
+Sizes that the manifest or the shapes give are taken. Others are measured: programs at the
 corners of the grid are interpreted, and what they touch is what the buffers hold. Contents are those
 of `aotc verify`: drawn at random, or as `[kernel.verify]` describes them.
 
@@ -141,19 +141,25 @@ def _measured(
     programs: Sequence[int],
 ) -> list[BufferPlan]:
     owners = owners_of(kernel, launch, inputs)
-    pages = _touched(kernel, roles, launch, inputs, programs) if programs else {}
+    tensors = tensors_of(kernel, launch)
+    given = {name: inputs.size_of(name, launch) for name in owners}
+    for name, (shape, strides) in tensors.items():
+        given[name] = shape[0] * strides[0]
+    is_known = all(size is not None for size in given.values())
+    pages: dict[str, int] = {}
+    if programs and not is_known:
+        pages = _touched(kernel, roles, launch, inputs, programs)
     integers = sorted((v for v in launch.scalars.values() if isinstance(v, int)), reverse=True)
     product = math.prod(integers[:2]) if len(integers) > 1 else 0
-    tensors = tensors_of(kernel, launch)
     positions = {info.name: at for at, info in enumerate(kernel.params)}
     plans: list[BufferPlan] = []
     for name, element in owners.items():
-        given = inputs.size_of(name, launch)
         size = pages.get(name, HEAD_BYTES)
         # What programs between touch may lie further.
         room = max(size, min(2 * size, HEAD_BYTES + product * element.size_bytes))
-        if given is not None:
-            size = room = HEAD_BYTES + given * element.size_bytes
+        count = given[name]
+        if count is not None:
+            size = room = HEAD_BYTES + count * element.size_bytes
         at = positions.get(name, ~len(plans))
         plans.append(
             BufferPlan(

@@ -34,7 +34,7 @@ from aotc.tuning.messages import (
 )
 
 OPEN_SECONDS = 120.0
-PREPARE_SECONDS = 300.0
+PREPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 

@@ -11,6 +11,7 @@ import pytest
 from aotc.package.index import Archive
 from aotc.package.manifest import load
 from aotc.package.tuning.shapes import Launch
+from aotc.tuning import inputs
 from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers
 from aotc.tuning.inputs import corner_programs, measured_buffers
 from aotc.tuning.subjects import Subjects, extreme_configs
@@ -180,6 +181,15 @@ def test_extreme_configs_have_each_end_of_each_constant() -> None:
 def test_a_size_that_the_shapes_give_is_taken(subjects: Subjects) -> None:
     found = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
     assert elements(found["a_ptr"]) == 12345
+
+
+def test_nothing_is_interpreted_where_all_sizes_are_given(
+    subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "run_launch", None)
+    sizes = {"a_ptr": 17 * 63, "b_ptr": 63 * 129, "c_ptr": 17 * 129}
+    found = plans(subjects, "matmul", sizes, M=17, N=129, K=63)
+    assert {name: elements(plan) for name, plan in found.items()} == sizes
 
 
 def test_a_launch_of_nothing_has_buffers(subjects: Subjects) -> None:
