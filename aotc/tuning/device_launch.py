@@ -30,6 +30,10 @@ _PERIOD_ELEMENTS = 1 << 20  # of random contents
 _SAMPLED_BYTES, _NUM_PIECES = 1 << 20, 16  # of each buffer
 
 
+class RefusedLaunchError(Exception):
+    """The runtime refuses a config for these arguments, and the GPU was not asked."""
+
+
 @final
 class DeviceLaunch:
     """The buffers of a launch on the GPU while the block is open."""
@@ -134,8 +138,10 @@ class DeviceLaunch:
     def _run(self, config: int) -> None:
         try:
             self._call(self._runtime.launch, config)
-        except runtime.AotcError as error:
+        except runtime.CudaError as error:
             raise FaultError(str(error)) from None
+        except runtime.AotcError as error:
+            raise RefusedLaunchError(str(error)) from None
 
     def _call(self, function: Callable[..., object], config: int) -> None:
         launch = self._launch
@@ -153,7 +159,10 @@ class DeviceLaunch:
                 self._gpu.copy(self._addresses[name], copy, plan.room_bytes)
 
     def outputs(self, config: int) -> list[Output]:
-        """Launch a config once, on fresh buffers, and return what it left. Raises: FaultError."""
+        """Launch a config once, on fresh buffers, and return what it left.
+
+        Raises: FaultError, RefusedLaunchError.
+        """
         self._reset(integers_only=False)
         self._run(config)
         self._gpu.synchronize()

@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.2
 
 
 class LostError(Exception):
-    """The process hung, or the GPU's context was lost; the message says how."""
+    """What was asked has no answer: the process hung, or the context was lost, as the message says."""
 
 
 class StoppedError(Exception):
@@ -53,7 +53,7 @@ class NoWorkerError(Exception):
 
 @dataclass(slots=True)
 class Launcher:
-    """A process that launches on one GPU; a method that raises `LostError` has ended it.
+    """A process that launches on one GPU; one that hangs or faults is ended, and started again by the next request.
 
     `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU, `launch_seconds` the time that launches may
     take before the process counts as hung.
@@ -89,17 +89,22 @@ class Launcher:
         assert isinstance(answer, dict)
         return answer
 
-    def outputs(self, config: int) -> list[Output]:
-        """Launch a config of the prepared launch. Raises: LostError, NoWorkerError."""
+    def outputs(self, config: int) -> list[Output] | Refusal:
+        """Launch a config of the prepared launch, if it is not refused.
+
+        Raises: LostError, NoWorkerError.
+        """
         self._restart()
         answer = self._ask(Check(config), self.launch_seconds)
-        assert isinstance(answer, list)
+        assert isinstance(answer, list | Refusal)
         return answer
 
     def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
         """Time configs of the prepared launch. Raises: LostError, NoWorkerError."""
         self._restart()
         answer = self._ask(Time(tuple(configs), is_cold, repeats), self.launch_seconds)
+        if isinstance(answer, Refusal):
+            raise LostError(f"is refused: {answer.reason}")
         assert isinstance(answer, Times)
         return answer
 

@@ -158,6 +158,15 @@ def test_a_config_that_does_not_fit_a_launch_is_not_timed_there(folder: Path, dr
     assert not table(folder).rejected
 
 
+def test_a_config_whose_ctas_do_not_fit_at_once_is_not_timed(folder: Path, driver: Path) -> None:
+    (folder / "scaled.aotc").write_bytes(scale_archive(is_cooperative=True))
+    assert run(arguments(folder, driver)) == EXIT_DONE
+    times = {launch.key["n"]: launch.seconds[0] for launch in table(folder).measurements}
+    assert times[2000] is None
+    assert times[64] is not None
+    assert not table(folder).rejected
+
+
 def test_buffers_of_no_known_size_are_asked_for(
     folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
