@@ -36,6 +36,7 @@ from aotc.tuning.messages import (
 OPEN_SECONDS = 120.0
 PREPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
+_LAUNCHES_IN_TIME = 10  # that may take as long as a single one
 _POLL_SECONDS = 0.2
 
 
@@ -53,8 +54,9 @@ class NoWorkerError(Exception):
 
 @dataclass(slots=True)
 class Launcher:
-    """A process that launches on one GPU; one that hangs or faults is ended, and started again by the next request.
+    """A process that launches on one GPU.
 
+    One that hangs or faults is ended; the next request starts another.
     `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU, `launch_seconds` the time that launches may
     take before the process counts as hung.
     """
@@ -102,7 +104,9 @@ class Launcher:
     def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
         """Time configs of the prepared launch. Raises: LostError, NoWorkerError."""
         self._restart()
-        answer = self._ask(Time(tuple(configs), is_cold, repeats), self.launch_seconds)
+        # A pass of many launches, none of which needs to be as long as one may be.
+        seconds = self.launch_seconds * (1 + len(configs) * repeats / _LAUNCHES_IN_TIME)
+        answer = self._ask(Time(tuple(configs), is_cold, repeats), seconds)
         if isinstance(answer, Refusal):
             raise LostError(f"is refused: {answer.reason}")
         assert isinstance(answer, Times)
