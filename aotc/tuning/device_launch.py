@@ -58,7 +58,8 @@ class DeviceLaunch:
         try:
             for plan in plans:
                 self._addresses[plan.name] = self._gpu.allocate(plan.room_bytes)
-                if access.get(plan.name) != "read":
+                # Addresses differ from process to process, and no kernel writes them.
+                if access.get(plan.name) != "read" and not plan.pointees:
                     self._copies[plan.name] = self._gpu.allocate(plan.room_bytes)
         except NoMemoryError:
             size = sum(plan.room_bytes for plan in plans) / 2**30

@@ -46,6 +46,7 @@ from aotc.verify.pages import PAGE_BYTES
 _MAX_HELD_BYTES = 4 << 30  # by the interpreter, of the pages of one buffer
 _MAX_INDEX = 1 << 16
 _NUM_INNER_PROGRAMS = 4
+_LEAST_SEED = 1 << 12  # buffers behind addresses draw from seeds below it
 _NUM_ENDS = 2
 _MAX_SECONDS = 1.0  # of a variant, for programs that are neither the first nor the last
 
@@ -100,7 +101,7 @@ def _buffers_for(
         label="tuned",
         scalars=scalars,
         grid=grid,
-        seed=seed,
+        seed=_LEAST_SEED + seed,
         index_high=min(high, _MAX_INDEX),
         misaligned=False,
         is_sparse=True,

@@ -62,6 +62,13 @@ def split(part_ptr, x_ptr, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
         columns = start + tl.arange(0, BLOCK)
         total += tl.sum(tl.load(x_ptr + row * n + columns, mask=columns < n, other=0.0), 0)
     tl.store(part_ptr + row * SPLITS + part, total)
+
+
+@triton.jit
+def through(out_ptrs, n, BLOCK: tl.constexpr):
+    out_ptr = tl.load(out_ptrs + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, 1.0, mask=offsets < n)
 """
 
 MANIFEST = """
@@ -112,6 +119,17 @@ n = "i32"
 SPLITS = [1, 16, 4]
 BLOCK = [64, 256]
 num_warps = [4, 8]
+
+[[kernel]]
+source = "sized.py:through"
+grid = ["3"]
+[kernel.signature]
+out_ptrs = "*i64"
+n = "i32"
+[[kernel.config]]
+BLOCK = 8192
+[kernel.verify]
+out_ptrs = { pointers_to = "fp32", count = 3 }
 """
 
 
@@ -161,6 +179,13 @@ def test_buffers_hold_what_the_most_extreme_config_touches(subjects: Subjects) -
     found = plans(subjects, "split", n=1031)
     assert elements(found["x_ptr"]) >= 16384 * 1031
     assert 16384 * 16 <= elements(found["part_ptr"]) < 16384 * 16 + 512
+
+
+def test_buffers_behind_addresses_are_planned_too(subjects: Subjects) -> None:
+    found = plans(subjects, "through", n=5000)
+    assert found["out_ptrs"].pointees == ("out_ptrs[0]", "out_ptrs[1]", "out_ptrs[2]")
+    assert 5000 <= elements(found["out_ptrs[0]"]) < 5000 + 512
+    assert 5000 <= elements(found["out_ptrs[2]"]) < 5000 + 512
 
 
 def test_extreme_configs_have_each_end_of_each_constant() -> None:
