@@ -441,7 +441,7 @@ class _Build:
         if not self.options.has_selections:
             return kernel
         table = self.options.tuning
-        measured = () if table is None else fitted(kernel, table)
+        measured = () if table is None else fitted(kernel, table, assembled.metadata)
         estimates = estimated(kernel, assembled.metadata)
         kernel = replace(kernel, selections=joined(estimates, measured))
         return only_tuned(kernel) if self.options.only_tuned else kernel

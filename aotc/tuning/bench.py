@@ -12,6 +12,7 @@ from typing import Protocol
 
 from aotc.package.cover.choose import Refusal, choose
 from aotc.package.index import Kernel, Variant
+from aotc.package.tuning.selection import ANY_GPU
 from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_subjects import Subject
 from aotc.tuning.buffers import UnsizedError
@@ -65,9 +66,10 @@ def time_launch(
     launch: Launch,
     subjects: tuple[Subject, ...],
     options: BenchOptions,
+    gpu: str = ANY_GPU,
 ) -> Timed:
     """Return the times of a launch, or why it has none. Raises: NoWorkerError, StoppedError."""
-    serving = choose(kernel, target, launch)
+    serving = choose(kernel, target, launch, gpu)
     if isinstance(serving, Refusal):
         return Timed(kernel, launch, problem=serving.text)
     try:

@@ -119,7 +119,12 @@ class Bench:
                     plans.append(())
                     continue
                 among = subjects.of(launch, target)
-                timed.append(time_launch(launcher, kernel, target, launch, among, self.options))
+                timed.append(
+                    time_launch(
+                        *(launcher, kernel, target, launch, among, self.options),
+                        gpu=launcher.identity.name,
+                    )
+                )
                 try:
                     plans.append(buffers_of(launch, kernel, among, self.options.seed))
                 except UnsizedError:

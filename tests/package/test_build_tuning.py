@@ -51,7 +51,7 @@ class _Warnings:
 
 @pytest.fixture(autouse=True)
 def _fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fitted(tuning: KernelTuning, _: Kernel) -> tuple[Selection, ...]:
+    def fitted(tuning: KernelTuning, *_: object) -> tuple[Selection, ...]:
         return (_SELECTION,) if tuning.configs == _CONFIGS else ()
 
     monkeypatch.setattr(fits, "fit", fitted)

@@ -28,6 +28,8 @@ Estimator: TypeAlias = Callable[[int, Sequence[int]], "LaunchEstimates | None"]
 
 _NUM_NEIGHBOURS = 3
 _NEAR = 1e-6
+_DOUBT = 1.0
+"""How fast a correction fades: at a factor of two from the nearest measured launch, it is halved."""
 
 
 def guesses(
@@ -103,12 +105,13 @@ def _middle(one: int, two: int) -> int:
 def _interpolated(
     place: Sequence[float], places: Sequence[Sequence[float]], values: Sequence[Sequence[float]]
 ) -> list[float]:
-    """Return the mean of the launches' values, the nearer the heavier.
+    """Return the mean of the launches' values, the nearer the heavier, less far from all of them.
 
     Source: D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968.
     """
-    weights = [1 / (_distance(place, other) + _NEAR) ** 2 for other in places]
-    total = math.fsum(weights)
+    distances = [_distance(place, other) for other in places]
+    weights = [1 / (distance + _NEAR) ** 2 for distance in distances]
+    total = math.fsum(weights) * (1 + _DOUBT * min(distances))
     columns = zip(*values, strict=True)
     return [
         math.fsum(w * value for w, value in zip(weights, column, strict=True)) / total

@@ -39,25 +39,26 @@ _OTHER_ARGUMENT = 1 << 16
 """Arguments that only address memory, such as strides: rows of different programs lie apart."""
 
 
-def selections(
-    kernel: index.Kernel, works: Sequence[Work], tunings: Iterable[KernelTuning] = ()
-) -> tuple[Selection, ...]:
-    """Return the kernel's selections: measured ones, and for any other GPU estimated ones.
+def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, ...]:
+    """Return a selection for any GPU of each target and combination that has several configs.
 
     `works` has the work of each of the kernel's variants. Nothing is estimated of a kernel whose grid the
-    caller gives. Measured selections are fitted with the estimates for what is not measured.
+    caller gives.
     """
-    estimated: list[Selection] = []
-    estimators = {target: TargetEstimates(kernel, works, target) for target in kernel.targets}
-    for estimator in estimators.values():
-        estimated += fit(estimator.sampled(), kernel, tolerance=_ESTIMATE_TOLERANCE)
-    own = [t for t in tunings if t.kernel == kernel.name and t.target in estimators]
-    measured = [s for tuning in own for s in fit(tuning, kernel, estimators[tuning.target])]
-    return (*estimated, *measured)
+    return tuple(
+        selection
+        for target in kernel.targets
+        for selection in fit(
+            TargetEstimates(kernel, works, target).sampled(), kernel, tolerance=_ESTIMATE_TOLERANCE
+        )
+    )
 
 
 class TargetEstimates:
-    """The estimates of a kernel's variants on the GPU that stands for a target."""
+    """The estimates of a kernel's variants on the GPU that stands for a target.
+
+    Measured times are fitted with them, too: they say what lies between the launches that are measured.
+    """
 
     def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
         self._kernel = kernel

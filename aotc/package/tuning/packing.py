@@ -30,14 +30,25 @@ from aotc.package.tuning.table import KernelTuning, TuningTable
 _MAX_NAMED = 4
 
 
-def fitted(kernel: Kernel, table: TuningTable) -> tuple[Selection, ...]:
-    """Return the selections of a kernel that its measurements say."""
+def fitted(
+    kernel: Kernel, table: TuningTable, metadata: Sequence[Metadata] = ()
+) -> tuple[Selection, ...]:
+    """Return the selections of a kernel that its measurements say.
+
+    With the variants' `metadata`, estimates say which config to take between the measured launches.
+    """
     own = [t for t in table.kernels if t.kernel == kernel.name and t.target in kernel.targets]
     if not own:
         return ()
+    from aotc.package.tuning.cost_model import TargetEstimates  # noqa: PLC0415 - loads NumPy
     from aotc.package.tuning.fit import fit  # noqa: PLC0415 - loads NumPy
 
-    return tuple(selection for tuning in own for selection in fit(tuning, kernel))
+    works = [each.work for each in metadata]
+    selections: list[Selection] = []
+    for tuning in own:
+        estimates = TargetEstimates(kernel, works, tuning.target) if works else None
+        selections += fit(tuning, kernel, estimates)
+    return tuple(selections)
 
 
 def estimated(kernel: Kernel, metadata: Sequence[Metadata]) -> tuple[Selection, ...]:

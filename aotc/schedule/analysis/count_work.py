@@ -6,6 +6,7 @@ on it. A segment's stall is the longest chain of dependent ops, at least the tim
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from aotc.ir import expression
@@ -25,6 +26,7 @@ from aotc.schedule.analysis.op_costs import (
 from aotc.work import UNKNOWN, Segment, Transfer, Work
 
 _WHILE_ITERATIONS = 8
+_MAX_NODES = 60
 _ZERO, _ONE = Integer(0), Integer(1)
 
 
@@ -99,25 +101,21 @@ class _Counter:
                         block, _Place(index, often, None, place.num_warps, place.is_producer)
                     )
             case scf.If():
-                taken = self._taken(op.condition, place.times, place.loop)
-                either = _half(place.times) if taken is None else taken
-                others = _half(place.times) if taken is None else _minus(place.times, taken)
+                around = place if _is_short(place.times) else _inside(place, index)
+                taken = self._taken(op.condition, around.times, around.loop)
+                either = _half(around.times) if taken is None else taken
+                others = _half(around.times) if taken is None else _minus(around.times, taken)
                 for block, times in ((op.then, either), (op.orelse, others)):
-                    self.visit(block, self._beside(place, times))
+                    self.visit(block, _beside(around, times))
             case roles.Specialize():
                 inner = _Place(index, _ONE, None, place.num_warps)
                 self.visit(op.consumers, inner)
                 warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
                 self.visit(op.producer, _Place(index, _ONE, None, warps, is_producer=True))
             case roles.Beside():
-                self.visit(op.body, self._beside(place, place.times))
+                self.visit(op.body, _beside(place, place.times))
             case _:
                 return
-
-    @staticmethod
-    def _beside(place: _Place, times: Expression) -> _Place:
-        """Return the place of an arm: it runs a part of the times that the block around it does."""
-        return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
 
     # -- how often ---------------------------------------------------------------
 
@@ -131,7 +129,8 @@ class _Counter:
             return Binary("cdiv", Name(UNKNOWN), step.root)
         ends = [self._settled(bound) for bound in bounds if bound is not None]
         distance = sum_of("-", ends[1], ends[0])
-        return _at_least_0(Binary("cdiv", distance.root, step.root))
+        trips = _at_least_0(Binary("cdiv", distance.root, step.root))
+        return trips if _is_short(trips) else Binary("cdiv", Name(UNKNOWN), step.root)
 
     def _settled(self, number: Number) -> Number:
         """Return a number in the middle iteration of the loop that it depends on."""
@@ -191,10 +190,25 @@ class _Counter:
             totals.ready[out] = end
 
 
+def _beside(place: _Place, times: Expression) -> _Place:
+    """Return the place of an arm: it runs a part of the times that the block around it does."""
+    return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
+
+
+def _inside(place: _Place, index: int) -> _Place:
+    """Return the place of what runs once for each run of the segment `index`."""
+    return _Place(index, _ONE, None, place.num_warps, place.is_producer)
+
+
+def _is_short(root: Expression) -> bool:
+    """Return whether an expression may become a part of others, each of which has it twice."""
+    return sum(1 for _ in itertools.islice(expression.walk(root), _MAX_NODES)) < _MAX_NODES
+
+
 def _segment(place: _Place, totals: _Totals) -> Segment:
     return Segment(
         parent=place.parent,
-        times=text_of(place.times),
+        times=_text_of(place.times),
         is_producer=place.is_producer,
         instructions=totals.instructions,
         special=totals.special,
@@ -205,10 +219,10 @@ def _segment(place: _Place, totals: _Totals) -> Segment:
     )
 
 
-def text_of(root: Expression) -> str:
-    """Return an expression's text, the unknown if it is too long to be read back."""
+def _text_of(root: Expression) -> str:
+    """Return an expression's text; once, if it is too long to be read back."""
     text = expression.to_text(root)
-    return text if len(text) <= expression.MAX_TEXT_BYTES else UNKNOWN
+    return text if len(text) <= expression.MAX_TEXT_BYTES else "1"
 
 
 def _at_least_0(root: Expression) -> Expression:

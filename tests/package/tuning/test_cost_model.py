@@ -7,8 +7,13 @@ import pytest
 from aotc.ir import expression
 from aotc.ir.expression import parse
 from aotc.package import index
-from aotc.package.tuning.cost_model import MAX_LAUNCHES, sample_launches, selections
-from aotc.package.tuning.fit import select
+from aotc.package.tuning.cost_model import (
+    MAX_LAUNCHES,
+    TargetEstimates,
+    sample_launches,
+    selections,
+)
+from aotc.package.tuning.fit import fit, select
 from aotc.package.tuning.selection import ANY_GPU, Branch, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.work import Segment, Transfer, Work
@@ -77,10 +82,8 @@ def test_measured_launches_keep_their_best_config_and_estimates_say_the_rest() -
     configs = tuple({"BLOCK": block} for block in _BLOCKS)
     measured = Measurement({"n": 1024}, {}, {}, (2e-6, 1e-6))
     tuning = KernelTuning("k", "sm_90a", "NVIDIA H200", configs, (measured,), {})
-    other = replace(tuning, kernel="other")
-    estimated, own = selections(kernel, works, [tuning, other])
-    assert (estimated.gpu, own.gpu) == (ANY_GPU, "NVIDIA H200")
-    assert estimated == selections(kernel, works)[0]
+    (own,) = fit(tuning, kernel, TargetEstimates(kernel, works, "sm_90a"))
+    assert own.gpu == "NVIDIA H200"
     assert select(own.tree, {"n": 1024})[0] == 1
     assert select(own.tree, {"n": 1 << 18})[0] == 1
 

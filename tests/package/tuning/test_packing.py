@@ -33,7 +33,7 @@ def tuning(gpu: str = _H200, **fields: object) -> KernelTuning:
 def fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits that take the config of the tuning's clock, for the first combination."""
 
-    def fitted(one: KernelTuning, _: Kernel) -> tuple[Selection, ...]:
+    def fitted(one: KernelTuning, *_: object) -> tuple[Selection, ...]:
         return (Selection(one.target, one.gpu, 0, (one.clock_mhz,)),)
 
     monkeypatch.setattr(fits, "fit", fitted)

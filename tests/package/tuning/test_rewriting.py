@@ -12,7 +12,7 @@ import pytest
 from aotc.ir.diagnostics import ManifestError
 from aotc.package import archive as archives
 from aotc.package.decoder import stored_frames
-from aotc.package.index import ArchiveError, Kernel
+from aotc.package.index import ArchiveError
 from aotc.package.object import library_bytes
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.rewriting import tune_archive
@@ -25,7 +25,7 @@ _SELECTION = Selection("sm_90a", "NVIDIA H200", 1, (1,))
 
 @pytest.fixture(autouse=True)
 def _fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fitted(_: KernelTuning, __: Kernel) -> tuple[Selection, ...]:
+    def fitted(*_: object) -> tuple[Selection, ...]:
         return (_SELECTION,)
 
     monkeypatch.setattr(fits, "fit", fitted)

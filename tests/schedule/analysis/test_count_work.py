@@ -199,3 +199,22 @@ def test_kernels_without_work() -> None:
     kernel = parse_kernel("kernel @empty() {num_warps = 1} {\n  scf.return\n}\n")
     (segment,) = count_work(kernel).segments
     assert (segment.transfers, segment.dots, segment.wavefronts) == ((), (), 0)
+
+
+def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
+    """A chain of a hundred branches in a loop, each in the other arm of the one before."""
+    depth = 100
+    lines = ["kernel @chain(%n: i32, %m: i32) {num_warps = 1} {"]
+    lines += ["%zero = arith.constant {value = 0, type = i32} : i32"]
+    lines += ["%one = arith.constant {value = 1, type = i32} : i32"]
+    lines += ["scf.for(%zero, %n, %one) (%i: i32) {"]
+    for at in range(depth):
+        lines += [f"%c{at} = arith.constant {{value = {at}, type = i32}} : i32"]
+        lines += [f'%t{at} = arith.compare(%i, %c{at}) {{predicate = "eq"}} : i1']
+        lines += [f"scf.if(%t{at}) () {{", "scf.yield()", "} () {"]
+    lines += ["scf.yield()", "}"] * depth
+    lines += ["scf.yield()", "}", "scf.return", "}"]
+    work = count_work(parse_kernel("\n".join(lines) + "\n"))
+    assert len(work.segments) == 2 + 2 * depth
+    assert all(len(segment.times) < 1000 for segment in work.segments)
+    assert all(often >= 0 for often in _values(work, n=1000))
