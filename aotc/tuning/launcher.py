@@ -127,6 +127,7 @@ class Launcher:
             return
         here, there = Pipe()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.device}
+        environment["PYTHONSAFEPATH"] = "1"  # modules of the working folder stay out
         root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [root, os.environ.get("PYTHONPATH")])
