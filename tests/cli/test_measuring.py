@@ -273,6 +273,14 @@ def test_shapes_may_be_of_other_kernels_too(folder: Path, driver: Path) -> None:
     assert best(folder) == {64: 1, 2000: 0}
 
 
+def test_shapes_of_a_record_are_taken(folder: Path, driver: Path) -> None:
+    archive = str(folder / "scaled.aotc")
+    options = ["--record", str(folder), "--driver", str(driver), "--l2", "warm"]
+    assert run(["tune", "run", archive, *options]) == EXIT_DONE
+    assert best(folder) == {64: 1, 2000: 0}
+    assert table(folder).l2 == "warm"
+
+
 def test_tables_are_merged(folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
     halves: list[str] = []
     for half, sizes in enumerate(((64,), (2000,))):
