@@ -164,7 +164,8 @@ def run(
     try:
         subject = _subject(path, shapes or str(Path(recorded or "", "shapes.toml")), beside)
         if subject.archive == b"":
-            built = _built(path, kernels, jobs, compiler, rest, is_json=is_json, debug=debug)
+            among = kernels or subject.shapes.kernels
+            built = _built(path, among, jobs, compiler, rest, is_json=is_json, debug=debug)
             if built is None:
                 return EXIT_WRONG
             subject = replace(subject, archive=built)

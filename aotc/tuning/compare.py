@@ -12,6 +12,7 @@ no result has a majority.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +29,16 @@ _ULPS = 4
 _COARSE_BITS = 7  # of bf16's mantissa: what a kernel with narrow floats may round to on its way
 _SINGLE_BITS = 10  # of tf32's, likewise
 _MIN_TOLERANCE = 1e-12
+_MAX_TOGETHER = 2  # constants that results may depend on, or on all
+_FEW = 2  # configs, of which one may well be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How results differ from those of the other configs, by config.
 
-    With a `constant` results are another one for each of its values, and are compared among equal ones.
+    With a `constant`, or several, results are another one for each of its values, and are compared among
+    those of one.
     """
 
     outliers: dict[int, str]
@@ -69,11 +73,15 @@ class Comparison:
         """
         if len(self._groups) < 2:
             return Verdict({})
-        for name in dict.fromkeys(name for config in configs for name in config):
-            if name not in CONFIG_KEYS:
-                verdict = self._by_constant(name, configs)
-                if verdict is not None:
-                    return verdict
+        names = dict.fromkeys(name for config in configs for name in config)
+        constants = [name for name in names if name not in CONFIG_KEYS]
+        sizes = dict.fromkeys((*range(1, min(_MAX_TOGETHER, len(constants)) + 1), len(constants)))
+        for together in itertools.chain(*(itertools.combinations(constants, n) for n in sizes)):
+            verdict = self._by_constants(together, configs)
+            if verdict is not None:
+                return verdict
+        if len(self._groups) == sum(len(members) for _, members in self._groups) > _FEW:
+            return Verdict({}, "all constants")  # no two are the same: hardly since all are wrong
         ranked = sorted(self._groups, key=lambda group: (-len(group[1]), group[1]))
         right = ranked[0]
         if len(ranked[1][1]) == len(right[1]):
@@ -82,15 +90,18 @@ class Comparison:
             return Verdict({config: reason for _, members in ranked for config in members})
         return Verdict(self._differences(right, [m for _, ms in ranked[1:] for m in ms]))
 
-    def _by_constant(self, name: str, configs: Sequence[Mapping[str, object]]) -> Verdict | None:
-        """Return the verdict if results are another one for each value of a constant; else None.
+    def _by_constants(
+        self, names: Sequence[str], configs: Sequence[Mapping[str, object]]
+    ) -> Verdict | None:
+        """Return the verdict if results are another one for each value of constants; else None.
 
         Such as the number of parts that a sum is split into, of which each is an output.
         """
         numbers = {config: at for at, (_, members) in enumerate(self._groups) for config in members}
         classes: dict[str, list[int]] = {}
         for config in sorted(numbers):
-            classes.setdefault(repr(configs[config].get(name)), []).append(config)
+            value = repr([configs[config].get(name) for name in names])
+            classes.setdefault(value, []).append(config)
         usual: list[int] = []
         for members in classes.values():
             counts = Counter(numbers[config] for config in members)
@@ -104,7 +115,7 @@ class Comparison:
         for group, members in zip(usual, classes.values(), strict=True):
             others = [config for config in members if numbers[config] != group]
             outliers |= self._differences(self._groups[group], others)
-        return Verdict(dict(sorted(outliers.items())), name)
+        return Verdict(dict(sorted(outliers.items())), " and ".join(names))
 
     def _differences(
         self, right: tuple[Sequence[Output], list[int]], others: Sequence[int]

@@ -26,8 +26,12 @@ from aotc.tuning.messages import Output
 from aotc.verify.arrays import view
 from aotc.verify.checks.contents import HEAD_BYTES, Listed, loaded_dtype
 
-_PERIOD_ELEMENTS = 1 << 20  # of random contents
+_PERIOD_ELEMENTS = (1 << 20) - 3  # of random contents: a prime, so that no two rows are equal
 _SAMPLED_BYTES, _NUM_PIECES = 1 << 20, 16  # of each buffer
+
+
+class RefusedLaunchError(Exception):
+    """The runtime refuses a config for these arguments, and the GPU was not asked."""
 
 
 @final
@@ -40,7 +44,8 @@ class DeviceLaunch:
         self._kernel = kernel
         self._launch = launch
         self._plans: dict[str, BufferPlan] = {}
-        self._addresses: dict[str, int] = {}
+        self.addresses: dict[str, int] = {}
+        """Where buffers begin, by name."""
         self._copies: dict[str, int] = {}
         self._args: tuple[object, ...] = ()
 
@@ -53,8 +58,9 @@ class DeviceLaunch:
         access = {param.name: param.access for param in self._kernel.params}
         try:
             for plan in plans:
-                self._addresses[plan.name] = self._gpu.allocate(plan.room_bytes)
-                if access.get(plan.name) != "read":
+                self.addresses[plan.name] = self._gpu.allocate(plan.room_bytes)
+                # Addresses differ from process to process, and no kernel writes them.
+                if access.get(plan.name) != "read" and not plan.pointees:
                     self._copies[plan.name] = self._gpu.allocate(plan.room_bytes)
         except NoMemoryError:
             size = sum(plan.room_bytes for plan in plans) / 2**30
@@ -65,7 +71,7 @@ class DeviceLaunch:
         for plan in plans:
             self._fill(plan)
         for name, copy in self._copies.items():
-            self._gpu.copy(copy, self._addresses[name], self._plans[name].room_bytes)
+            self._gpu.copy(copy, self.addresses[name], self._plans[name].room_bytes)
         self._args = tuple(self._arguments())
         return self
 
@@ -79,15 +85,15 @@ class DeviceLaunch:
         trace: TracebackType | None,
     ) -> None:
         if not isinstance(error, FaultError):
-            for address in (*self._addresses.values(), *self._copies.values()):
+            for address in (*self.addresses.values(), *self._copies.values()):
                 self._gpu.free(address)
 
     def _fill(self, plan: BufferPlan) -> None:
-        address = self._addresses[plan.name]
+        address = self.addresses[plan.name]
         size = plan.element.size_bytes
         count = -(-plan.room_bytes // size)
         if plan.pointees:
-            values = np.array([self._addresses[n] + HEAD_BYTES for n in plan.pointees], np.int64)
+            values = np.array([self.addresses[n] + HEAD_BYTES for n in plan.pointees], np.int64)
             content = np.resize(values, max(1, count - HEAD_BYTES // 8))
             head = np.zeros(HEAD_BYTES, np.uint8)
             content = np.concatenate([head, view(content, np.uint8)])
@@ -107,10 +113,10 @@ class DeviceLaunch:
             elif plan is None:
                 args.append(launch.key.get(param.name, launch.scalars.get(param.name)))
             elif param.kind == "tensor":
-                place = self._addresses[param.name] + HEAD_BYTES, plan.element.name
+                place = self.addresses[param.name] + HEAD_BYTES, plan.element.name
                 args.append(runtime.Tensor(*place, plan.shape, plan.strides))
             else:
-                address = self._addresses[param.name] + HEAD_BYTES
+                address = self.addresses[param.name] + HEAD_BYTES
                 args.append(runtime.Pointer(address, plan.element.name))
         return args
 
@@ -134,8 +140,10 @@ class DeviceLaunch:
     def _run(self, config: int) -> None:
         try:
             self._call(self._runtime.launch, config)
-        except runtime.AotcError as error:
+        except runtime.CudaError as error:
             raise FaultError(str(error)) from None
+        except runtime.AotcError as error:
+            raise RefusedLaunchError(str(error)) from None
 
     def _call(self, function: Callable[..., object], config: int) -> None:
         launch = self._launch
@@ -150,10 +158,13 @@ class DeviceLaunch:
         for name, copy in self._copies.items():
             plan = self._plans[name]
             if not integers_only or plan.element.is_int:
-                self._gpu.copy(self._addresses[name], copy, plan.room_bytes)
+                self._gpu.copy(self.addresses[name], copy, plan.room_bytes)
 
     def outputs(self, config: int) -> list[Output]:
-        """Launch a config once, on fresh buffers, and return what it left. Raises: FaultError."""
+        """Launch a config once, on fresh buffers, and return what it left.
+
+        Raises: FaultError, RefusedLaunchError.
+        """
         self._reset(integers_only=False)
         self._run(config)
         self._gpu.synchronize()
@@ -163,7 +174,7 @@ class DeviceLaunch:
         """Return what a buffer holds; of a large one pieces, at its ends and between."""
         itemsize = np.dtype(loaded_dtype(plan.element)).itemsize
         start, size = HEAD_BYTES, plan.size_bytes - HEAD_BYTES
-        address = self._addresses[plan.name]
+        address = self.addresses[plan.name]
         if size <= _SAMPLED_BYTES:
             content = self._gpu.read(address + start, size) if size else np.empty(0, np.uint8)
             return Output(plan.name, plan.element.name, content[: size // itemsize * itemsize])

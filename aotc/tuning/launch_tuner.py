@@ -14,7 +14,7 @@ from aotc.package.tuning.table import CacheState
 from aotc.tuning.compare import Comparison, elements_of
 from aotc.tuning.known import Configs, Known, Task
 from aotc.tuning.launcher import Launcher, LostError
-from aotc.tuning.messages import Times
+from aotc.tuning.messages import Refusal, Times
 from aotc.tuning.search import DEFAULT_CONFIDENCE, Passes, halve
 
 DIFFERS = "differs from the result of the others"
@@ -70,7 +70,7 @@ class LaunchTuner:
         if not fitting:
             reason = next(iter(misfits.values()), "it has no config")
             raise UntunableError(f"no config fits: {reason}")
-        self._compare(fitting)
+        fitting = self._compare(fitting)
         while True:
             try:
                 self._rank(fitting)
@@ -84,11 +84,11 @@ class LaunchTuner:
 
     # ---- results ----
 
-    def _compare(self, configs: Sequence[int]) -> None:
-        """Launch each config once, and put aside what hangs, faults or differs."""
+    def _compare(self, configs: Sequence[int]) -> Sequence[int]:
+        """Launch each config once, put aside what hangs, faults or differs, and return the others."""
         left = self._left(configs)
         if self.known.is_checked(self.task, left):
-            return
+            return left
         comparison: Comparison | None = None
         launched: list[int] = []
         for config in left:
@@ -97,6 +97,8 @@ class LaunchTuner:
                 outputs = self.launcher.outputs(config)
             except LostError as error:
                 self.known.reject(self.task, config, str(error), "")
+                continue
+            if isinstance(outputs, Refusal):
                 continue
             if comparison is None:
                 tolerance = max((each.spec.tolerance for each in self.task.subjects), default=0.0)
@@ -111,6 +113,7 @@ class LaunchTuner:
             if verdict.constant:
                 self.known.note(self.task, verdict.constant)
         self.known.check(self.task, launched)
+        return launched
 
     # ---- times ----
 

@@ -34,13 +34,14 @@ from aotc.tuning.messages import (
 )
 
 OPEN_SECONDS = 120.0
-PREPARE_SECONDS = 300.0
+PREPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
+_LAUNCHES_IN_TIME = 10  # that may take as long as a single one
 _POLL_SECONDS = 0.2
 
 
 class LostError(Exception):
-    """The process hung, or the GPU's context was lost; the message says how."""
+    """What was asked has no answer: the process hung, or the context was lost, as the message says."""
 
 
 class StoppedError(Exception):
@@ -53,8 +54,9 @@ class NoWorkerError(Exception):
 
 @dataclass(slots=True)
 class Launcher:
-    """A process that launches on one GPU; a method that raises `LostError` has ended it.
+    """A process that launches on one GPU.
 
+    One that hangs or faults is ended; the next request starts another.
     `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU, `launch_seconds` the time that launches may
     take before the process counts as hung.
     """
@@ -89,17 +91,24 @@ class Launcher:
         assert isinstance(answer, dict)
         return answer
 
-    def outputs(self, config: int) -> list[Output]:
-        """Launch a config of the prepared launch. Raises: LostError, NoWorkerError."""
+    def outputs(self, config: int) -> list[Output] | Refusal:
+        """Launch a config of the prepared launch, if it is not refused.
+
+        Raises: LostError, NoWorkerError.
+        """
         self._restart()
         answer = self._ask(Check(config), self.launch_seconds)
-        assert isinstance(answer, list)
+        assert isinstance(answer, list | Refusal)
         return answer
 
     def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
         """Time configs of the prepared launch. Raises: LostError, NoWorkerError."""
         self._restart()
-        answer = self._ask(Time(tuple(configs), is_cold, repeats), self.launch_seconds)
+        # A pass of many launches, none of which needs to be as long as one may be.
+        seconds = self.launch_seconds * (1 + len(configs) * repeats / _LAUNCHES_IN_TIME)
+        answer = self._ask(Time(tuple(configs), is_cold, repeats), seconds)
+        if isinstance(answer, Refusal):
+            raise LostError(f"is refused: {answer.reason}")
         assert isinstance(answer, Times)
         return answer
 
@@ -118,6 +127,7 @@ class Launcher:
             return
         here, there = Pipe()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.device}
+        environment["PYTHONSAFEPATH"] = "1"  # modules of the working folder stay out
         root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [root, os.environ.get("PYTHONPATH")])

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,9 @@ from statistics import median
 from aotc.ir.diagnostics import HostError, ManifestError, did_you_mean
 from aotc.package import cuda_driver
 from aotc.package.archive import decode
-from aotc.package.index import Kernel
+from aotc.package.index import Kernel, combination
 from aotc.package.spec import Manifest
+from aotc.package.tuning.selection import ANY_GPU, leaf_of
 from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from aotc.package.tuning.text import read_tuning, write_tuning
@@ -112,7 +113,7 @@ def _ordinals(text: str) -> list[int]:
 
 
 def plan(
-    subject: Subject, gpus: Sequence[tuple[str, tuple[int, int]]], order: Order
+    subject: Subject, gpus: Sequence[tuple[str, tuple[int, int]]]
 ) -> tuple[list[Task], list[str]]:
     """Return the launches to tune on kinds of GPU, and what there are no shapes or variants for.
 
@@ -121,7 +122,7 @@ def plan(
     """
     archive = decode(subject.archive)
     names = [kernel.name for kernel in archive.kernels]
-    for name in (*subject.kernels, *subject.shapes.kernels):
+    for name in subject.kernels or subject.shapes.kernels:
         if name not in names:
             message = f"expected a kernel of {subject.path} ({', '.join(names)}), got {name!r}"
             raise ManifestError(message, remedy=did_you_mean(name, names))
@@ -142,19 +143,29 @@ def plan(
                 sources = subjects.of(launch, target)
                 # Without the code, which the processes that launch have from the archive.
                 described = replace(kernel, variants=())
-                tasks.append(Task(launch, described, sources, target, name, order(kernel, launch)))
+                order = selected_order(kernel, launch, target, name)
+                tasks.append(Task(launch, described, sources, target, name, order))
     # What occurs most often comes first: time may run out.
     tasks.sort(key=lambda task: -task.launch.weight)
     return tasks, notes
 
 
-Order = Callable[[Kernel, Launch], tuple[int, ...]]
+def selected_order(kernel: Kernel, launch: Launch, target: str, gpu: str) -> tuple[int, ...]:
+    """Return the configs in the order in which a launch from the archive tries them.
 
-
-def manifest_order(kernel: Kernel, launch: Launch) -> tuple[int, ...]:
-    """Return the configs in the manifest's order, whatever the launch."""
-    del launch
-    return tuple(range(len(kernel.configs)))
+    That is by an earlier table, or by the cost model's estimates; else as the manifest has them.
+    """
+    types = tuple(launch.types[variable.name] for variable in kernel.type_variables)
+    choices = tuple(launch.choices[choice.name] for choice in kernel.choices)
+    number = combination(kernel, types, choices)
+    trees = {
+        each.gpu: each.tree
+        for each in kernel.selections
+        if each.target == target and each.combination == number
+    }
+    tree = trees.get(gpu, trees.get(ANY_GPU))
+    first = () if tree is None else leaf_of(tree, launch.key)
+    return tuple(dict.fromkeys((*first, *range(len(kernel.configs)))))
 
 
 def run_identity(subject: Subject, options: Options) -> dict[str, object]:
@@ -235,7 +246,7 @@ def tune(
     start = time.monotonic()
     devices = cluster.devices
     kinds = list(dict.fromkeys((device.name, device.capability) for device in devices))
-    tasks, notes = plan(subject, kinds, manifest_order)
+    tasks, notes = plan(subject, kinds)
     for note in notes:
         listener.warned(note)
     before = read_tuning(output) if output.exists() else TuningTable(())

@@ -16,7 +16,7 @@ from aotc import runtime
 from aotc.package.archive import decode
 from aotc.package.index import Kernel
 from aotc.tuning.buffers import UnsizedError, buffers_of
-from aotc.tuning.device_launch import DeviceLaunch
+from aotc.tuning.device_launch import DeviceLaunch, RefusedLaunchError
 from aotc.tuning.gpu import FaultError, Gpu, NoGpuError, NoMemoryError
 from aotc.tuning.messages import (
     Answer,
@@ -41,7 +41,7 @@ class _Worker:
         self._current: DeviceLaunch | None = None
 
     def answer(self, request: Request) -> Answer:
-        """Do what is asked. Raises: FaultError, NoGpuError, UnsizedError."""
+        """Do what is asked. Raises: FaultError, NoGpuError, UnsizedError, RefusedLaunchError."""
         match request:
             case Open():
                 self._gpu = Gpu(request.driver)
@@ -93,7 +93,7 @@ def serve(connection: Connection) -> None:
             return
         try:
             answer = worker.answer(request)
-        except UnsizedError as error:
+        except (UnsizedError, RefusedLaunchError) as error:
             answer = Refusal(str(error))
         except (FaultError, NoGpuError, runtime.AotcError) as error:
             connection.send(Refusal(str(error), is_lost=True))

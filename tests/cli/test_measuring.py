@@ -158,6 +158,15 @@ def test_a_config_that_does_not_fit_a_launch_is_not_timed_there(folder: Path, dr
     assert not table(folder).rejected
 
 
+def test_a_config_whose_ctas_do_not_fit_at_once_is_not_timed(folder: Path, driver: Path) -> None:
+    (folder / "scaled.aotc").write_bytes(scale_archive(is_cooperative=True))
+    assert run(arguments(folder, driver)) == EXIT_DONE
+    times = {launch.key["n"]: launch.seconds[0] for launch in table(folder).measurements}
+    assert times[2000] is None
+    assert times[64] is not None
+    assert not table(folder).rejected
+
+
 def test_buffers_of_no_known_size_are_asked_for(
     folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,6 +263,22 @@ def test_twenty_kills_lose_nothing(folder: Path, driver: Path) -> None:
     (folder / "scaled.tuning.toml").unlink()
     _killed(folder, driver, 20, signal.SIGKILL)
     assert (folder / "scaled.tuning.toml").read_text() == undisturbed
+
+
+def test_shapes_may_be_of_other_kernels_too(folder: Path, driver: Path) -> None:
+    with (folder / "shapes.toml").open("a") as file:
+        file.write('[[shape]]\nkernel = "other"\nn = 1\n')
+    assert run(arguments(folder, driver)) == EXIT_WRONG
+    assert run(arguments(folder, driver, "--only", "scale")) == EXIT_DONE
+    assert best(folder) == {64: 1, 2000: 0}
+
+
+def test_shapes_of_a_record_are_taken(folder: Path, driver: Path) -> None:
+    archive = str(folder / "scaled.aotc")
+    options = ["--record", str(folder), "--driver", str(driver), "--l2", "warm"]
+    assert run(["tune", "run", archive, *options]) == EXIT_DONE
+    assert best(folder) == {64: 1, 2000: 0}
+    assert table(folder).l2 == "warm"
 
 
 def test_tables_are_merged(folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]) -> None:

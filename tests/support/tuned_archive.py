@@ -54,9 +54,12 @@ def scale_kernel(num_configs: int, name: str = "scale") -> Kernel:
     )
 
 
-def scale_archive(num_configs: int = 4) -> bytes:
-    """An archive with the one kernel."""
-    return encode(Archive("scaled", "1", (scale_kernel(num_configs),)))
+def scale_archive(num_configs: int = 4, *, is_cooperative: bool = False) -> bytes:
+    """An archive with the one kernel; the CTAs of its first config may wait for each other."""
+    kernel = scale_kernel(num_configs)
+    first, *rest = kernel.variants
+    variants = (replace(first, cooperative=is_cooperative), *rest)
+    return encode(Archive("scaled", "1", (replace(kernel, variants=variants),)))
 
 
 def shapes(*sizes: int) -> str:

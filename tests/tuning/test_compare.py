@@ -124,3 +124,31 @@ def test_a_tile_size_that_is_wrong_is_no_constant_of_the_result() -> None:
         comparison.add(at, [output(RNG.standard_normal(65) if wrong else right, "fp32")])
     verdict = comparison.verdict(configs)
     assert (list(verdict.outliers), verdict.constant) == ([4, 5], "")
+
+
+@pytest.mark.parametrize("num_constants", [2, 3])
+def test_results_may_depend_on_several_constants(num_constants: int) -> None:
+    names = ["A", "B", "C"][:num_constants]
+    values = list(itertools.product([1, 2], repeat=num_constants))
+    results = {value: RNG.standard_normal(65) for value in values}
+    configs = [
+        {**dict(zip(names, value, strict=True)), "num_stages": stages}
+        for value in values
+        for stages in (2, 3, 4)
+    ]
+    planted = 4
+    comparison = Comparison(["fp32"])
+    for at, config in enumerate(configs):
+        right = results[tuple(config[name] for name in names)]
+        comparison.add(at, [output(right + (at == planted), "fp32")])
+    verdict = comparison.verdict(configs)
+    assert (list(verdict.outliers), verdict.constant) == ([planted], " and ".join(names))
+
+
+def test_results_of_which_no_two_are_the_same_say_nothing() -> None:
+    comparison = Comparison(["fp32"])
+    configs = [{"BLOCK": 32 << at} for at in range(5)]
+    for at in range(5):
+        comparison.add(at, [output(RNG.standard_normal(65), "fp32")])
+    verdict = comparison.verdict(configs)
+    assert (verdict.outliers, verdict.constant) == ({}, "all constants")

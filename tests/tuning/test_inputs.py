@@ -11,6 +11,7 @@ import pytest
 from aotc.package.index import Archive
 from aotc.package.manifest import load
 from aotc.package.tuning.shapes import Launch
+from aotc.tuning import inputs
 from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers
 from aotc.tuning.inputs import corner_programs, measured_buffers
 from aotc.tuning.subjects import Subjects, extreme_configs
@@ -61,6 +62,13 @@ def split(part_ptr, x_ptr, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
         columns = start + tl.arange(0, BLOCK)
         total += tl.sum(tl.load(x_ptr + row * n + columns, mask=columns < n, other=0.0), 0)
     tl.store(part_ptr + row * SPLITS + part, total)
+
+
+@triton.jit
+def through(out_ptrs, n, BLOCK: tl.constexpr):
+    out_ptr = tl.load(out_ptrs + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    offsets = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, 1.0, mask=offsets < n)
 """
 
 MANIFEST = """
@@ -111,6 +119,17 @@ n = "i32"
 SPLITS = [1, 16, 4]
 BLOCK = [64, 256]
 num_warps = [4, 8]
+
+[[kernel]]
+source = "sized.py:through"
+grid = ["3"]
+[kernel.signature]
+out_ptrs = "*i64"
+n = "i32"
+[[kernel.config]]
+BLOCK = 8192
+[kernel.verify]
+out_ptrs = { pointers_to = "fp32", count = 3 }
 """
 
 
@@ -162,6 +181,13 @@ def test_buffers_hold_what_the_most_extreme_config_touches(subjects: Subjects) -
     assert 16384 * 16 <= elements(found["part_ptr"]) < 16384 * 16 + 512
 
 
+def test_buffers_behind_addresses_are_planned_too(subjects: Subjects) -> None:
+    found = plans(subjects, "through", n=5000)
+    assert found["out_ptrs"].pointees == ("out_ptrs[0]", "out_ptrs[1]", "out_ptrs[2]")
+    assert 5000 <= elements(found["out_ptrs[0]"]) < 5000 + 512
+    assert 5000 <= elements(found["out_ptrs[2]"]) < 5000 + 512
+
+
 def test_extreme_configs_have_each_end_of_each_constant() -> None:
     configs = [
         {"SPLITS": splits, "MODE": mode, "num_warps": warps}
@@ -180,6 +206,15 @@ def test_extreme_configs_have_each_end_of_each_constant() -> None:
 def test_a_size_that_the_shapes_give_is_taken(subjects: Subjects) -> None:
     found = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
     assert elements(found["a_ptr"]) == 12345
+
+
+def test_nothing_is_interpreted_where_all_sizes_are_given(
+    subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "run_launch", None)
+    sizes = {"a_ptr": 17 * 63, "b_ptr": 63 * 129, "c_ptr": 17 * 129}
+    found = plans(subjects, "matmul", sizes, M=17, N=129, K=63)
+    assert {name: elements(plan) for name, plan in found.items()} == sizes
 
 
 def test_a_launch_of_nothing_has_buffers(subjects: Subjects) -> None:
