@@ -3,16 +3,16 @@
 The compiler counts it, the cache keeps it, and the cost model of `aotc.package.tuning` turns it into time.
 
 Invariant: plain frozen data. Whatever depends on a launch is an expression as text over the launch's
-integer arguments and extents, `pid0` to `pid2` and `grid0` to `grid2`, the program instance and their
-number, `program`, the linear index of a program instance of a persistent kernel, and `ctas`, the CTAs of
-its launch.
+integer arguments and extents, and over names that no argument has: `__p0` to `__p2` and `__n0` to
+`__n2`, the program instance and their number, `__p`, the linear index of a program instance of a
+persistent kernel, `__n`, the CTAs of its launch, and `UNKNOWN`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNKNOWN = "unknown"
+UNKNOWN = "__u"
 """The name of a value that no expression gives, such as a loaded number, in a bound."""
 
 

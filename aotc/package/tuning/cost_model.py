@@ -19,7 +19,7 @@ from aotc.package.tuning.between import LaunchEstimates
 from aotc.package.tuning.device import DEVICES
 from aotc.package.tuning.estimate import estimate
 from aotc.package.tuning.fit import fit
-from aotc.package.tuning.launch_arrays import Integers, Launches
+from aotc.package.tuning.launch_arrays import Integers, Launches, parsed
 from aotc.package.tuning.selection import ANY_GPU, Selection
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
@@ -166,8 +166,9 @@ def sample_launches(
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    deciding = _names(kernel, (root for pair in counted for root in _deciding(*pair)))
-    others = _names(kernel, (root for _, work in counted for root in _addressing(work)))
+    deciding = _names(kernel, dict.fromkeys(root for pair in counted for root in _deciding(*pair)))
+    addressing = dict.fromkeys(root for _, work in counted for root in _addressing(work))
+    others = _names(kernel, addressing)
     count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
     at = np.arange(count)
     columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in others}
@@ -195,7 +196,7 @@ def _spread_ratio(count: int) -> float:
 
 def _deciding(variant: index.Variant, work: Work) -> list[Expression]:
     texts = [segment.times for segment in work.segments]
-    return [*variant.grid, *map(expression.parse, dict.fromkeys(texts))]
+    return [*variant.grid, *map(parsed, dict.fromkeys(texts))]
 
 
 def _addressing(work: Work) -> list[Expression]:
@@ -203,7 +204,7 @@ def _addressing(work: Work) -> list[Expression]:
     for segment in work.segments:
         for transfer in segment.transfers:
             texts += [*transfer.origins, *(part.inside for part in transfer.parts)]
-    return [expression.parse(text) for text in dict.fromkeys(texts)]
+    return [parsed(text) for text in dict.fromkeys(texts)]
 
 
 def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:

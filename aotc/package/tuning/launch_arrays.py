@@ -7,7 +7,7 @@ computed, such as a quotient by zero, is 0: estimates go on where the launcher w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from aotc.ir import expression
@@ -33,6 +33,7 @@ _CTAS = 132
 """CTAs of a persistent kernel, as far as they decide on the order of programs."""
 
 _BISECTIONS = 24
+_MAX_PARSED = 4096
 _GOLDEN_RATIO = 0.6180339887498949
 
 
@@ -110,14 +111,14 @@ class GridArrays:
         width, height = np.maximum(x, 1), np.maximum(y, 1)
         values = {
             **self._columns,
-            "grid0": x,
-            "grid1": y,
-            "grid2": z,
-            "ctas": np.full((1, 1), _CTAS, np.int64),
-            "program": linear,
-            "pid0": linear % width,
-            "pid1": linear // width % height,
-            "pid2": linear // (width * height),
+            "__n0": x,
+            "__n1": y,
+            "__n2": z,
+            "__n": np.full((1, 1), _CTAS, np.int64),
+            "__p": linear,
+            "__p0": linear % width,
+            "__p1": linear // width % height,
+            "__p2": linear // (width * height),
         }
         return LaunchArrays(values)
 
@@ -160,7 +161,7 @@ class LaunchArrays:
     def of(self, text: str) -> Integers:
         """Return the value of an expression's text."""
         if text not in self._texts:
-            self._texts[text] = self.value(_parsed(text))
+            self._texts[text] = self.value(parsed(text))
         return self._texts[text]
 
     def value(self, root: Expression) -> Integers:
@@ -183,8 +184,9 @@ class LaunchArrays:
                 return self._nodes[root]
 
 
-@cache
-def _parsed(text: str) -> Expression:
+@lru_cache(_MAX_PARSED)
+def parsed(text: str) -> Expression:
+    """Return the expression of a text; configs have many in common."""
     return expression.parse(text)
 
 

@@ -28,7 +28,7 @@ _OPERATORS: dict[type[Op], str] = {
     arith.Max: "max",
 }
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_NAMES_OF_GRID = {"grid[0]": "grid0", "grid[1]": "grid1", "grid[2]": "grid2"}
+_NAMES_OF_GRID = {f"grid[{axis}]": f"__n{axis}" for axis in range(3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class LaunchValues:
         lower, step = self._numbers.get(loop.lower), self.constant(loop.step)
         if self._is_persistent(loop):
             self.persistent[loop] = None
-            self._numbers[loop.induction] = Number(Name("program"))
+            self._numbers[loop.induction] = Number(Name("__p"))
         elif lower is not None:
             in_steps = (None, 0) if step is None else (loop, step)
             self._numbers[loop.induction] = Number(lower.root, "", *in_steps, lower.num_nodes)
@@ -129,7 +129,7 @@ class LaunchValues:
         return (
             self._kernel.is_persistent
             and root is not None
-            and "ctas" in expression.free_names(root)
+            and "__n" in expression.free_names(root)
         )
 
     # -- ops -------------------------------------------------------------------
@@ -141,13 +141,13 @@ class LaunchValues:
             case tile.Arange():
                 return Number(Integer(op.start))
             case tile.ProgramId() if self._kernel.is_persistent:
-                return Number(Name("program"))
+                return Number(Name("__p"))
             case tile.NumPrograms() if self._kernel.is_persistent:
-                return Number(Name("ctas"))
+                return Number(Name("__n"))
             case tile.ProgramId():
-                return Number(Name(f"pid{op.axis}"))
+                return Number(Name(f"__p{op.axis}"))
             case tile.NumPrograms():
-                return Number(Name(f"grid{op.axis}"))
+                return Number(Name(f"__n{op.axis}"))
             case grid.CtaRank() | roles.ConsumerGroup() | gpu.NextStage():
                 return Number(Integer(0))
             case arith.Select():

@@ -66,7 +66,7 @@ def test_loop_over_a_row(n: int) -> None:
     (part,) = load.parts
     assert (part.extent, part.of_loop) == (1024, True)
     assert evaluate(parse(part.inside), {"n": n}) == n
-    assert [evaluate(parse(text), {"n": n, "pid0": 3}) for text in load.origins] == [6 * n]
+    assert [evaluate(parse(text), {"n": n, "__p0": 3}) for text in load.origins] == [6 * n]
 
 
 def test_costs_follow_from_layouts() -> None:
@@ -218,3 +218,10 @@ def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
     assert len(work.segments) == 2 + 2 * depth
     assert all(len(segment.times) < 1000 for segment in work.segments)
     assert all(often >= 0 for often in _values(work, n=1000))
+
+
+def test_arguments_may_have_any_name() -> None:
+    text = CARRIED.replace("%n", "%pid0").replace("%x", "%program")
+    _, loop = count_work(parse_kernel(text)).segments
+    assert evaluate(parse(loop.times), {"pid0": 7, "__p0": 3}) == 7
+    assert loop.transfers[0].argument == "program"
