@@ -5,7 +5,7 @@ The compiler counts it, the cache keeps it, and the cost model of `aotc.package.
 Invariant: plain frozen data. Whatever depends on a launch is an expression as text over the launch's
 integer arguments and extents, and over names that no argument has: `__p0` to `__p2` and `__n0` to
 `__n2`, the program instance and their number, `__p`, the linear index of a program instance of a
-persistent kernel, `__n`, the CTAs of its launch, and `UNKNOWN`.
+persistent kernel, `__n`, the CTAs of its launch, `UNKNOWN`, and the names of `Work.values`.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Work:
-    """The segments of a kernel, parents before children."""
+    """The segments of a kernel, parents before children.
+
+    `values` are expressions with a name that others refer to, after those that they refer to themselves.
+    Equal names stand for equal expressions in all kernels.
+    """
 
     segments: tuple[Segment, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()

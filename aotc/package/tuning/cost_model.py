@@ -195,8 +195,7 @@ def _spread_ratio(count: int) -> float:
 
 
 def _deciding(variant: index.Variant, work: Work) -> list[Expression]:
-    texts = [segment.times for segment in work.segments]
-    return [*variant.grid, *map(parsed, dict.fromkeys(texts))]
+    return [*variant.grid, *_with_named(work, (segment.times for segment in work.segments))]
 
 
 def _addressing(work: Work) -> list[Expression]:
@@ -204,7 +203,21 @@ def _addressing(work: Work) -> list[Expression]:
     for segment in work.segments:
         for transfer in segment.transfers:
             texts += [*transfer.origins, *(part.inside for part in transfer.parts)]
-    return [parsed(text) for text in dict.fromkeys(texts)]
+    return _with_named(work, texts)
+
+
+def _with_named(work: Work, texts: Iterable[str]) -> list[Expression]:
+    """Return expressions, and those that they refer to by name."""
+    named = dict(work.values)
+    reached = dict.fromkeys(texts)
+    waiting = list(reached)
+    while waiting:
+        for name in expression.free_names(parsed(waiting.pop())):
+            text = named.get(name)
+            if text is not None and text not in reached:
+                reached[text] = None
+                waiting.append(text)
+    return [parsed(text) for text in reached]
 
 
 def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:

@@ -93,6 +93,7 @@ class _Estimate:
         self._held = resident_ctas(variant, target)
         self._count = launches.count
         self._grid = launches.grid(variant.grid)
+        self._grid.named.update(work.values)
         self._cluster = variant.cluster[0] * variant.cluster[1] * variant.cluster[2]
         self._num_ctas = self._grid.num_programs * self._cluster
         self._slots = max(1, device.num_sms * self._held // self._cluster * self._cluster)

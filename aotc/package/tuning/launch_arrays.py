@@ -55,11 +55,15 @@ class Launches:
 
 
 class GridArrays:
-    """Program instances of some launches: a few that stand for all, and how many load the same bytes."""
+    """Program instances of some launches: a few that stand for all, and how many load the same bytes.
+
+    `named` are the `Work.values` of all variants.
+    """
 
     def __init__(self, columns: Mapping[str, Integers], axes: tuple[Expression, ...]) -> None:
         import numpy as np  # noqa: PLC0415 - start-up time
 
+        self.named: dict[str, str] = {}
         plain = LaunchArrays(columns)
         one = np.ones((1, 1), np.int64)
         extents = [np.maximum(plain.value(axis), 0) for axis in axes]
@@ -120,7 +124,7 @@ class GridArrays:
             "__p1": linear // width % height,
             "__p2": linear // (width * height),
         }
-        return LaunchArrays(values)
+        return LaunchArrays(values, self.named)
 
 
 def _count_distinct(origins: tuple[str, ...], arrays: LaunchArrays) -> Reals:
@@ -153,8 +157,11 @@ def _extrapolated(seen: Reals, programs: Reals) -> Reals:
 class LaunchArrays:
     """The values of expressions for some launches, each computed once."""
 
-    def __init__(self, values: Mapping[str, Integers]) -> None:
+    def __init__(
+        self, values: Mapping[str, Integers], named: Mapping[str, str] | None = None
+    ) -> None:
         self._values = values
+        self._named = {} if named is None else named
         self._texts: dict[str, Integers] = {}
         self._nodes: dict[Expression, Integers] = {}
 
@@ -171,6 +178,8 @@ class LaunchArrays:
         match root:
             case Integer(value):
                 return np.full((1, 1), value, np.int64)
+            case Name(name) if name in self._named:
+                return self.of(self._named[name])
             case Name() | Extent():
                 unknown = np.full((1, 1), UNKNOWN_EXTENT, np.int64)
                 return self._values.get(expression.to_text(root), unknown)

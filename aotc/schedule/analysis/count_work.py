@@ -6,7 +6,6 @@ on it. A segment's stall is the longest chain of dependent ops, at least the tim
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 
 from aotc.ir import expression
@@ -15,7 +14,7 @@ from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.expression import Binary, Expression, Integer, Name
 from aotc.schedule.analysis.global_transfers import GlobalTransfers
-from aotc.schedule.analysis.launch_values import LaunchValues, Number, middle, sum_of
+from aotc.schedule.analysis.launch_values import LaunchValues, Number, joined, middle
 from aotc.schedule.analysis.op_costs import (
     BARRIER_LATENCY,
     DOT_LATENCY,
@@ -26,7 +25,6 @@ from aotc.schedule.analysis.op_costs import (
 from aotc.work import UNKNOWN, Segment, Transfer, Work
 
 _WHILE_ITERATIONS = 8
-_MAX_NODES = 60
 _ZERO, _ONE = Integer(0), Integer(1)
 
 
@@ -34,7 +32,7 @@ def count_work(kernel: Kernel) -> Work:
     """Return the work of a kernel in gpu IR."""
     counter = _Counter(kernel)
     counter.visit(kernel.body, _Place(-1, _ONE, None, kernel.num_warps))
-    return Work(tuple(counter.segments))
+    return Work(tuple(counter.segments), counter.values.named_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,9 @@ class _Counter:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._values = LaunchValues(kernel)
+        self.values = LaunchValues(kernel)
         self._costs = OpCosts(kernel)
-        self._transfers = GlobalTransfers(kernel, self._values)
+        self._transfers = GlobalTransfers(kernel, self.values)
         self.segments: list[Segment] = []
 
     def visit(self, block: Block, place: _Place) -> None:
@@ -101,12 +99,11 @@ class _Counter:
                         block, _Place(index, often, None, place.num_warps, place.is_producer)
                     )
             case scf.If():
-                around = place if _is_short(place.times) else _inside(place, index)
-                taken = self._taken(op.condition, around.times, around.loop)
-                either = _half(around.times) if taken is None else taken
-                others = _half(around.times) if taken is None else _minus(around.times, taken)
+                taken = self._taken(op.condition, place.times, place.loop)
+                either = _half(place.times) if taken is None else taken
+                others = _half(place.times) if taken is None else _minus(place.times, taken)
                 for block, times in ((op.then, either), (op.orelse, others)):
-                    self.visit(block, _beside(around, times))
+                    self.visit(block, _beside(place, self._short(times)))
             case roles.Specialize():
                 inner = _Place(index, _ONE, None, place.num_warps)
                 self.visit(op.consumers, inner)
@@ -121,16 +118,19 @@ class _Counter:
 
     def _trips(self, loop: scf.For) -> Expression:
         """Return how many iterations a loop has; one for each program in that of a persistent kernel."""
-        if loop in self._values.persistent:
+        if loop in self.values.persistent:
             return _ONE
-        step = self._values[loop.step] or Number(_ONE)
-        bounds = [self._values[value] for value in (loop.lower, loop.upper)]
+        step = self.values[loop.step] or Number(_ONE)
+        bounds = [self.values[value] for value in (loop.lower, loop.upper)]
         if bounds[0] is None or bounds[1] is None:
             return Binary("cdiv", Name(UNKNOWN), step.root)
         ends = [self._settled(bound) for bound in bounds if bound is not None]
-        distance = sum_of("-", ends[1], ends[0])
-        trips = _at_least_0(Binary("cdiv", distance.root, step.root))
-        return trips if _is_short(trips) else Binary("cdiv", Name(UNKNOWN), step.root)
+        distance = joined("-", ends[1], ends[0])
+        return self._short(_at_least_0(Binary("cdiv", distance.root, step.root)))
+
+    def _short(self, times: Expression) -> Expression:
+        """Return a name for an expression, unless it is as short: others have it several times."""
+        return times if isinstance(times, Integer | Name) else self.values.named(times)
 
     def _settled(self, number: Number) -> Number:
         """Return a number in the middle iteration of the loop that it depends on."""
@@ -148,13 +148,13 @@ class _Counter:
                 return counts[0] if counts else None
             return Binary("min", counts[0], counts[1])
         if isinstance(op, arith.Compare):
-            left, right = self._values[op.lhs], self._values[op.rhs]
+            left, right = self.values[op.lhs], self.values[op.rhs]
             if left is None or right is None:
                 return None
-            difference = sum_of("-", left, right)
+            difference = joined("-", left, right)
             if loop is not None and difference.loop is loop and difference.step:
                 return _compared(op.predicate, difference, times)
-        number = self._values[condition]
+        number = self.values[condition]
         if number is None:
             return None
         return Binary("*", Binary("!=", number.root, _ZERO), times)
@@ -195,20 +195,10 @@ def _beside(place: _Place, times: Expression) -> _Place:
     return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
 
 
-def _inside(place: _Place, index: int) -> _Place:
-    """Return the place of what runs once for each run of the segment `index`."""
-    return _Place(index, _ONE, None, place.num_warps, place.is_producer)
-
-
-def _is_short(root: Expression) -> bool:
-    """Return whether an expression may become a part of others, each of which has it twice."""
-    return sum(1 for _ in itertools.islice(expression.walk(root), _MAX_NODES)) < _MAX_NODES
-
-
 def _segment(place: _Place, totals: _Totals) -> Segment:
     return Segment(
         parent=place.parent,
-        times=_text_of(place.times),
+        times=expression.to_text(place.times),
         is_producer=place.is_producer,
         instructions=totals.instructions,
         special=totals.special,
@@ -217,12 +207,6 @@ def _segment(place: _Place, totals: _Totals) -> Segment:
         stall=totals.end,
         transfers=tuple(totals.transfers),
     )
-
-
-def _text_of(root: Expression) -> str:
-    """Return an expression's text; once, if it is too long to be read back."""
-    text = expression.to_text(root)
-    return text if len(text) <= expression.MAX_TEXT_BYTES else "1"
 
 
 def _at_least_0(root: Expression) -> Expression:

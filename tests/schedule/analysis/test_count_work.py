@@ -46,9 +46,12 @@ kernel @rows(%x: *bf16, %out: *bf16, %n: i32) {{num_warps = 4}} {{
 
 def _values(work: Work, **launch: int) -> list[int]:
     """Return how often each segment runs in a program."""
+    values = {"__p0": 0, **launch}
+    for name, text in work.values:
+        values[name] = evaluate(parse(text), values)
     often: list[int] = []
     for segment in work.segments:
-        times = evaluate(parse(segment.times), launch)
+        times = evaluate(parse(segment.times), values)
         often.append(times if segment.parent < 0 else times * often[segment.parent])
     return often
 
@@ -223,5 +226,5 @@ def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
 def test_arguments_may_have_any_name() -> None:
     text = CARRIED.replace("%n", "%pid0").replace("%x", "%program")
     _, loop = count_work(parse_kernel(text)).segments
-    assert evaluate(parse(loop.times), {"pid0": 7, "__p0": 3}) == 7
+    assert _values(count_work(parse_kernel(text)), pid0=7) == [1, 7]
     assert loop.transfers[0].argument == "program"
