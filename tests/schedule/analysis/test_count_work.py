@@ -44,11 +44,17 @@ kernel @rows(%x: *bf16, %out: *bf16, %n: i32) {{num_warps = 4}} {{
 """
 
 
-def _values(work: Work, **launch: int) -> list[int]:
-    """Return how often each segment runs in a program."""
+def _named(work: Work, **launch: int) -> dict[str, int]:
+    """Return the values of all names that expressions refer to."""
     values = {"__p0": 0, **launch}
     for name, text in work.values:
         values[name] = evaluate(parse(text), values)
+    return values
+
+
+def _values(work: Work, **launch: int) -> list[int]:
+    """Return how often each segment runs in a program."""
+    values = _named(work, **launch)
     often: list[int] = []
     for segment in work.segments:
         times = evaluate(parse(segment.times), values)
@@ -68,8 +74,9 @@ def test_loop_over_a_row(n: int) -> None:
     assert load.stages == 0
     (part,) = load.parts
     assert (part.extent, part.of_loop) == (1024, True)
-    assert evaluate(parse(part.inside), {"n": n}) == n
-    assert [evaluate(parse(text), {"n": n, "__p0": 3}) for text in load.origins] == [6 * n]
+    values = _named(work, n=n, __p0=3)
+    assert evaluate(parse(part.inside), values) == n
+    assert [evaluate(parse(text), values) for text in load.origins] == [6 * n]
 
 
 def test_costs_follow_from_layouts() -> None:
