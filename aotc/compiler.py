@@ -159,6 +159,7 @@ def compile_kernel(
         searches=translation.searches,
         without=done.target.without,
         whole_rows=whole_rows(done.kernel.params),
+        overflows=done.overflows,
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
@@ -304,7 +305,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards`, `scratch_bytes`, `cooperative` and `whole_rows` as in `Metadata`.
+    `guards`, `scratch_bytes`, `cooperative`, `whole_rows` and `overflows` as in `Metadata`.
     """
 
     tile_ir: str
@@ -316,6 +317,7 @@ class PtxKernel:
     scratch_bytes: int = 0
     cooperative: bool = False
     whole_rows: tuple[str, ...] = ()
+    overflows: tuple[str, ...] = ()
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -335,6 +337,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         kernel.scratch_bytes,
         _meets_grid(kernel),
         whole_rows(kernel.params),
+        done.overflows,
     )
 
 
@@ -348,6 +351,7 @@ class _Done:
     access: Mapping[str, Access]
     asm: Mapping[str, str]
     waits_pdl: bool
+    overflows: tuple[str, ...]
 
     @property
     def kernel(self) -> Kernel:
@@ -371,6 +375,7 @@ def _to_ptx(
     from aotc.gpu_stages import lower_to_ptx  # noqa: PLC0415 - start-up time
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.analysis.certain_overflows import certain_overflows  # noqa: PLC0415
     from aotc.schedule.analysis.index_limits import note_index_limits  # noqa: PLC0415
     from aotc.schedule.context import Schedule  # noqa: PLC0415
 
@@ -388,6 +393,7 @@ def _to_ptx(
         max_ops=request.limits.operations,
     )
     note_index_limits(kernel, schedule)
+    overflows = certain_overflows(kernel)
     waits_pdl = _waits_pdl(kernel, schedule)
     made = lower_to_ptx(
         *(request, translation, schedule, timings),
@@ -398,7 +404,7 @@ def _to_ptx(
     if keep_asm:
         asm["gpu"] = print_kernel(made.kernel)
         timings.lap("print")
-    return _Done(target, translation, made, access, asm, waits_pdl)
+    return _Done(target, translation, made, access, asm, waits_pdl, overflows)
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:

@@ -81,6 +81,8 @@ class Metadata:
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
     waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
     usual optimisation level, and at which lower one the cubin was made. `work` is what the cost model goes by.
+    Each of `overflows` is a place and a condition over the arguments and `num_programs(0)`, under which an address
+    that is accessed there overflows 32 bits.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Metadata:
     wgmma_hazard: str = ""
     ptxas_crash: str = ""
     work: Work = field(default_factory=Work)
+    overflows: tuple[str, ...] = ()
 
     @property
     def local_bytes(self) -> int:

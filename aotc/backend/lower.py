@@ -25,6 +25,7 @@ from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.libdevice import KEEPS_SUBNORMALS
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.backend.nvvm_issue import Issuer
+from aotc.backend.shared_divisors import shared_divisions
 from aotc.ir.core import Block, Kernel, Op, OpT, Value
 from aotc.ir.diagnostics import CompileError, IRError
 from aotc.ir.dialects import roles
@@ -128,6 +129,7 @@ class Lowering:
         self.fields = BitFields(self.emit, self.ints)
         self.debug = debug
         self.uses_shared = False
+        self.shared_divisions = shared_divisions(kernel)
         self._values: dict[Value, Registers] = {}
         group_threads = WARP_SIZE * kernel.num_warps
         consumer_threads = group_threads * kernel.num_consumer_groups

@@ -136,7 +136,7 @@ def _is_base_type(operand: Operand) -> bool:
 
 
 def _is_constant(operand: Operand) -> bool:
-    """Answer for `tl.constexpr`; Triton takes it off first, and so always says no."""
+    """Answer for `tl.constexpr` outside of kernels."""
     return not isinstance(operand, Value | BlockPointer) and not is_tuple(operand)
 
 
@@ -156,6 +156,7 @@ _HOLDS: Mapping[str, Callable[[Operand], bool]] = {
     "base_value": _is_base_value,
     "base_type": _is_base_type,
 }
+_CONSTEXPR = "tl.constexpr"
 _MOST_SPECIFIC = (
     *("tensor_descriptor", "tensor", "tuple", "pointer_type", "block_type", "dtype"),
     *("tuple_type", "constexpr_type", "tensor_descriptor_type"),
@@ -191,9 +192,13 @@ def python_class(name: str, kind: type[object], make: Callable[..., Operand]) ->
 
 
 def is_instance(subject: Operand, kind: Operand) -> bool:
-    """Return whether `subject` is an instance of one of the language's classes. Raises: CompileError."""
+    """Return whether a kernel's value is an instance of one of the language's classes.
+
+    None is one of `tl.constexpr`: Triton asks `isinstance` about the value that a constant has.
+    Raises: CompileError.
+    """
     if isinstance(kind, LanguageClass):
-        return kind.holds(subject)
+        return kind.name != _CONSTEXPR and kind.holds(subject)
     raise mistake(
         f"isinstance() does not know {show(kind)}",
         remedy="use a class such as tl.tensor, tl.dtype, tl.pointer_type or tl.block_type",

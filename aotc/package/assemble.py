@@ -33,9 +33,10 @@ from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
 from aotc.package.configs import launch_arguments
-from aotc.package.grid import Expansion, VariantSpec, none_left
+from aotc.package.grid import MAX_GUARDS, Expansion, VariantSpec, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.label import member_label
+from aotc.package.overflow_guards import overflow_guards
 from aotc.package.sources import KernelSource, kernel_source
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
@@ -122,19 +123,23 @@ def assemble(
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
     builds = [result.metadata for _, result, _ in _members(compiled)]
     access = _joint_access(builds)
+    members = ((spec, result.metadata, when) for spec, result, when in _members(compiled))
+    limits = overflow_guards(members, expansion.guards)[: MAX_GUARDS - len(expansion.guards)]
+    first = len(expansion.guards)
+    own = tuple(range(first, first + len(limits)))
     fixed = [(n, a.value) for n, a in kernel.signature.items() if not a.is_passed]
     digests = [digest for _, digest in read]
     record = index.Kernel(
         name=kernel.name,
         source_sha256=hashlib.sha256("".join(dict.fromkeys(digests)).encode()).digest(),
-        variants=tuple(variants),
+        variants=tuple(replace(each, guards=(*each.guards, *own)) for each in variants),
         params=tuple(
             replace(param_of(name, kernel.signature[name]), access=access.get(name, "unknown"))
             for name in launch_arguments(kernel)
         ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
         choices=tuple(Choice(name, values) for name, values in kernel.choices.items()),
-        guards=guards_of(expansion, builds),
+        guards=(*guards_of(expansion, builds), *limits),
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from aotc.compiler import launch_heuristics
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
 from aotc.package.argument_type import ArgumentType
@@ -25,6 +25,10 @@ from aotc.package.spec import (
 )
 from aotc.package.tables import Constant
 from aotc.target import Target
+
+_MAX_COMPUTED = 6
+"""2**6 is how many conditions a kernel's launches may have (`grid.MAX_GUARDS`)."""
+_MAX_FILTERED = 10
 
 ConfigEntries = tuple[tuple[str, Constant], ...]
 
@@ -49,6 +53,7 @@ def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
         return kernel
     if not computed:
         return kernel
+    _check_few(kernel, computed)
     axes = tuple((name, (True, False)) for name in computed)
     configs = kernel.configs
     match configs:
@@ -71,6 +76,22 @@ def crossed(
         names = [name for name, _ in missing]
         for values in itertools.product(*(values for _, values in missing)):
             yield (*config, *zip(names, values, strict=True))
+
+
+def _check_few(kernel: KernelSpec, computed: Iterable[str]) -> None:
+    """Raise ManifestError for more parameters than have conditions: each combination is one.
+
+    A `where` may leave out combinations, so it is asked about some more.
+    """
+    names = list(computed)
+    most = _MAX_COMPUTED if kernel.where is None else _MAX_FILTERED
+    if len(names) > most:
+        raise ManifestError(
+            f"expected at most {most} parameters of {kernel.name!r} that heuristics compute of a launch's "
+            f"arguments, got {len(names)}: {', '.join(names)}",
+            kernel.loc,
+            remedy=f"give some in the manifest, such as constants = {{ {names[-1]} = true }}",
+        )
 
 
 def _given(kernel: KernelSpec) -> set[str]:

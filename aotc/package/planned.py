@@ -101,6 +101,7 @@ def launcher_of_request(
         cooperative=compiled.cooperative,
         scratch_bytes=compiled.scratch_bytes,
         whole_rows=compiled.whole_rows,
+        overflows=compiled.overflows,
     )
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
@@ -117,7 +118,11 @@ def launcher_of_request(
         )
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
-    return launcher_of_record(kernel.alone(kernel.variants[0]), guards, fixed, needs)
+    variant = kernel.variants[0]
+    # Those that follow from the code are no guards of the manifest's.
+    more = [kernel.guards[at] for at in variant.guards if at >= len(expansion.guards)]
+    asked = (*guards, *(guard.expression for guard in more))
+    return launcher_of_record(kernel.alone(variant), asked, fixed, needs)
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:

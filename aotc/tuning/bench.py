@@ -12,9 +12,10 @@ from typing import Protocol
 
 from aotc.package.cover.choose import Refusal, choose
 from aotc.package.index import Kernel, Variant
+from aotc.package.tuning.selection import ANY_GPU
 from aotc.package.tuning.shapes import Launch
 from aotc.package.verify_subjects import Subject
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
 from aotc.tuning.messages import Times
 
@@ -24,7 +25,7 @@ _WARM_REPEATS = 5
 class Launching(Protocol):
     """What times launches: `aotc.tuning.launcher.Launcher`."""
 
-    def prepare(self, launch: Launch, subject: Subject | None, seed: int) -> dict[int, str]:
+    def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
         """Make the buffers; return why configs are refused."""
         ...
 
@@ -63,15 +64,16 @@ def time_launch(
     kernel: Kernel,
     target: str,
     launch: Launch,
-    subject: Subject | None,
+    subjects: tuple[Subject, ...],
     options: BenchOptions,
+    gpu: str = ANY_GPU,
 ) -> Timed:
     """Return the times of a launch, or why it has none. Raises: NoWorkerError, StoppedError."""
-    serving = choose(kernel, target, launch)
+    serving = choose(kernel, target, launch, gpu)
     if isinstance(serving, Refusal):
         return Timed(kernel, launch, problem=serving.text)
     try:
-        misfits = launching.prepare(launch, subject, options.seed)
+        misfits = launching.prepare(launch, subjects, options.seed)
     except UnsizedError as error:
         return Timed(kernel, launch, serving[0], problem=str(error))
     except LostError as error:

@@ -20,7 +20,7 @@ from aotc.package.tuning.work import Work, peak_of, work_of
 from aotc.regular_file import read_regular
 from aotc.tuning import bench_report
 from aotc.tuning.bench import BenchOptions, Timed, time_launch
-from aotc.tuning.inputs import BufferPlan, UnsizedError, buffers_of
+from aotc.tuning.buffers import BufferPlan, UnsizedError, buffers_of
 from aotc.tuning.launcher import Launcher, NoWorkerError
 from aotc.tuning.peers import Request, ask, requests_of
 from aotc.tuning.subjects import Subjects, target_for
@@ -118,10 +118,15 @@ class Bench:
                     timed.append(Timed(kernel, launch, problem=problem))
                     plans.append(())
                     continue
-                subject = subjects.subject(launch, target)
-                timed.append(time_launch(launcher, kernel, target, launch, subject, self.options))
+                among = subjects.of(launch, target)
+                timed.append(
+                    time_launch(
+                        *(launcher, kernel, target, launch, among, self.options),
+                        gpu=launcher.identity.name,
+                    )
+                )
                 try:
-                    plans.append(buffers_of(launch, kernel, subject, self.options.seed))
+                    plans.append(buffers_of(launch, kernel, among, self.options.seed))
                 except UnsizedError:
                     plans.append(())
         return timed, plans

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from aotc.package.tuning.shapes import Launch
 from aotc.verify.checks import input_data
 from aotc.verify.checks.contents import HEAD_BYTES, Contents, Listed, loaded_dtype
 from aotc.verify.interpreter.numerics import dtype_of
+
+if TYPE_CHECKING:
+    from aotc.package.verify_subjects import Subject
 
 
 class UnsizedError(Exception):
@@ -38,6 +42,20 @@ class BufferPlan:
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     pointees: tuple[str, ...] = ()
+
+
+def buffers_of(
+    launch: Launch, kernel: Kernel, subjects: Sequence[Subject], seed: int
+) -> tuple[BufferPlan, ...]:
+    """Return the buffers of a launch, measured on the interpreter if there are subjects.
+
+    Raises: UnsizedError.
+    """
+    if not subjects:
+        return described_buffers(launch, kernel, seed)
+    from aotc.tuning.inputs import measured_buffers  # noqa: PLC0415 - start-up time
+
+    return measured_buffers(launch, subjects, seed)
 
 
 def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[BufferPlan, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,24 +39,54 @@ from aotc.verify.checks.launch import Launch as VerifyLaunch
 from aotc.verify.checks.launch import Scalar
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import run_launch
-from aotc.verify.interpreter.program import InterpretError, Program, Rules
+from aotc.verify.interpreter.program import Code, InterpretError, Program, Rules
 from aotc.verify.interpreter.run import RULES
 from aotc.verify.pages import PAGE_BYTES
 
 _MAX_HELD_BYTES = 4 << 30  # by the interpreter, of the pages of one buffer
 _MAX_INDEX = 1 << 16
 _NUM_INNER_PROGRAMS = 4
+_NUM_ENDS = 2
+_MAX_SECONDS = 1.0  # of a variant, for programs that are neither the first nor the last
 
 
-def measured_buffers(launch: Launch, subject: Subject, seed: int) -> tuple[BufferPlan, ...]:
-    """Return the buffers of a launch; `subject` is a variant of the kernel with its tile IR.
+def measured_buffers(
+    launch: Launch, subjects: Sequence[Subject], seed: int
+) -> tuple[BufferPlan, ...]:
+    """Return the buffers of a launch, large enough for all `subjects`: variants with their tile IR.
 
     Raises: UnsizedError.
     """
+    found: list[list[BufferPlan]] = []
+    for subject in subjects:
+        plans = _buffers_for(launch, subject, seed, ends_only=bool(found))
+        if plans is not None:
+            found.append(plans)
+    if not found:
+        raise UnsizedError("no config's guards hold")
+    return tuple(
+        replace(
+            plans[0],
+            size_bytes=max(plan.size_bytes for plan in plans),
+            room_bytes=max(plan.room_bytes for plan in plans),
+        )
+        for plans in zip(*found, strict=True)
+    )
+
+
+def _buffers_for(
+    launch: Launch, subject: Subject, seed: int, *, ends_only: bool
+) -> list[BufferPlan] | None:
+    """Return the buffers as one variant needs them, None if the launch does not meet its guards.
+
+    With `ends_only` the first and the last program alone are interpreted.
+    """
     assert subject.stored is not None
+    checks = checks_of(subject, VerifyOptions(), may_be_left_out=True)
+    if not checks.conditions.admits(launch.key):
+        return None
     tile_kernel = parse_kernel(subject.stored.tile_ir)
     roles = roles_of(tile_kernel, grid_blocks(subject.grid), is_inexact)
-    checks = checks_of(subject, VerifyOptions(), may_be_left_out=True)
     sizes = {name: partial(_constant, size) for name, size in launch.sizes.items()}
     inputs = replace(checks.inputs, sizes={**checks.inputs.sizes, **sizes})
     if any(pointees.shape for pointees in inputs.pointees.values()):
@@ -73,9 +104,9 @@ def measured_buffers(launch: Launch, subject: Subject, seed: int) -> tuple[Buffe
         index_high=min(high, _MAX_INDEX),
         misaligned=False,
         is_sparse=True,
-        programs=corner_programs(grid),
     )
-    return tuple(_measured(tile_kernel, roles, named, inputs))
+    programs = corner_programs(grid)[: _NUM_ENDS if ends_only else None]
+    return _measured(tile_kernel, roles, named, inputs, programs)
 
 
 def _constant(size: int, _: Mapping[str, Scalar]) -> int:
@@ -87,11 +118,11 @@ def _no_grid(_: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def corner_programs(grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of the programs at the corners of a grid, and of some between."""
+    """Return the numbers of the programs at the corners of a grid and of some between, the ends first."""
     total = math.prod(grid)
-    if total <= 1 << len(grid):
+    if not total:
         return ()
-    numbers: set[int] = set()
+    numbers = {0, total - 1}
     for corner in itertools.product(*((0, extent - 1) for extent in grid)):
         number = 0
         for extent, place in zip(reversed(grid), reversed(corner), strict=True):
@@ -99,14 +130,18 @@ def corner_programs(grid: Sequence[int]) -> tuple[int, ...]:
         numbers.add(number)
     step = total / (_NUM_INNER_PROGRAMS + 1)
     numbers.update(int(step * (at + 1)) for at in range(_NUM_INNER_PROGRAMS))
-    return tuple(sorted(numbers))
+    return tuple(sorted(numbers, key=lambda number: (number not in (0, total - 1), number)))
 
 
 def _measured(
-    kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
+    kernel: TileKernel,
+    roles: Roles,
+    launch: VerifyLaunch,
+    inputs: Inputs,
+    programs: Sequence[int],
 ) -> list[BufferPlan]:
     owners = owners_of(kernel, launch, inputs)
-    pages = _touched(kernel, roles, launch, inputs) if math.prod(launch.grid) else {}
+    pages = _touched(kernel, roles, launch, inputs, programs) if programs else {}
     integers = sorted((v for v in launch.scalars.values() if isinstance(v, int)), reverse=True)
     product = math.prod(integers[:2]) if len(integers) > 1 else 0
     tensors = tensors_of(kernel, launch)
@@ -137,14 +172,24 @@ def _measured(
 
 
 def _touched(
-    kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
+    kernel: TileKernel,
+    roles: Roles,
+    launch: VerifyLaunch,
+    inputs: Inputs,
+    programs: Sequence[int],
 ) -> dict[str, int]:
-    """Return how many bytes of each buffer the launch's programs touch. Raises: UnsizedError."""
+    """Return how many bytes of each buffer programs touch. Raises: UnsizedError."""
     bounded = replace(inputs, ranges=_largest(kernel, roles, launch, inputs))
     bounded = replace(bounded, max_buffer_bytes=_MAX_HELD_BYTES)
     try:
         memory, args = prepared(kernel, roles, launch, bounded)
-        run_launch(kernel, launch, memory, args, _quick_rules(), 0)
+        code, rules, start = Code(), _quick_rules(), time.monotonic()
+        for at, number in enumerate(programs):
+            if at >= _NUM_ENDS and time.monotonic() - start > _MAX_SECONDS:
+                break
+            run_launch(
+                kernel, replace(launch, programs=(number,)), memory, args, rules, 0, code=code
+            )
     except (InterpretError, MemoryError) as error:
         reason = error.message if isinstance(error, InterpretError) else "it needs too much memory"
         message = f"cannot tell how large its buffers are: {reason}"

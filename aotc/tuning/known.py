@@ -26,11 +26,15 @@ Configs: TypeAlias = "tuple[int, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One launch to tune on one kind of GPU; `order` has the configs to try first, first."""
+    """One launch to tune on one kind of GPU; `order` has the configs to try first, first.
+
+    `subjects` are variants that the launch may take, with tile IR: those that may need the largest
+    buffers.
+    """
 
     launch: Launch
     kernel: Kernel
-    subject: Subject | None
+    subjects: tuple[Subject, ...]
     target: str
     gpu: str
     order: Configs

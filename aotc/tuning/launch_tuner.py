@@ -63,7 +63,7 @@ class LaunchTuner:
         task = self.task
         seed = self.options.seed + int(task.number[:6], 16)
         try:
-            misfits = self.launcher.prepare(task.launch, task.subject, seed)
+            misfits = self.launcher.prepare(task.launch, task.subjects, seed)
         except LostError as error:
             raise UntunableError(f"preparing it {error}") from None
         fitting = [config for config in task.order if config not in misfits]
@@ -99,8 +99,7 @@ class LaunchTuner:
                 self.known.reject(self.task, config, str(error), "")
                 continue
             if comparison is None:
-                subject = self.task.subject
-                tolerance = 0.0 if subject is None else subject.spec.tolerance
+                tolerance = max((each.spec.tolerance for each in self.task.subjects), default=0.0)
                 elements = elements_of(outputs, self.task.launch.types)
                 comparison = Comparison(elements, tolerance)
             comparison.add(config, outputs)

@@ -66,7 +66,7 @@ class Launcher:
     stop: threading.Event = field(default_factory=threading.Event)
     _process: subprocess.Popen[bytes] | None = None
     _connection: Connection | None = None
-    _prepared: tuple[Launch, Subject | None, int] | None = None
+    _prepared: tuple[Launch, tuple[Subject, ...], int] | None = None
     _identity: Identity | None = field(default=None)
 
     @property
@@ -76,14 +76,14 @@ class Launcher:
         assert self._identity is not None
         return self._identity
 
-    def prepare(self, launch: Launch, subject: Subject | None, seed: int) -> dict[int, str]:
+    def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
         """Make the buffers of a launch; return why configs are refused.
 
         Raises: UnsizedError, LostError, NoWorkerError.
         """
-        self._prepared = launch, subject, seed
+        self._prepared = launch, subjects, seed
         self._start()
-        answer = self._ask(Prepare(launch, subject, seed), PREPARE_SECONDS)
+        answer = self._ask(Prepare(launch, subjects, seed), PREPARE_SECONDS)
         if isinstance(answer, Refusal):
             raise UnsizedError(answer.reason)
         assert isinstance(answer, dict)

@@ -43,7 +43,7 @@ class Prepare:
     """Make the buffers of a launch; answered by why configs are refused, by index."""
 
     launch: Launch
-    subject: Subject | None
+    subjects: tuple[Subject, ...]
     seed: int
 
 

@@ -20,7 +20,7 @@ from aotc.package.cover.choose import launch_values
 from aotc.package.spec import KernelSpec
 from aotc.package.tuning.work import bench_values, dot_dtype, evaluated
 from aotc.tuning.bench import BenchOptions, Timed
-from aotc.tuning.inputs import BufferPlan
+from aotc.tuning.buffers import BufferPlan
 from aotc.verify.checks.contents import HEAD_BYTES
 
 Request = dict[str, Any]

@@ -139,10 +139,10 @@ def plan(
             if found and not target:
                 notes.append(f"{kernel.name} has no variant for {name}")
             for launch in found if target else ():
-                source = subjects.subject(launch, target)
+                sources = subjects.of(launch, target)
                 # Without the code, which the processes that launch have from the archive.
                 described = replace(kernel, variants=())
-                tasks.append(Task(launch, described, source, target, name, order(kernel, launch)))
+                tasks.append(Task(launch, described, sources, target, name, order(kernel, launch)))
     # What occurs most often comes first: time may run out.
     tasks.sort(key=lambda task: -task.launch.weight)
     return tasks, notes
@@ -159,9 +159,17 @@ def manifest_order(kernel: Kernel, launch: Launch) -> tuple[int, ...]:
 
 def run_identity(subject: Subject, options: Options) -> dict[str, object]:
     """Return what makes two runs the same, for the journal; launches may come and go."""
+    digest = hashlib.sha256()
+    for kernel in decode(subject.archive).kernels:
+        # Not what it selects: a table may go into the archive before all is tuned.
+        described = replace(kernel, variants=(), selections=())
+        digest.update(repr((described, len(kernel.variants))).encode())
+        for variant in kernel.variants:
+            digest.update(repr(replace(variant, cubin=b"", ptx=None)).encode())
+            digest.update(hashlib.sha256(variant.cubin).digest())
     return {
         "version": 1,
-        "archive": hashlib.sha256(subject.archive).hexdigest(),
+        "archive": digest.hexdigest(),
         "l2": options.l2,
         "confidence": options.confidence,
         "seed": options.seed,

@@ -5,13 +5,16 @@ Invariant: a subject has the kernel's tile IR as text, so a process without its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from aotc.compiler import PtxKernel, autotune_configs, translate_request
+from aotc.config import CONFIG_KEYS
 from aotc.ir.text import print_kernel
 from aotc.package.grid import Expansion, expand
-from aotc.package.index import Archive, Kernel, parse_target, value_key
+from aotc.package.index import Archive, Kernel, Value, parse_target, value_key
 from aotc.package.spec import Manifest
 from aotc.package.tuning.shape_text import Entry
 from aotc.package.tuning.shapes import Launch
@@ -35,7 +38,9 @@ class Subjects:
     _expansions: dict[tuple[str, str], Expansion] = field(
         default_factory=dict[tuple[str, str], Expansion]
     )
-    _subjects: dict[object, Subject | None] = field(default_factory=dict[object, "Subject | None"])
+    _subjects: dict[object, tuple[Subject, ...]] = field(
+        default_factory=dict[object, "tuple[Subject, ...]"]
+    )
 
     def defaults(self, kernel: str) -> dict[str, Entry]:
         """Return what the manifest says of a kernel's arguments, for shapes that leave them out."""
@@ -47,8 +52,10 @@ class Subjects:
                 return {**spec.verify.values, **expressions}
         return {}
 
-    def subject(self, launch: Launch, target: str) -> Subject | None:
-        """Return a variant that the launch may take, with its tile IR; None if there is none.
+    def of(self, launch: Launch, target: str) -> tuple[Subject, ...]:
+        """Return variants that the launch may take, with tile IR; none if nothing has it.
+
+        They are those whose constants are extreme, since these may need the largest buffers.
 
         Raises: DiagnosticError if the manifest's kernel cannot be compiled.
         """
@@ -60,21 +67,29 @@ class Subjects:
                 self._subjects[kept] = self._of_archive(launch, target)
         return self._subjects[kept]
 
-    def _of_manifest(self, manifest: Manifest, launch: Launch, target: str) -> Subject | None:
+    def _of_manifest(self, manifest: Manifest, launch: Launch, target: str) -> tuple[Subject, ...]:
         if all(spec.name != launch.kernel for spec in manifest.kernels):
-            return None
+            return ()
         expansion = self._expansion(manifest, launch.kernel, target)
         kernel = expansion.kernel
         types = tuple(launch.types[name] for name in kernel.types)
         choices = [value_key(launch.choices[name]) for name in kernel.choices]
-        for variant in expansion.variants:
-            same_choices = [value_key(value) for value in variant.choices] == choices
-            if variant.types == types and same_choices and variant.absent == launch.none:
-                subject = subject_of(expansion, variant)
-                tile_kernel = translate_request(variant.request).kernel
-                stored = PtxKernel(print_kernel(tile_kernel), "", tile_kernel.name, 0)
-                return replace(subject, request=None, expanded=None, stored=stored)
-        return None
+        # Of one config those that promise the most come first, and the least may be promised.
+        fitting = {
+            variant.config_index: variant
+            for variant in expansion.variants
+            if variant.types == types
+            and [value_key(value) for value in variant.choices] == choices
+            and variant.absent == launch.none
+        }
+        configs = {index: dict(variant.config) for index, variant in fitting.items()}
+        subjects: list[Subject] = []
+        for index in extreme_configs(configs):
+            subject = subject_of(expansion, fitting[index])
+            tile_kernel = translate_request(fitting[index].request).kernel
+            stored = PtxKernel(print_kernel(tile_kernel), "", tile_kernel.name, 0)
+            subjects.append(replace(subject, request=None, expanded=None, stored=stored))
+        return tuple(subjects)
 
     def _expansion(self, manifest: Manifest, kernel: str, target: str) -> Expansion:
         key = kernel, target
@@ -84,22 +99,56 @@ class Subjects:
             self._expansions[key] = expand(spec, among, autotune_configs)
         return self._expansions[key]
 
-    def _of_archive(self, launch: Launch, target: str) -> Subject | None:
+    def _of_archive(self, launch: Launch, target: str) -> tuple[Subject, ...]:
         kernel = next(each for each in self.archive.kernels if each.name == launch.kernel)
         variants = [variant for variant in kernel.variants if variant.target == target]
         if any(variant.ptx is None for variant in variants):
-            return None
+            return ()
         types = tuple(launch.types[variable.name] for variable in kernel.type_variables)
         choices = [value_key(launch.choices[choice.name]) for choice in kernel.choices]
         alone = replace(self.archive, kernels=(replace(kernel, variants=tuple(variants)),))
+        fitting: dict[int, Subject] = {}
         for subject in subjects_of_archive(alone, self.path):
             assert subject.archived is not None
             _, variant = subject.archived
             absent = {name for name in kernel.nullable if subject.values.get(name) == 0}
             same_choices = [value_key(value) for value in variant.choices] == choices
             if variant.types == types and same_choices and absent == set(launch.none):
-                return replace(subject, archived=None)
-        return None
+                fitting[variant.config] = replace(subject, archived=None)
+        configs = {index: dict(kernel.configs[index]) for index in fitting}
+        return tuple(fitting[index] for index in extreme_configs(configs))
+
+
+def extreme_configs(configs: Mapping[int, Mapping[str, object]]) -> list[int]:
+    """Return the indices of configs that have the least or the largest value of a constant.
+
+    Of a constant that is no number, each value is in one of them. What is no constant of the source,
+    such as `num_warps`, is left aside.
+    """
+    chosen: dict[int, None] = {}
+    names = dict.fromkeys(name for config in configs.values() for name in config)
+    for name in names:
+        if name in CONFIG_KEYS:
+            continue
+        held = {index: config[name] for index, config in configs.items() if name in config}
+        numbers = {i: v for i, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
+        if len(numbers) == len(held):
+            wanted = [min(numbers.values()), max(numbers.values())]
+        else:
+            wanted = list({value_key(cast("Value", v)): v for v in held.values()}.values())
+        for value in wanted:
+            if not any(held.get(index) == value for index in chosen):
+                chosen[next(index for index in held if held[index] == value)] = None
+    largest = max(configs, key=lambda index: _product(configs[index]), default=None)
+    if largest is not None:
+        chosen[largest] = None
+    return list(chosen)
+
+
+def _product(config: Mapping[str, object]) -> int:
+    """Return the product of a config's constants that are numbers."""
+    numbers = (v for n, v in config.items() if n not in CONFIG_KEYS and isinstance(v, int) and v)
+    return math.prod(abs(number) for number in numbers)
 
 
 def _items(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

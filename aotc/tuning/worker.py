@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from aotc import runtime
 from aotc.package.archive import decode
 from aotc.package.index import Kernel
-from aotc.tuning.buffers import UnsizedError, described_buffers
+from aotc.tuning.buffers import UnsizedError, buffers_of
 from aotc.tuning.device_launch import DeviceLaunch
 from aotc.tuning.gpu import FaultError, Gpu, NoGpuError, NoMemoryError
 from aotc.tuning.messages import (
@@ -71,12 +71,7 @@ class _Worker:
             self._current.__exit__(None, None, None)
             self._current = None
         launch, kernel = request.launch, self._kernels[request.launch.kernel]
-        if request.subject is None:
-            plans = described_buffers(launch, kernel, request.seed)
-        else:
-            from aotc.tuning.inputs import measured_buffers  # noqa: PLC0415 - start-up time
-
-            plans = measured_buffers(launch, request.subject, request.seed)
+        plans = buffers_of(launch, kernel, request.subjects, request.seed)
         self._current = DeviceLaunch(self._gpu, self._library, kernel, launch)
         return self._current.fill(plans).misfits()
 

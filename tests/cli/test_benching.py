@@ -205,7 +205,7 @@ class FakeLauncher:
     def __init__(self, *_: object) -> None:
         pass
 
-    def prepare(self, launch: Launch, subject: object, seed: int) -> dict[int, str]:
+    def prepare(self, launch: Launch, subjects: object, seed: int) -> dict[int, str]:
         return {}
 
     def times(self, configs: tuple[int, ...], *, is_cold: bool, repeats: int) -> Times:

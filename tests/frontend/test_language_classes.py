@@ -85,7 +85,11 @@ isinstance(C, tl.tensor)
 isinstance(None, tl.tensor)
 isinstance(n, int)
 isinstance(n, tl.constexpr)
+isinstance(C, tl.constexpr)
 isinstance(T, tl.constexpr)
+isinstance(T[0], tl.constexpr)
+isinstance(F, tl.constexpr)
+isinstance(None, tl.constexpr)
 isinstance(d, tl.tensor)
 isinstance(d.type, tl.dtype)
 isinstance(d.type, tl.block_type)
@@ -111,12 +115,11 @@ type(t.type) is tl.block_type
 type(x) == tl.tensor
 type(C) == int
 type(x.dtype) != tl.dtype
-isinstance(C, tl.constexpr)
 isinstance(x.dtype, (tl.block_type, tl.pointer_type))
 isinstance(n, P | tl.tensor)
 T.type == tl.tuple_type([tl.constexpr_type(5), tl.constexpr_type(6)])
 """
-"""What Triton refuses, or, of `tl.constexpr`, always denies."""
+"""What Triton refuses."""
 
 _PRELUDE = """from typing import NamedTuple
 class P(NamedTuple):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aotc.compiler import autotune_configs
 from aotc.ir import expression
+from aotc.ir.diagnostics import ManifestError
 from aotc.package.computed import crossed
 from aotc.package.grid import Expansion, expand
 from aotc.package.manifest import load
@@ -99,3 +100,23 @@ def test_configs_are_crossed_with_what_they_do_not_have() -> None:
         (("C", 3), ("A", True), ("B", 1)),
         (("C", 3), ("A", False), ("B", 1)),
     ]
+
+
+@pytest.mark.parametrize(("where", "most"), [("", 6), ('where = "E0 == E1"', 10)])
+def test_many_computed_parameters_are_refused_before_they_are_combined(
+    tmp_path: Path, where: str, most: int
+) -> None:
+    count = 24
+    functions = ", ".join(f'"E{i}": lambda a: a["n"] > {i}' for i in range(count))
+    parameters = ", ".join(f"E{i}: tl.constexpr" for i in range(count))
+    (tmp_path / "k.py").write_text(
+        "import triton\nimport triton.language as tl\n"
+        f"@triton.heuristics({{{functions}}})\n@triton.jit\n"
+        f"def many(x, n, m, {parameters}):\n    tl.store(x, E0)\n"
+    )
+    rest = f"{where}\n[[kernel.config]]\nnum_warps = 4\n"
+    (tmp_path / "kernels.toml").write_text(_MANIFEST.format(name="many", rest=rest))
+    (spec,) = load(str(tmp_path / "kernels.toml")).kernels
+    with pytest.raises(ManifestError, match=f"at most {most} parameters .* got 24: E0, ") as caught:
+        expand(spec, [TARGETS["sm_90a"]], autotune_configs)
+    assert "constants = { E23 = true }" in caught.value.remedy

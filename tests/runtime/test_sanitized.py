@@ -18,6 +18,7 @@ FILES = (
     "test_kept_alive.py",
     "test_plan.py",
     "test_reentrancy.py",
+    "test_selection.py",
     "test_tensor.py",
     "test_tensor_device.py",
     "test_bad_tensors.py",

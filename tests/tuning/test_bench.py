@@ -36,7 +36,7 @@ class Fake:
         self.misfits, self.lost = misfits or {}, lost
         self.asked: list[tuple[tuple[int, ...], bool, int]] = []
 
-    def prepare(self, launch: Launch, subject: object, seed: int) -> dict[int, str]:
+    def prepare(self, launch: Launch, subjects: object, seed: int) -> dict[int, str]:
         if launch.key["n"] == 13:
             raise UnsizedError("nothing says how large it is")
         return self.misfits
@@ -55,12 +55,12 @@ def launch(n: int) -> Launch:
 
 def test_what_is_taken_is_timed_beside_the_first_that_serves() -> None:
     fake = Fake()
-    timed = time_launch(fake, KERNEL, "sm_90a", launch(64), None, BenchOptions(passes=5))
+    timed = time_launch(fake, KERNEL, "sm_90a", launch(64), (), BenchOptions(passes=5))
     assert timed.variant == KERNEL.variants[0]
     assert list(timed.by_config) == [0]
-    timed = time_launch(fake, KERNEL, "sm_90a", launch(65), None, BenchOptions(passes=5))
+    timed = time_launch(fake, KERNEL, "sm_90a", launch(65), (), BenchOptions(passes=5))
     assert timed.variant == KERNEL.variants[1]
-    timed = time_launch(fake, KERNEL, "sm_90a", launch(5), None, BenchOptions(3, all_configs=True))
+    timed = time_launch(fake, KERNEL, "sm_90a", launch(5), (), BenchOptions(3, all_configs=True))
     assert list(timed.by_config) == [0, 1, 2, 3]
     assert timed.seconds == timed.by_config[0]
     assert timed.low is not None
@@ -72,7 +72,7 @@ def test_what_is_taken_is_timed_beside_the_first_that_serves() -> None:
 def test_passes_are_interleaved_and_the_first_launch_does_not_count() -> None:
     fake = Fake()
     options = BenchOptions(passes=4, is_cold=False, all_configs=True)
-    time_launch(fake, KERNEL, "sm_90a", launch(65), None, options)
+    time_launch(fake, KERNEL, "sm_90a", launch(65), (), options)
     firsts, passes = fake.asked[:3], fake.asked[3:]
     assert [configs for configs, _, _ in firsts] == [(1,), (2,), (3,)]
     assert [configs for configs, _, _ in passes] == [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3)]
@@ -81,10 +81,10 @@ def test_passes_are_interleaved_and_the_first_launch_does_not_count() -> None:
 
 def test_a_config_that_is_lost_is_left_out() -> None:
     options = BenchOptions(passes=2, all_configs=True)
-    timed = time_launch(Fake(lost=2), KERNEL, "sm_90a", launch(65), None, options)
+    timed = time_launch(Fake(lost=2), KERNEL, "sm_90a", launch(65), (), options)
     assert list(timed.by_config) == [1, 3]
     assert not timed.problem
-    timed = time_launch(Fake(lost=1), KERNEL, "sm_90a", launch(65), None, options)
+    timed = time_launch(Fake(lost=1), KERNEL, "sm_90a", launch(65), (), options)
     assert timed.seconds is None
     assert timed.problem == "the launch does not end within 20 s"
 
@@ -100,20 +100,20 @@ def test_a_config_that_is_lost_is_left_out() -> None:
 def test_a_launch_without_a_time_says_why(
     n: int, target: str, misfits: dict[int, str], problem: str
 ) -> None:
-    timed = time_launch(Fake(misfits), KERNEL, target, launch(n), None, BenchOptions())
+    timed = time_launch(Fake(misfits), KERNEL, target, launch(n), (), BenchOptions())
     assert timed.seconds is None
     assert problem in timed.problem
 
 
 def test_a_refused_config_is_not_what_is_taken() -> None:
-    timed = time_launch(Fake({1: "no"}), KERNEL, "sm_90a", launch(65), None, BenchOptions())
+    timed = time_launch(Fake({1: "no"}), KERNEL, "sm_90a", launch(65), (), BenchOptions())
     assert timed.variant == KERNEL.variants[2]
     assert list(timed.by_config) == [2]
 
 
 def test_the_data_has_speeds_and_shares_of_the_roofline() -> None:
-    timed = time_launch(Fake(), KERNEL, "sm_90a", launch(5), None, BenchOptions(passes=1))
-    failed = time_launch(Fake(), KERNEL, "sm_90a", launch(13), None, BenchOptions())
+    timed = time_launch(Fake(), KERNEL, "sm_90a", launch(5), (), BenchOptions(passes=1))
+    failed = time_launch(Fake(), KERNEL, "sm_90a", launch(13), (), BenchOptions())
     peers = ({"name": "Triton", "seconds": 2e-6}, {"name": "cuBLAS", "problem": "no\x1bway"})
     machine = Machine("NVIDIA H200", "13.0", "sm_90a", "cold", 1, peak_of("NVIDIA H200"))
     work = Work(1000, 2_400_000)

@@ -13,7 +13,7 @@ from aotc.package.manifest import load
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers
 from aotc.tuning.inputs import corner_programs, measured_buffers
-from aotc.tuning.subjects import Subjects
+from aotc.tuning.subjects import Subjects, extreme_configs
 from aotc.verify.checks.contents import HEAD_BYTES
 from tests.support.tuned_archive import scale_kernel
 
@@ -51,6 +51,16 @@ def gather(out_ptr, table_ptr, index_ptr, n, rows, width, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     x = tl.load(table_ptr + row * width + columns, mask=columns < width)
     tl.store(out_ptr + pid * width + columns, x, mask=columns < width)
+
+
+@triton.jit
+def split(part_ptr, x_ptr, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    row, part = tl.program_id(0), tl.program_id(1)
+    total = 0.0
+    for start in range(part * BLOCK, n, SPLITS * BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(x_ptr + row * n + columns, mask=columns < n, other=0.0), 0)
+    tl.store(part_ptr + row * SPLITS + part, total)
 """
 
 MANIFEST = """
@@ -89,6 +99,18 @@ BLOCK = 64
 [kernel.verify]
 index_ptr = { low = 0, high = "rows" }
 "table_ptr.size" = "rows * width"
+
+[[kernel]]
+source = "sized.py:split"
+grid = ["16384", "SPLITS"]
+[kernel.signature]
+part_ptr = "*fp32"
+x_ptr = "*fp32"
+n = "i32"
+[kernel.configs]
+SPLITS = [1, 16, 4]
+BLOCK = [64, 256]
+num_warps = [4, 8]
 """
 
 
@@ -105,9 +127,8 @@ def plans(
     subjects: Subjects, kernel: str, sizes: dict[str, int] | None = None, **key: int
 ) -> dict[str, BufferPlan]:
     launch = Launch(kernel, {}, {}, key, sizes=sizes or {})
-    subject = subjects.subject(launch, "sm_90a")
-    assert subject is not None
-    return {plan.name: plan for plan in measured_buffers(launch, subject, seed=5)}
+    found = subjects.of(launch, "sm_90a")
+    return {plan.name: plan for plan in measured_buffers(launch, found, seed=5)}
 
 
 def elements(plan: BufferPlan) -> int:
@@ -135,6 +156,27 @@ def test_an_index_reaches_the_end_of_a_table(subjects: Subjects) -> None:
     assert rows - 50 < indices.max() < rows
 
 
+def test_buffers_hold_what_the_most_extreme_config_touches(subjects: Subjects) -> None:
+    found = plans(subjects, "split", n=1031)
+    assert elements(found["x_ptr"]) >= 16384 * 1031
+    assert 16384 * 16 <= elements(found["part_ptr"]) < 16384 * 16 + 512
+
+
+def test_extreme_configs_have_each_end_of_each_constant() -> None:
+    configs = [
+        {"SPLITS": splits, "MODE": mode, "num_warps": warps}
+        for splits in (1, 4, 16)
+        for mode in ("sum", "max")
+        for warps in (4, 8)
+    ]
+    chosen = [configs[index] for index in extreme_configs(dict(enumerate(configs)))]
+    assert {config["SPLITS"] for config in chosen} == {1, 16}
+    assert {config["MODE"] for config in chosen} == {"sum", "max"}
+    assert len(chosen) <= 4
+    assert extreme_configs({}) == []
+    assert extreme_configs({3: {}}) == [3]
+
+
 def test_a_size_that_the_shapes_give_is_taken(subjects: Subjects) -> None:
     found = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
     assert elements(found["a_ptr"]) == 12345
@@ -159,8 +201,8 @@ def test_a_kernel_that_leaves_its_buffer_is_said(subjects: Subjects) -> None:
 
 @pytest.mark.parametrize("grid", [(1,), (7,), (1000,), (3, 50), (2, 3, 40), (1, 1, 1)])
 def test_corners_are_programs_of_the_grid(grid: tuple[int, ...]) -> None:
-    numbers = corner_programs(grid) or range(math.prod(grid))
-    assert {0, math.prod(grid) - 1} <= set(numbers)
+    numbers = corner_programs(grid)
+    assert {numbers[0], numbers[min(1, len(numbers) - 1)]} == {0, math.prod(grid) - 1}
     assert all(0 <= number < math.prod(grid) for number in numbers)
     if len(grid) == 2:
         assert {grid[0] - 1, grid[0] * (grid[1] - 1)} <= set(numbers)

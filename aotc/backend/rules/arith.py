@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aotc.backend import nvvm
+from aotc.backend import division, nvvm
 from aotc.backend.integers import Component, Registers
 from aotc.backend.libdevice import call_libdevice
 from aotc.backend.llvm_types import GLOBAL_POINTER, constant, llvm_type
@@ -221,11 +221,23 @@ def lower_binary(
         divided = _by_power_of_two(ctx, op, element)
         if divided is not None:
             return [divided]
+        if op in ctx.shared_divisions:
+            return [_by_shared_divisor(ctx, op, element)]
     signed, unsigned, floating = _BINARY[type(op)]
     compute = floating if element.is_float else signed if element.is_signed else unsigned
     if compute is None:
         op.error(f"is undefined on {element}")
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
+
+
+def _by_shared_divisor(ctx: Lowering, op: arith.Div | arith.Rem, element: ScalarType) -> Registers:
+    """Return quotients or remainders by a divisor that many divisions share."""
+    compute = division.quotient if isinstance(op, arith.Div) else division.remainder
+    found: list[Component] = []
+    for value, divisor in zip(ctx.registers(op.lhs), ctx.registers(op.rhs), strict=True):
+        prepared = division.prepare(ctx.emit, divisor, signed=element.is_signed)
+        found.append(compute(ctx.emit, value, prepared))
+    return tuple(found)
 
 
 def _by_power_of_two(

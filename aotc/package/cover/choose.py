@@ -30,7 +30,7 @@ from aotc.package.index import (
     guard_mask,
     value_key,
 )
-from aotc.package.tuning.selection import Branch, Selection, Tree
+from aotc.package.tuning.selection import ANY_GPU, Leaf, Selection, leaf_of
 from aotc.package.tuning.shapes import Launch
 
 _ADDRESS = 1 << 20
@@ -105,9 +105,12 @@ def holds(root: Expression, values: Mapping[str, int]) -> bool:
 
 
 def choose(
-    kernel: Kernel, target: str, launch: Launch, selections: Sequence[Selection] = ()
+    kernel: Kernel, target: str, launch: Launch, gpu: str = ANY_GPU
 ) -> tuple[Variant, ...] | Refusal:
-    """Return the variants that serve a launch, the one that it takes first, or why none does."""
+    """Return the variants that serve a launch, the one that it takes first, or why none does.
+
+    `gpu` is the driver's name of the device, for which the kernel may have a selection of its own.
+    """
     refusal = _refused_name(kernel, launch)
     if refusal is not None:
         return refusal
@@ -143,7 +146,7 @@ def choose(
         )
         return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
     number = combination(kernel, run[0].types, run[0].choices)
-    preferred = _preferred(selections, target, number, values)
+    preferred = _preferred(kernel.selections, target, gpu, number, values)
     rank = {config: at for at, config in enumerate(preferred)}
     serving.sort(
         key=lambda one: (
@@ -251,20 +254,16 @@ def _combinations(
 
 
 def _preferred(
-    selections: Sequence[Selection], target: str, combination: int, values: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the configs that a selection for any GPU of the target takes first."""
-    for selection in selections:
-        if (selection.target, selection.gpu, selection.combination) == (target, "", combination):
-            return _leaf(selection.tree, values)
+    selections: Sequence[Selection],
+    target: str,
+    gpu: str,
+    combination: int,
+    values: Mapping[str, int],
+) -> Leaf:
+    """Return the configs that are tried first: by the GPU's selection, or that for any of the target."""
+    trees = {(each.target, each.gpu, each.combination): each.tree for each in selections}
+    for name in (gpu, ANY_GPU):
+        tree = trees.get((target, name, combination))
+        if tree is not None:
+            return leaf_of(tree, values)
     return ()
-
-
-def _leaf(tree: Tree, values: Mapping[str, int]) -> tuple[int, ...]:
-    while isinstance(tree, Branch):
-        try:
-            is_low = expression.evaluate(tree.feature, values) <= tree.threshold
-        except (ExpressionError, KeyError):
-            is_low = False
-        tree = tree.low if is_low else tree.high
-    return tree

@@ -16,7 +16,7 @@ from aotc.package.cover.choose import Refusal, choose
 from aotc.package.index import Archive, Kernel
 from aotc.package.manifest import load
 from aotc.package.planned import stand_in_cubin
-from aotc.package.tuning.selection import Branch, Selection
+from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
 from aotc.package.tuning.shapes import Launch
 from aotc.runtime import Pointer, _native
 from aotc.runtime.errors import ArgumentError, NotFoundError
@@ -92,20 +92,28 @@ def test_a_selection_says_what_is_taken_first(one_worker: None, tmp_path: Path) 
     number = 1 * 2 + 0  # bf16, true
     inner = Branch(parse("n // (stride - 16)"), 4, (4,), (5, 0))
     tree = Branch(parse("n"), 256, (2, 0), inner)
-    selections = [
+    selections = (
         Selection("sm_90a", "NVIDIA H200", number, (1,)),
-        Selection("sm_90a", "", number, tree),
-    ]
+        Selection("sm_90a", ANY_GPU, number, tree),
+    )
+    selecting = replace(kernel, selections=selections)
+    runtime = opened(selecting)
 
-    def config(n: int, stride: int, negate: bool = True) -> int:
-        chosen = choose(kernel, "sm_90a", launch(n, stride, negate=negate), selections)
+    def config(n: int, stride: int, negate: bool = True, gpu: str = "NVIDIA H100") -> int:
+        chosen = choose(selecting, "sm_90a", launch(n, stride, negate=negate), gpu)
         assert not isinstance(chosen, Refusal)
+        if gpu != "NVIDIA H200":  # the runtime's plans are for a GPU without a name
+            pointers = (Pointer(1 << 20, "bf16"), Pointer(1 << 21, "bf16"))
+            plan = runtime._plan((9, 0), 132, (*pointers, n, stride), choices={"NEGATE": negate})
+            assert plan is not None
+            assert chosen[0] == kernel.variants[plan.variant]
         return chosen[0].config
 
     assert config(256, 1024) == 2
     assert config(512, 1024) == 4
     assert config(512, 16) == 5
     assert config(512, 16, negate=False) == config(512, 1024, negate=False) == 2
+    assert config(64, 1024, gpu="NVIDIA H200") == 1
 
 
 def test_what_is_refused_says_why(one_worker: None, tmp_path: Path) -> None:

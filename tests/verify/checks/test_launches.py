@@ -315,7 +315,7 @@ def test_far_rows_of_a_loop_are_more_than_32_bits_apart() -> None:
 
 
 def test_far_rows_of_tensors_are_more_than_32_bits_apart() -> None:
-    types = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
+    types: dict[str, str] = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
     chooser = _chooser("causal_sums", Conditions(None, _any), types)
     launch = _far(chooser)
     for shape, strides in tensors_of(chooser.kernel, launch).values():
@@ -330,7 +330,7 @@ def test_a_guard_on_strides_keeps_rows_of_tensors_near() -> None:
     def admits(scalars: Mapping[str, int]) -> bool:
         return scalars.get("x.strides[0]", 16) < 1 << 20
 
-    types = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
+    types: dict[str, str] = dict.fromkeys(("x", "y", "out"), "tensordesc<bf16[1,16]>")
     assert not _far(_chooser("causal_sums", Conditions(None, admits), types)).apart
 
 
