@@ -1,4 +1,4 @@
-"""What a kernel does, counted from its finished schedule: instructions, dots, bytes, and how often.
+"""The work of a kernel, counted from its finished schedule: instructions, dots, bytes, and how often.
 
 The compiler counts it, the cache keeps it, and the cost model of `aotc.package.tuning` turns it into time.
 
@@ -50,7 +50,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Segment:
-    """Straight-line code: what a CTA spends on it each time, and how often it runs.
+    """Straight-line code: its cost to a CTA each time, and how often it runs.
 
     It runs `times` for each run of the segment `parent`, or for each program if that is -1.
     `instructions` and `special` count instructions of warps, the latter those of the special function units,

@@ -57,7 +57,7 @@ def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, 
 class TargetEstimates:
     """The estimates of a kernel's variants on the GPU that stands for a target.
 
-    Measured times are fitted with them, too: they say what lies between the launches that are measured.
+    Measured times are fitted with them, too: they fill the gaps between measured launches.
     """
 
     def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
@@ -69,9 +69,9 @@ class TargetEstimates:
             if variant.target == target and is_counted:
                 number = index.combination(kernel, variant.types, variant.choices)
                 of_config = self._chosen.setdefault(number, {})
-                known = of_config.get(variant.config)
+                earlier = of_config.get(variant.config)
                 # The one that assumes the most of a launch is the one that most launches take.
-                if known is None or _assumptions(variant) > _assumptions(known[0]):
+                if earlier is None or _assumptions(variant) > _assumptions(earlier[0]):
                     of_config[variant.config] = variant, work
 
     def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
@@ -107,9 +107,9 @@ class TargetEstimates:
                 key,
                 named_types,
                 named_choices,
-                tuple(times[config][at] if config in times else None for config in all_configs),
+                tuple(times[config][row] if config in times else None for config in all_configs),
             )
-            for at, key in enumerate(estimates.samples)
+            for row, key in enumerate(estimates.samples)
         ]
 
 
@@ -122,10 +122,10 @@ class _VariantEstimates:
 
     @property
     def samples(self) -> list[dict[str, int]]:
-        """The sampled launches, without what is the same in all."""
+        """The sampled launches, without arguments that are the same in all."""
         varied = [name for name, values in self.columns.items() if len(set(values.tolist())) > 1]
         count = max((len(values) for values in self.columns.values()), default=1)
-        return [{name: int(self.columns[name][at]) for name in varied} for at in range(count)]
+        return [{name: int(self.columns[name][row]) for name in varied} for row in range(count)]
 
     def logarithms(self, keys: Sequence[Mapping[str, int]]) -> list[list[float]]:
         """Return the logarithms of the times of all variants, a list a launch."""
@@ -133,7 +133,7 @@ class _VariantEstimates:
 
         columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
         times = self.seconds(columns)
-        return [[math.log(column[at]) for column in times] for at in range(len(keys))]
+        return [[math.log(column[row]) for column in times] for row in range(len(keys))]
 
     def seconds(self, columns: Mapping[str, Integers]) -> list[list[float]]:
         """Return the seconds of each launch, a list for each variant."""
@@ -168,13 +168,13 @@ def sample_launches(
 
     deciding = _names(kernel, dict.fromkeys(root for pair in counted for root in _deciding(*pair)))
     addressing = dict.fromkeys(root for _, work in counted for root in _addressing(work))
-    others = _names(kernel, addressing)
+    fixed = _names(kernel, addressing)
     count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
-    at = np.arange(count)
-    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in others}
+    row = np.arange(count)
+    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in fixed}
     ratio = _spread_ratio(len(deciding))
     for number, (name, divisor) in enumerate(deciding.items()):
-        part = (at + 0.5) / count if number == 0 else np.fmod(at * ratio**number, 1.0)
+        part = (row + 0.5) / count if number == 0 else np.fmod(row * ratio**number, 1.0)
         span = math.log2(_LARGEST / divisor)
         values = np.exp2(part * span)
         step = np.exp2(np.maximum(np.floor(np.log2(values)) - _ROUND_BITS, 0))
@@ -221,7 +221,7 @@ def _with_named(work: Work, texts: Iterable[str]) -> list[Expression]:
 
 
 def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:
-    """Return the launch's arguments and extents in expressions, and what they are multiples of."""
+    """Return the launch's arguments and extents in expressions, each with its divisor."""
     divisors = {param.name: param.divisibility for param in kernel.params}
     names: dict[str, int] = {}
     for root in roots:

@@ -1,7 +1,7 @@
-"""What the cost model takes for granted of a GPU: units, clocks, bandwidths, latencies.
+"""The cost model's facts of a GPU: units, clocks, bandwidths, latencies.
 
-Rates are what kernels reach, not what a data sheet promises. Rows that are not measured are scaled from
-the data sheets by what the H200 reaches of its own.
+Rates are those that kernels reach, lower than a data sheet's. Rows that are not measured are scaled from
+the data sheets by the share that the H200 reaches.
 """
 
 from __future__ import annotations

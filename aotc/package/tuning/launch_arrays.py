@@ -1,7 +1,7 @@
 """Expressions over many launches at a time, as arrays of integers.
 
-Axis 0 counts launches, axis 1 the program instances that stand for all of a launch. What cannot be
-computed, such as a quotient by zero, is 0: estimates go on where the launcher would refuse.
+Axis 0 counts launches, axis 1 the program instances that stand for all of a launch. Values that cannot be
+computed, such as a quotient by zero, are 0: estimates go on where the launcher would refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Integers: TypeAlias = "NDArray[np.int64]"
 Reals: TypeAlias = "NDArray[np.float64]"
 
 UNKNOWN_EXTENT = 4096
-"""What stands for a number that no launch gives, such as a loaded one."""
+"""A stand-in for a number that no launch gives, such as a loaded one."""
 
 NUM_PROGRAMS = 16
 """Program instances that stand for all of a launch."""
@@ -65,10 +65,10 @@ class GridArrays:
 
         self.named: dict[str, str] = {}
         plain = LaunchArrays(columns)
-        one = np.ones((1, 1), np.int64)
+        unit = np.ones((1, 1), np.int64)
         extents = [np.maximum(plain.value(axis), 0) for axis in axes]
         self._columns = columns
-        self._extents = [*extents, one, one][:3]
+        self._extents = [*extents, unit, unit][:3]
         self.num_programs = self._extents[0] * self._extents[1] * self._extents[2]
         self.spread = self._programs(self._spread())
         self.first = self._programs(np.zeros((1, 1), np.int64))
@@ -86,8 +86,8 @@ class GridArrays:
             programs = self.num_programs.astype(np.float64)
             near = _count_distinct(origins, self._near)
             share = near / np.maximum(np.minimum(programs, NUM_NEIGHBOURS), 1)
-            places = _extrapolated(_count_distinct(origins, self._far), programs)
-            self._distinct[origins] = places, share
+            num_origins = _extrapolated(_count_distinct(origins, self._far), programs)
+            self._distinct[origins] = num_origins, share
         return self._distinct[origins]
 
     def _spread(self) -> Integers:
@@ -131,10 +131,10 @@ def _count_distinct(origins: tuple[str, ...], arrays: LaunchArrays) -> Reals:
     """Return at how many different places programs begin to load."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    place = np.zeros((1, 1), np.int64)
+    origin_hash = np.zeros((1, 1), np.int64)
     for origin in origins:
-        place = place * 1_000_003 + arrays.of(origin)
-    ordered = np.sort(place, axis=1)
+        origin_hash = origin_hash * 1_000_003 + arrays.of(origin)
+    ordered = np.sort(origin_hash, axis=1)
     return 1.0 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1, keepdims=True)
 
 
@@ -148,8 +148,8 @@ def _extrapolated(seen: Reals, programs: Reals) -> Reals:
     low, high = np.log(seen), np.log(np.maximum(programs, seen))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        places = np.exp(middle)
-        is_above = places * (1 - np.exp(-NUM_NEIGHBOURS / places)) > seen
+        num_origins = np.exp(middle)
+        is_above = num_origins * (1 - np.exp(-NUM_NEIGHBOURS / num_origins)) > seen
         low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
     return np.where(programs <= NUM_NEIGHBOURS, seen, np.exp(high))
 
@@ -161,7 +161,7 @@ class LaunchArrays:
         self, values: Mapping[str, Integers], named: Mapping[str, str] | None = None
     ) -> None:
         self._values = values
-        self._named = {} if named is None else named
+        self._named: Mapping[str, str] = {} if named is None else named
         self._texts: dict[str, Integers] = {}
         self._nodes: dict[Expression, Integers] = {}
 

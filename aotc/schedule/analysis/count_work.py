@@ -1,4 +1,4 @@
-"""Count what a scheduled kernel does: segments of straight-line code, how often each runs, and its costs.
+"""Count the work of a scheduled kernel: segments of straight-line code, how often each runs, and its costs.
 
 For the cost model alone: a count that cannot be expressed is guessed, and nothing that is compiled depends
 on it. A segment's stall is the longest chain of dependent ops, at least the time to issue all of them.
@@ -31,12 +31,12 @@ _ZERO, _ONE = Integer(0), Integer(1)
 def count_work(kernel: Kernel) -> Work:
     """Return the work of a kernel in gpu IR."""
     counter = _Counter(kernel)
-    counter.visit(kernel.body, _Place(-1, _ONE, None, kernel.num_warps))
+    counter.visit(kernel.body, _Context(-1, _ONE, None, kernel.num_warps))
     return Work(tuple(counter.segments), counter.values.named_texts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Context:
     """How often a block runs for each run of a segment, the loop around it, and the warps that run it."""
 
     parent: int
@@ -77,40 +77,46 @@ class _Counter:
         self._transfers = GlobalTransfers(kernel, self.values)
         self.segments: list[Segment] = []
 
-    def visit(self, block: Block, place: _Place) -> None:
+    def visit(self, block: Block, context: _Context) -> None:
         """Note the segment of a block, then those of the blocks in it."""
         index = len(self.segments)
         totals = _Totals()
-        self.segments.append(_segment(place, totals))
+        self.segments.append(_segment(context, totals))
         for op in block:
-            self._add(op, place, totals)
-            self._visit_nested(op, place, index)
-        self.segments[index] = _segment(place, totals)
+            self._add(op, context, totals)
+            self._visit_nested(op, context, index)
+        self.segments[index] = _segment(context, totals)
 
-    def _visit_nested(self, op: Op, place: _Place, index: int) -> None:
+    def _visit_nested(self, op: Op, context: _Context, index: int) -> None:
         match op:
             case scf.For():
                 trips = self._trips(op)
-                self.visit(op.body, _Place(index, trips, op, place.num_warps, place.is_producer))
+                self.visit(
+                    op.body, _Context(index, trips, op, context.num_warps, context.is_producer)
+                )
             case scf.While():
                 often = Integer(_WHILE_ITERATIONS)
                 for block in op.blocks:
                     self.visit(
-                        block, _Place(index, often, None, place.num_warps, place.is_producer)
+                        block, _Context(index, often, None, context.num_warps, context.is_producer)
                     )
             case scf.If():
-                taken = self._taken(op.condition, place.times, place.loop)
-                either = _half(place.times) if taken is None else taken
-                others = _half(place.times) if taken is None else _minus(place.times, taken)
-                for block, times in ((op.then, either), (op.orelse, others)):
-                    self.visit(block, _beside(place, self._short(times)))
+                count_then = self._taken(op.condition, context.times, context.loop)
+                either = _half(context.times) if count_then is None else count_then
+                count_else = (
+                    _half(context.times)
+                    if count_then is None
+                    else _minus(context.times, count_then)
+                )
+                for block, times in ((op.then, either), (op.orelse, count_else)):
+                    self.visit(block, _beside(context, self._short(times)))
             case roles.Specialize():
-                inner = _Place(index, _ONE, None, place.num_warps)
+                inner = _Context(index, _ONE, None, context.num_warps)
                 self.visit(op.consumers, inner)
                 warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
-                self.visit(op.producer, _Place(index, _ONE, None, warps, is_producer=True))
+                self.visit(op.producer, _Context(index, _ONE, None, warps, is_producer=True))
             case roles.Beside():
-                self.visit(op.body, _beside(place, place.times))
+                self.visit(op.body, _beside(context, context.times))
             case _:
                 return
 
@@ -159,22 +165,22 @@ class _Counter:
             return None
         return Binary("*", Binary("!=", number.root, _ZERO), times)
 
-    # -- what it costs -------------------------------------------------------------
+    # -- costs -------------------------------------------------------------
 
-    def _add(self, op: Op, place: _Place, totals: _Totals) -> None:
-        cost = self._costs.of(op, place.num_warps)
+    def _add(self, op: Op, context: _Context, totals: _Totals) -> None:
+        cost = self._costs.of(op, context.num_warps)
         issue = cost.instructions + cost.special
-        totals.instructions += issue * place.num_warps
-        totals.special += cost.special * place.num_warps
+        totals.instructions += issue * context.num_warps
+        totals.special += cost.special * context.num_warps
         totals.wavefronts += cost.wavefronts
         totals.issued += issue
-        totals.transfers += self._transfers.of(op, place.loop)
+        totals.transfers += self._transfers.of(op, context.loop)
         start = max([totals.barrier, *(totals.ready.get(value, 0.0) for value in op.operands)])
         end = start + issue + cost.latency
         if cost.dot is not None:
             kind, macs = cost.dot
             totals.dots[kind] = totals.dots.get(kind, 0) + macs
-            groups = max(1, place.num_warps // 4)
+            groups = max(1, context.num_warps // 4)
             end = max(start, totals.dots_end[-1]) + macs / groups / MACS_PER_CYCLE
             totals.dots_end.append(end)
             end += DOT_LATENCY if isinstance(op, gpu.Dot) else 0
@@ -190,16 +196,16 @@ class _Counter:
             totals.ready[out] = end
 
 
-def _beside(place: _Place, times: Expression) -> _Place:
+def _beside(context: _Context, times: Expression) -> _Context:
     """Return the place of an arm: it runs a part of the times that the block around it does."""
-    return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
+    return _Context(context.parent, times, context.loop, context.num_warps, context.is_producer)
 
 
-def _segment(place: _Place, totals: _Totals) -> Segment:
+def _segment(context: _Context, totals: _Totals) -> Segment:
     return Segment(
-        parent=place.parent,
-        times=expression.to_text(place.times),
-        is_producer=place.is_producer,
+        parent=context.parent,
+        times=expression.to_text(context.times),
+        is_producer=context.is_producer,
         instructions=totals.instructions,
         special=totals.special,
         wavefronts=totals.wavefronts,
@@ -217,8 +223,8 @@ def _half(times: Expression) -> Expression:
     return times if times == _ONE else Binary("cdiv", times, Integer(2))
 
 
-def _minus(times: Expression, some: Expression) -> Expression:
-    return Binary("-", times, some)
+def _minus(times: Expression, subset: Expression) -> Expression:
+    return Binary("-", times, subset)
 
 
 def _compared(predicate: str, difference: Number, times: Expression) -> Expression | None:

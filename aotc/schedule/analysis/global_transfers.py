@@ -1,4 +1,4 @@
-"""What ops move between global memory and a CTA: bytes, from where, and how far ahead."""
+"""Transfers between global memory and a CTA: bytes, from where, and how far ahead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GlobalTransfers:
         self._values = values
 
     def of(self, op: Op, loop: scf.For | None) -> tuple[Transfer, ...]:
-        """Return what an op moves in an iteration of the loop around it."""
+        """Return the transfers of an op in an iteration of the loop around it."""
         match op:
             case tma.TmaLoad():
                 return (self._boxed(op.tensor, op.buffer, op.coords, loop, op.num_parts),)
@@ -58,7 +58,7 @@ class GlobalTransfers:
         *,
         is_store: bool = False,
     ) -> Transfer:
-        """Return the transfer of a box; what lies outside of the tensor is not moved."""
+        """Return the transfer of a box; elements outside of the tensor are not moved."""
         kind, memory = tensor.type, buffer.type
         assert isinstance(kind, TensorMapType)
         assert isinstance(memory, SharedType)

@@ -141,8 +141,8 @@ class LaunchValues:
         for arg, after in zip(loop.carried, loop.body.terminator.operands, strict=True):
             change, first = _added(self, arg, after), self._numbers.get(arg)
             if change and first is not None and loop not in self.persistent:
-                moved = Number(first.root, first.pointer, loop, change, first.num_nodes)
-                self._numbers[arg], changed = moved, True
+                walking = Number(first.root, first.pointer, loop, change, first.num_nodes)
+                self._numbers[arg], changed = walking, True
         if changed:
             self._visit(loop.body)
 

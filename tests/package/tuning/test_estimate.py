@@ -44,16 +44,16 @@ def test_estimates_are_times_whatever_the_launch(sizes: list[int], stride: int) 
 def test_whole_waves_take_as_long_each() -> None:
     slots = _DEVICE.num_sms * resident_ctas(_VARIANT, _TARGET)
     work = Work((replace(_SEGMENT, instructions=1e6, stall=1e6),))
-    one, two, four = _seconds(work, m=[slots, 2 * slots, 4 * slots])
-    assert two / one == pytest.approx(2, rel=0.05)
-    assert four / one == pytest.approx(4, rel=0.2)
+    single, two, four = _seconds(work, m=[slots, 2 * slots, 4 * slots])
+    assert two / single == pytest.approx(2, rel=0.05)
+    assert four / single == pytest.approx(4, rel=0.2)
 
 
 def test_a_tail_takes_as_long_as_its_ctas() -> None:
     slots = _DEVICE.num_sms * resident_ctas(_VARIANT, _TARGET)
     work = Work((replace(_SEGMENT, instructions=1e3, stall=1e6),))
-    one, more = _seconds(work, m=[slots, slots + 1])
-    assert more / one == pytest.approx(2, rel=0.2)
+    single, more = _seconds(work, m=[slots, slots + 1])
+    assert more / single == pytest.approx(2, rel=0.2)
 
 
 def test_bytes_bound_the_time() -> None:
@@ -64,17 +64,17 @@ def test_bytes_bound_the_time() -> None:
 
 def test_bytes_that_programs_share_come_from_dram_once() -> None:
     launches = {"m": [1 << 16]}
-    own, shared = (
+    apart, shared = (
         _seconds(_reading(f"{o} * {1 << 16}"), **launches) for o in ("__p0", "__p0 % 8")
     )
-    assert shared[0] < own[0]
+    assert shared[0] < apart[0]
 
 
 def test_bytes_outside_of_a_tensor_are_not_moved() -> None:
     part = (Part("n", 1 << 15, of_loop=False),)
     work = _reading(f"__p0 * {1 << 16}", parts=part)
-    some, every = _seconds(work, m=[1 << 16] * 2, n=[1 << 10, 1 << 15])
-    assert some < every / 8
+    few, every = _seconds(work, m=[1 << 16] * 2, n=[1 << 10, 1 << 15])
+    assert few < every / 8
 
 
 def test_loads_in_flight_hide_latency() -> None:
@@ -95,8 +95,8 @@ def test_tensor_cores_are_as_fast_as_operands_are_narrow() -> None:
 
 
 def test_fewer_ctas_fit_with_more_of_anything() -> None:
-    held = resident_ctas(_VARIANT, _TARGET)
-    assert held == 16
+    resident = resident_ctas(_VARIANT, _TARGET)
+    assert resident == 16
     assert resident_ctas(replace(_VARIANT, registers=128), _TARGET) == 4
     assert resident_ctas(replace(_VARIANT, dynamic_shared_bytes=100 << 10), _TARGET) == 2
     assert resident_ctas(replace(_VARIANT, num_threads=1024), _TARGET) == 2
