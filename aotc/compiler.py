@@ -392,8 +392,8 @@ def _to_ptx(
         map_pointers=request.map_pointers,
         max_ops=request.limits.operations,
     )
-    note_index_limits(kernel, schedule)
-    overflows = certain_overflows(kernel)
+    has_limits = note_index_limits(kernel, schedule)
+    overflows = certain_overflows(kernel) if has_limits else ()
     waits_pdl = _waits_pdl(kernel, schedule)
     made = lower_to_ptx(
         *(request, translation, schedule, timings),

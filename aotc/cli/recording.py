@@ -48,7 +48,8 @@ def record(
 
     With --log, of what a JIT monitor says that Triton compiled.
     """
-    from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415 - start-up time
+    from aotc.package.manifest import load  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
     from aotc.package.record.shapes import shapes_text  # noqa: PLC0415
@@ -80,7 +81,7 @@ def record(
     if shapes:
         write_text(folder / "shapes.toml", f"# Written from recorded launches.\n\n{shapes}")
         show(str(folder / "shapes.toml"), err=True)
-    timings = recorded_timings(records, written)
+    timings = recorded_timings(records, written, load(str(path)))
     if timings.kernels:
         add_timings(timings, tuning_path(path))
         show(str(tuning_path(path)), err=True)

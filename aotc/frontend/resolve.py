@@ -80,10 +80,22 @@ def changes(file: SourceFile) -> dict[str, tuple[ast.stmt, ...]]:
     """
     found: dict[str, list[ast.stmt]] = {}
     for statement in file.tree.body:
-        if not isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+        is_definition = isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        if not is_definition and _may_change(statement, file.lines):
             for name in dict.fromkeys(_changed_names(statement)):
                 found.setdefault(name, []).append(statement)
     return {name: tuple(listed) for name, listed in found.items()}
+
+
+def _may_change(statement: ast.stmt, lines: Sequence[str]) -> bool:
+    """Return whether the text of a statement has what changes a container; most tables have none.
+
+    Walking over a tree takes much longer than reading its lines.
+    """
+    if isinstance(statement, ast.For | ast.While | ast.If | ast.With | ast.Try):
+        return True
+    end = statement.end_lineno or statement.lineno
+    return any("[" in line or "." in line for line in lines[statement.lineno - 1 : end])
 
 
 def _changed_names(statement: ast.stmt) -> Iterator[str]:

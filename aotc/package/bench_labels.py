@@ -33,6 +33,15 @@ def _values(row: Row) -> dict[str, object]:
     return {**row["types"], **row["choices"], **row["key"]}
 
 
+def distinct_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a label for each config: the entries that differ among them."""
+    names = list(dict.fromkeys(name for config in configs for name in config))
+    kept = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
+    return [
+        config_label({name: config[name] for name in kept if name in config}) for config in configs
+    ]
+
+
 def config_label(config: Mapping[str, Any]) -> str:
     """Return the label of a config."""
     return " ".join(f"{name}={value_text(value)}" for name, value in config.items()) or "default"

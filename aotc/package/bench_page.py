@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aotc.package import bench_plots as plots
-from aotc.package.bench_labels import config_label, launch_labels
+from aotc.package.bench_labels import config_label, distinct_labels, launch_labels
 from aotc.package.bench_plots import Row, find_plots
 
 __all__ = ["find_plots", "page_of"]
@@ -108,10 +109,8 @@ def _winners(rows: Sequence[Row]) -> list[str]:
         if not names:
             continue
         x, y = names[0], names[1] if len(names) > 1 else ""
-
-        def plot(axes: Any, own: list[Row] = own, x: str = x, y: str = y) -> None:
-            plots.winners(axes, own, x, y, lambda config: _cut(config_label(config), 40))
-
+        best = [min(row["configs"], key=lambda one: one["seconds"])["config"] for row in own]
+        plot = partial(plots.winners, rows=own, names=distinct_labels(best), x=x, y=y)
         over = f"{x} and {y}" if y else x
         svg = plots.draw(3.6 if y else 1.8, f"win{number}", plot)
         body += [f"<h2>Fastest configs of {_text(kernel)} over {_text(over)}</h2>", _figure(svg)]
@@ -125,7 +124,9 @@ def _varying(rows: Sequence[Row]) -> list[str]:
         for name, value in row["key"].items():
             counts.setdefault(name, set()).add(value)
     varying = [name for name, values in counts.items() if len(values) > 1]
-    kept = sorted(varying, key=lambda name: -len(counts[name]))[:2]
+    varying.sort(key=lambda name: ("stride" in name, -len(counts[name])))
+    columns = {tuple(row["key"][name] for row in rows): name for name in reversed(varying)}
+    kept = [name for name in varying if name in columns.values()][:2]  # equal ones but once
     return [name for name in counts if name in kept]
 
 

@@ -121,10 +121,8 @@ def shares(axes: Any, rows: Sequence[Row], labels: Sequence[str]) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
-def winners(axes: Any, rows: Sequence[Row], x: str, y: str, label: Callable[[Row], str]) -> None:
-    """Draw which config is the fastest over two arguments."""
-    best = [min(row["configs"], key=lambda one: one["seconds"])["config"] for row in rows]
-    names = [label(config) for config in best]
+def winners(axes: Any, rows: Sequence[Row], names: Sequence[str], x: str, y: str) -> None:
+    """Draw over two arguments which config is the fastest, by name."""
     colors = colors_of(sorted(dict.fromkeys(names), key=lambda name: -names.count(name)))
     for name, color in colors.items():
         own = [row["key"] for row, other in zip(rows, names, strict=True) if other == name]

@@ -51,6 +51,11 @@ def typed(config: ConfigEntries) -> tuple[object, ...]:
     return tuple((name, type(value), value) for name, value in config)
 
 
+def completed(config: Mapping[str, Constant]) -> tuple[object, ...]:
+    """Return what two configs have in common that are the same, an entry left out being the default."""
+    return typed(tuple(sorted({**CONFIG_DEFAULTS, **config}.items())))
+
+
 def _configs(
     kernel: KernelSpec, autotune: AutotuneReader, target: Target
 ) -> tuple[tuple[ConfigEntries, Serves], ...]:

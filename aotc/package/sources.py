@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any, cast
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.records import LIMITS
 from aotc.package.spec import KernelSpec, Manifest
-from aotc.package.tables import Constant
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 VERSION = 1
@@ -54,7 +54,8 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
     files = tuple(
         (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
     )
-    functions = tuple(_functions(kernel.constants, folder, digests))
+    named = {name: str(value) for name, value in kernel.constants.items() if ":" in str(value)}
+    functions = tuple(_functions({**named, **_items(kernel)}, kernel.source, digests))
     blocks = tuple(
         (name, (argument.block, argument.fill_nan))
         for name, argument in kernel.signature.items()
@@ -64,16 +65,43 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
     return KernelSource(kernel.function.name, files, functions, *options, blocks)
 
 
+def _items(kernel: KernelSpec) -> dict[str, str]:
+    """Return the items of tuples that are functions: the signature has all the others."""
+    return {
+        leaf: text
+        for name, kind in kernel.tuples.items()
+        for leaf, text in kind.leaves(name)
+        if leaf not in kernel.signature
+    }
+
+
 def _functions(
-    constants: Mapping[str, Constant], folder: Path, digests: Mapping[str, str]
+    named: Mapping[str, str], source: str, digests: Mapping[str, str]
 ) -> list[tuple[str, tuple[str, str]]]:
+    """Return the functions that constants and items of tuples name, with the digests of their files.
+
+    A name without a file is looked for in the kernel's own, and then in those that it was compiled with.
+    """
     found: list[tuple[str, tuple[str, str]]] = []
-    for name, value in constants.items():
-        file, colon, function = str(value).rpartition(":")
-        digest = digests.get(os.path.normpath(folder / file)) if colon else None
+    for name, text in named.items():
+        file, colon, function = text.rpartition(":")
+        digest = digests.get(os.path.normpath(Path(source).parent / file)) if colon else None
+        if not colon:
+            module, _, function = text.rpartition(".")
+            files = [*digests.items()][1 if module else 0 :]
+            digest = next((one for path, one in files if _defines(path, function)), None)
         if digest is not None:
             found.append((name, (function, digest)))
     return found
+
+
+def _defines(path: str, function: str) -> bool:
+    """Return whether a file defines a function of that name."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.search(rf"^def {re.escape(function)}\(", text, re.MULTILINE) is not None
 
 
 def tuned_entries(

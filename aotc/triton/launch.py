@@ -205,6 +205,8 @@ class Launcher(_native.Launcher):
         params = {one.name: one for one in info.params}
         if not params.keys() <= bound.keys() - self.constexprs:
             return
+        if not kernel.functions.keys() <= bound.keys():  # those of tuples of other items
+            return
         width = 0
         rest: dict[str, Any] = {}  # what only the config can decide
         for name, value in bound.items():
@@ -216,7 +218,7 @@ class Launcher(_native.Launcher):
             elif name in info.choices:
                 if not any(is_same_constant(value, one) for one in info.choices[name]):
                     return
-            elif name in info.constants:
+            elif name in info.constants or name in kernel.functions:
                 if not self._is_built(kernel, name, value):
                     return
             else:

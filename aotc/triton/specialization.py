@@ -136,6 +136,11 @@ def constant(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else value
 
 
+def is_function(value: Any) -> bool:
+    """Return whether a launch passes a function: one of Triton's, not Python's."""
+    return hasattr(getattr(value, "fn", None), "__code__")
+
+
 def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a constant that a launch passes is the one that a kernel was built with."""
     passed, built = constant(passed), constant(built)

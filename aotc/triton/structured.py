@@ -15,7 +15,7 @@ from typing import Any
 
 from aotc.triton.archives import Archives
 from aotc.triton.launch import Launcher
-from aotc.triton.specialization import Described, is_descriptor, items_of
+from aotc.triton.specialization import Described, is_descriptor, is_function, items_of
 
 
 class StructuredLauncher:
@@ -28,8 +28,8 @@ class StructuredLauncher:
         archives: Archives,
         hooks: list[Callable[..., object]],
     ) -> None:
-        self._make = functools.partial(Launcher, function, constexprs, archives)
-        self._plain, self._hooks = self._make(hooks), hooks
+        self._function, self._archives, self._hooks = function, archives, hooks
+        self._plain = Launcher(function, constexprs, archives, hooks)
         self._flat: dict[str, Launcher] = {}
         self.names, self._constexprs = self._plain.names, constexprs
 
@@ -61,7 +61,9 @@ class StructuredLauncher:
             nested[name] = name if is_whole else _keys(name, value)
             flat.update([(name, value)] if is_whole else _leaves(name, value))
         blocks = {name: one.block for name, one in flat.items() if isinstance(one, Described)}
-        key = repr((nested, blocks))
+        # Functions are constants: a kernel is built for one.
+        functions = sorted(name for name, one in flat.items() if is_function(one))
+        key = repr((nested, blocks, functions))
         launcher = self._flat.get(key)
         if launcher is None:
             parameters = self._plain.signature.parameters
@@ -74,7 +76,10 @@ class StructuredLauncher:
                     for one in flat
                 ]
             )
-            launcher = self._flat[key] = self._make([], flattened, nested)
+            constexprs = self._constexprs.union(functions)
+            launcher = self._flat[key] = Launcher(
+                self._function, constexprs, self._archives, [], flattened, nested
+            )
         return launcher, flat
 
 

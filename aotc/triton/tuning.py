@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from aotc.runtime import AotcError
 from aotc.triton.archives import ArchivedKernel, Archives, TunedConfig
 from aotc.triton.launch import PROBE, Candidate, common_config
 from aotc.triton.specialization import (
@@ -44,19 +45,24 @@ class Tuning:
         if kwargs.get("warmup") is PROBE:
             return self._choose(tuner, args, kwargs)[1]
         known = tuner.__dict__.setdefault(_KNOWN, {})
-        key, found = _find(known, _quick_key(tuner, args, kwargs), args, kwargs)
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        quick = _quick_key(tuner, args, kwargs)
+        key, found = _find(known, quick, args, kwargs)
+        if found is None and quick in known:
+            config = known[quick].config_for(tuner, args, kwargs)
+            if config is not None:
+                found = known[key] = (config, config.all_kwargs())
         if found is not None:
             try:
                 return _run_with(tuner, found, args, kwargs)
             except NotInArchiveError:
                 pass  # arguments that are in no key made the difference
-        config, _, is_selected = self._choose(tuner, args, kwargs)
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        if is_selected:
-            key = _quick_key(tuner, args, kwargs)
-            known[key] = None
-            key = (key, _integers(args, kwargs))
+        config, _, selected = self._choose(tuner, args, kwargs)
+        key = quick
+        if selected is not None:
+            known[quick] = selected
+            key = (quick, _integers(args, kwargs))
         known[key] = (config, config.all_kwargs())
         return _run_with(tuner, known[key], args, kwargs)
 
@@ -82,8 +88,8 @@ class Tuning:
 
     def _choose(
         self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Any, Found, bool]:
-        """Return the config to take, what was found for it, and whether a selection says it.
+    ) -> tuple[Any, Found, _Selected | None]:
+        """Return the config to take, what was found for it, and what selects it, if something does.
 
         Raises: as `run`, unless it is probed.
         """
@@ -92,7 +98,7 @@ class Tuning:
             config = next((one for one in configs if _has(one, wanted.config)), None)
             candidate = None if config is None else _probe(tuner, config, args, kwargs)[0]
             if candidate is not None:
-                return config, (candidate, None), False
+                return config, (candidate, None), None
         problem: NotInArchiveError | None = None
         fitting: list[tuple[Any, Candidate]] = []
         for config in configs:
@@ -101,10 +107,10 @@ class Tuning:
             if candidate is not None:
                 fitting.append((config, candidate))
         if fitting:
-            config, candidate, is_selected = _selected(fitting)
-            return config, (candidate, None), is_selected
+            config, candidate, selected = _selected(fitting)
+            return config, (candidate, None), selected
         if kwargs.get("warmup") is PROBE or problem is None:
-            return None, (None, problem), False
+            return None, (None, problem), None
         raise problem
 
     def _recorded(
@@ -154,34 +160,76 @@ def _probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any])
     return tuner.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": PROBE})
 
 
-def _selected(fitting: Sequence[tuple[Any, Candidate]]) -> tuple[Any, Candidate, bool]:
+class _Selected(NamedTuple):
+    """Configs of an autotuner among which a kernel's selection decides, with those that were built."""
+
+    kernel: ArchivedKernel
+    passed: tuple[str, ...]
+    choices: Mapping[str, Any]
+    configs: tuple[tuple[Any, Mapping[str, Any]], ...]
+    common: dict[str, Any]
+
+    def select(self, arguments: Sequence[Any]) -> Any:
+        """Return the config for arguments, None for one that is not among them.
+
+        Raises: AotcError if the kernel does not take them.
+        """
+        chosen = self.kernel.kernel.select(
+            arguments, grid=1, config=self.common, choices=self.choices
+        )
+        built = self.kernel.info.variants[chosen.variant].config
+        return next((config for config, one in self.configs if one == built), None)
+
+    def config_for(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the config for other values of a launch, None if they may have other configs."""
+        is_same = getattr(tuner, "early_config_prune", None) is None
+        is_jitted = hasattr(
+            tuner.fn.__class__, "aotc_launcher"
+        )  # no heuristics that compute choices
+        if not is_same or not is_jitted or any(one.pre_hook for one, _ in self.configs):
+            return None
+        given = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
+        try:
+            return self.select([given[name] for name in self.passed])
+        except (KeyError, AotcError):
+            return None
+
+
+def _selected(
+    fitting: Sequence[tuple[Any, Candidate]],
+) -> tuple[Any, Candidate, _Selected | None]:
     """Return the config that the archive's selection says, or the best by rank if there is none."""
     config, best = min(fitting, key=lambda one: one[1].rank)
-    info = best.kernel.info
-    if len(fitting) == 1 or not info.num_selections:
-        return config, best, False
+    if len(fitting) == 1 or not best.kernel.info.num_selections:
+        return config, best, None
     alike = [
         (one, candidate)
         for one, candidate in fitting
         if candidate.kernel.order == best.kernel.order
         if (candidate.passed, candidate.choices) == (best.passed, best.choices)
     ]
-    common = common_config([candidate.config or {} for _, candidate in alike])
-    chosen = best.kernel.kernel.select(best.arguments, grid=1, config=common, choices=best.choices)
-    wanted = info.variants[chosen.variant].config
-    taken = next((pair for pair in alike if (pair[1].config or {}) == wanted), (config, best))
-    return *taken, True
+    built = [candidate.config or {} for _, candidate in alike]
+    selected = _Selected(
+        best.kernel,
+        best.passed,
+        best.choices,
+        tuple((one, candidate.config or {}) for one, candidate in alike),
+        common_config(built),
+    )
+    taken = selected.select(best.arguments)
+    pair = next((pair for pair in alike if pair[0] is taken), (config, best))
+    return *pair, selected
 
 
 def _find(
-    known: Mapping[Any, Any], key: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    known: Mapping[Any, Any], quick: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return what a config is kept by, and the config; None marks a key that does not decide alone."""
-    found = known.get(key)
-    if found is None and key in known:
-        key = (key, _integers(args, kwargs))
-        found = known.get(key)
-    return key, found
+    """Return what a config is kept by, and config and settings if they are."""
+    found = known.get(quick)
+    if not isinstance(found, _Selected):
+        return quick, found
+    key = (quick, _integers(args, kwargs))
+    return key, known.get(key)
 
 
 def _integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

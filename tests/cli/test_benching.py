@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ def test_rows_for_several_launches_are_one(cover: Any, tmp_path: Path) -> None:
         '[[shape]]\nkernel = "scale"\ntypes = { T = ["fp32", "fp64"] }\nn = [512, 2048, 4096]\n',
         "--no-compile",
     )
+    assert "scale sm_90a: 6 launches, 6 without a variant (100% by weight), 0 slow\n" in out
+    assert "  T=fp32 NEGATE=True n=512 and 2 more: expected T to be one of" in out
     assert "\n# to add to [[kernel]] scale\n[kernel.types]\n" in out
     assert out.count('T = ["fp16", "bf16", "fp32", "fp64"]') == 1
 
@@ -278,3 +281,14 @@ def test_bench_needs_a_gpu(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 1
     assert "expected a GPU that launches" in err
     assert "Traceback" not in err
+
+
+def test_a_page_without_matplotlib_is_told_before_anything_is_measured(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = bench("--no-peers", "--html", "page.html")
+    assert (code, out) == (1, "")
+    assert "pip install 'aotc[report]'" in err
+    assert "scale T=bf16" not in err
+    assert not (tmp_path / "page.html").exists()

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from aotc.frontend import source
 from aotc.frontend.resolve import (
     bindings,
+    changes,
     decorator_call,
     decorator_names,
     find_definition,
@@ -57,3 +61,22 @@ def test_decorators() -> None:
     assert decorator_names(function) == ["b", "d", "jit", ""]
     assert decorator_call(function, "b") is not None
     assert decorator_call(function, "d") is None
+
+
+def test_plain_assignments_are_not_searched_for_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long table of constants, only the text is read."""
+    walked: list[ast.AST] = []
+    walk = ast.walk
+
+    def counting(node: ast.AST) -> Iterator[ast.AST]:
+        walked.append(node)
+        return walk(node)
+
+    table = "".join(f"A{i} = {i} * 2\n" for i in range(200))
+    text = f"{table}L = [1]\nL.append(A7)\nL[0] = 3\n"
+    file = parsed(tmp_path, text)
+    monkeypatch.setattr(ast, "walk", counting)
+    assert [len(statements) for statements in changes(file).values()] == [2]
+    assert len(walked) <= 5

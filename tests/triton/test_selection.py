@@ -136,27 +136,55 @@ def _by_size(archive: Archive) -> Archive:
     )
 
 
-def test_what_a_launch_leaves_open_is_selected(
-    launches: Any, project: Path, tmp_path: Path
-) -> None:
-    """Without a number of warps the archive decides; one that is named is taken."""
+@pytest.fixture
+def tied(project: Path, tmp_path: Path) -> Path:
+    """A project whose one kernel has configs that differ in warps alone, without selections."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     (tmp_path / "kernels.toml").write_text(_TIED)
     built = ["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist"), "--no-tuning"]
     assert cli.run([*built, "-j", "1"]) == 0
-    path = tmp_path / "dist" / "ops.aotc"
-    body = f"""{START}
-for n in (1000, 2000, 4000, 1000):
-    launched(lambda: ops.add[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))
-launched(lambda: ops.add[(1,)](x, y, None, 2000, 2, 0.5, BLOCK=64, num_warps=8))
-"""
-    before = [block for _, block in launches(body, folder=tmp_path)]
-    assert before == [32, 32, 32, 32, 256]
+    return tmp_path
+
+
+def select_by_size(folder: Path) -> None:
+    """Give the archive of a project selections."""
+    path = folder / "dist" / "ops.aotc"
     told = read_sources(path)
     assert told is not None
     _, data = archives.changed(path.read_bytes(), _by_size)
     path.write_bytes(data)
     path.with_suffix(".sources.json").write_text(told.text(["add"], data))
-    after = [block for _, block in launches(body, folder=tmp_path)]
+
+
+def test_what_a_launch_leaves_open_is_selected(launches: Any, tied: Path) -> None:
+    """Without a number of warps the archive decides; one that is named is taken."""
+    body = f"""{START}
+for n in (1000, 2000, 4000, 1000):
+    launched(lambda: ops.add[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))
+launched(lambda: ops.add[(1,)](x, y, None, 2000, 2, 0.5, BLOCK=64, num_warps=8))
+"""
+    before = [block for _, block in launches(body, folder=tied)]
+    assert before == [32, 32, 32, 32, 256]
+    select_by_size(tied)
+    after = [block for _, block in launches(body, folder=tied)]
     assert after == [256, 64, 32, 256, 256]
+
+
+def test_other_values_do_not_try_every_config_again(launches: Any, tied: Path) -> None:
+    select_by_size(tied)
+    *found, chosen = launches(
+        f"""{START}
+from aotc.triton.tuning import Tuning
+choose, calls = Tuning._choose, []
+Tuning._choose = lambda *args: calls.append(args) or choose(*args)
+configs = [triton.Config({{}}, num_warps=warps) for warps in (1, 2, 8)]
+tuned = triton.autotune(configs, key=[])(ops.add)
+for n in (1000, 2000, 4000, 1000, 1001, 2001, 4001):
+    launched(lambda: tuned[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))
+seen.append(len(calls))
+""",
+        folder=tied,
+    )
+    assert [block for _, block in found] == [256, 64, 32, 256, 256, 64, 32]
+    assert chosen == 1

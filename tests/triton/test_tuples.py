@@ -35,6 +35,42 @@ def fill(x, others, values):
 def put(x, nothing, n):
     tl.store(x + n, len(nothing) * 1.0)
 """
+FUNCTIONS = """
+import triton
+import triton.language as tl
+from others import third
+
+
+@triton.jit
+def twice(v):
+    return v * 2
+
+
+@triton.jit
+def same(v):
+    return v
+
+
+@triton.jit
+def call(x, op, n):
+    tl.store(x + n, op[0](op[1]))
+"""
+OTHERS = """
+import triton
+
+
+@triton.jit
+def third(v):
+    return v / 3
+"""
+CALL = """
+[[kernel]]
+name = "call_{name}"
+source = "functions.py:call"
+signature = {{ x = "*fp32", op = "({text}, fp32)", n = "i32" }}
+[[kernel.config]]
+num_warps = {num_warps}
+"""
 TABLE = """
 [[kernel]]
 name = "{name}"
@@ -73,8 +109,12 @@ def pairs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("plain", "(i32, i64)", "(i32=1, i32)"),
         ("named", "(rows: i32:16, cols: i32)", "(i32, (i32, i32))"),
     )
+    (folder / "functions.py").write_text(FUNCTIONS)
+    (folder / "others.py").write_text(OTHERS)
+    named = (("twice", "twice", 1), ("same", "functions.py:same", 2), ("third", "third", 8))
+    calls = "".join(CALL.format(name=n, text=text, num_warps=w) for n, text, w in named)
     text = "".join(TABLE.format(name=n, shape=a, strides=b) for n, a, b in tables)
-    (folder / "kernels.toml").write_text(HEAD + text + EMPTY)
+    (folder / "kernels.toml").write_text(HEAD + text + EMPTY + calls)
     arguments = ["build", str(folder / "kernels.toml"), "-o", str(folder / "dist"), "-j", "1"]
     assert cli.run([*arguments, "--no-cache"]) == 0
     return folder
@@ -166,3 +206,33 @@ launched(lambda: pairs.pair[(1,)](x, (128, 5, 6), (1, 7), BLOCK=64))
     assert 'shape = "(i32:16, i32)"\n' in found[0][1]
     assert 'strides = "(i32, i32)"\n' in found[0][1]
     assert 'shape = "(height: i32:16, width: i32)"\n' in found[1][1]
+
+
+def test_functions_are_items(launches: Any, pairs: Path) -> None:
+    """Each launch takes the kernel of its function; one that none was built for is refused."""
+    found = launches(
+        """
+install(stand_in=True)
+import triton
+import functions
+from others import third
+@triton.jit
+def strange(v):
+    return v
+for op in (functions.twice, functions.same, third, functions.twice):
+    launched(lambda: functions.call[(1,)](x, (op, 1.5), 3))
+    seen.append(list(gpu.last().unpack("Qfi")))
+launched(lambda: functions.call[(1,)](x, (strange, 1.5), 3))
+launched(lambda: functions.call[(1,)](x, (2.5, 1.5), 3))
+""",
+        folder=pairs,
+        path=(str(pairs),),
+    )
+    passed = [4096, 1.5, 3]
+    assert found[:8] == [
+        [[1, 1, 1], 32], passed, [[1, 1, 1], 64], passed,
+        [[1, 1, 1], 256], passed, [[1, 1, 1], 32], passed,
+    ]  # fmt: skip
+    assert [name for name, _ in found[8:]] == ["NotInArchiveError"] * 2
+    assert 'op = "(<string>:strange, fp32)"' in found[8][1]
+    assert 'op = "(fp32, fp32)"' in found[9][1]

@@ -12,9 +12,9 @@ from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.work import Work, peak_of
 from aotc.tuning.bench import BenchOptions, time_launch
 from aotc.tuning.bench_report import Machine, Measured, describe, text
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
-from aotc.tuning.messages import Times
+from aotc.tuning.messages import Identity, Times
 
 KERNEL = Kernel(
     "copy",
@@ -31,6 +31,8 @@ KERNEL = Kernel(
 
 class Fake:
     """Times of 1, 2, … µs by config, plus a tenth of the pass."""
+
+    identity = Identity("NVIDIA H200", "13.0", (9, 0))
 
     def __init__(self, misfits: dict[int, str] | None = None, lost: int | None = None) -> None:
         self.misfits, self.lost = misfits or {}, lost

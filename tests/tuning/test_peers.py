@@ -15,7 +15,7 @@ from aotc.package.grid import expand
 from aotc.package.manifest import load
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.bench import BenchOptions, Timed
-from aotc.tuning.inputs import BufferPlan
+from aotc.tuning.buffers import BufferPlan
 from aotc.tuning.peers import ask, requests_of
 from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.input_data import floats

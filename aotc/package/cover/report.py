@@ -196,14 +196,19 @@ def text(found: Sequence[Covered]) -> str:
         missing = [one for one in members if one.missing]
         slow = [one for one in members if one.slow]
         total = sum(one.launch.weight for one in members) or 1.0
-        counts = [f"{len(members)} launches"]
+        counts = [f"{len(members)} launch{'' if len(members) == 1 else 'es'}"]
         for what, some in (("without a variant", missing), ("slow", slow)):
             share = sum(one.launch.weight for one in some) / total
             counts.append(f"{len(some)} {what}" + (f" ({share:.0%} by weight)" if some else ""))
         lines.append(f"{kernel} {target}: {', '.join(counts)}")
+        alike: dict[tuple[str, ...], list[Covered]] = {}
         for one in (*missing, *slow):
-            lines.append(f"  {_label(one.launch)}: {one.missing or 'slow'}")
-            lines += [f"    {each.text}" for each in one.slow]
+            reasons = (one.missing or "slow", *(each.text for each in one.slow))
+            alike.setdefault(reasons, []).append(one)
+        for (head, *reasons), some in alike.items():
+            more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+            lines.append(f"  {_label(some[0].launch)}{more}: {head}")
+            lines += [f"    {reason}" for reason in reasons]
     shown = list(map(one_line, lines))
     rows: dict[str, list[str]] = {}
     for row in _all_rows(found):

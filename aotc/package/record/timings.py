@@ -1,6 +1,7 @@
 """The times that a program's autotuners measured, as a tuning table of the recorded manifest.
 
-The times are those of Triton's compiler, not of aotc's: a start until `aotc tune` has measured.
+The times are those of Triton's compiler, not of aotc's: a start until `aotc tune` has measured. The
+table has the manifest's configs, which are those that were launched; the records have all.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
+from aotc.package.configs import completed
 from aotc.package.record.manifest import Written, table_key, target_of, tuned_constants
 from aotc.package.record.shapes import passed_integers
+from aotc.package.spec import KernelSpec, ListedConfigs, Manifest
 from aotc.package.tables import Constant
 from aotc.package.tuning.merge import merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
 from aotc.package.tuning.text import read_tuning, write_tuning
 
 Config = tuple[tuple[str, Constant], ...]
-_DEFAULTS = {"num_ctas": 1}
 
 
 @dataclass
@@ -36,8 +38,11 @@ class _Times:
     )
 
 
-def recorded_timings(records: Sequence[dict[str, Any]], written: Written) -> TuningTable:
+def recorded_timings(
+    records: Sequence[dict[str, Any]], written: Written, manifest: Manifest
+) -> TuningTable:
     """Return what autotuners measured of the manifest's kernels; of a launch twice, the last."""
+    own = {kernel.name: _configs(kernel) for kernel in manifest.kernels}
     tuned = tuned_constants(records)
     tunings: dict[tuple[str, str, str], _Times] = {}
     counted: dict[str, list[Mapping[str, Any]]] = {}
@@ -56,12 +61,13 @@ def recorded_timings(records: Sequence[dict[str, Any]], written: Written) -> Tun
         key = tuple(passed_integers(launch).items())
         measured = times.launches.setdefault(key, {})
         for settings, told in one["timings"]:
-            index = times.configs.setdefault(_config(settings, launch), len(times.configs))
+            config = own[kernel].get(completed(_config(settings, launch)))
             seconds = seconds_of(told)
-            if seconds is not None:
-                measured[index] = seconds
+            if config is not None and seconds is not None:
+                measured[times.configs.setdefault(config, len(times.configs))] = seconds
         times.weights[key] = _weight(one, counted.get(table, ()))
-    return TuningTable(tuple(_tuning(*key, tunings[key]) for key in sorted(tunings)))
+    found = (_tuning(*key, tunings[key]) for key in sorted(tunings) if tunings[key].configs)
+    return TuningTable(tuple(found))
 
 
 def add_timings(table: TuningTable, path: Path) -> None:
@@ -83,14 +89,16 @@ def seconds_of(told: Any) -> float | None:
     return float(first) / 1e3 if is_time else None
 
 
-def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> Config:
-    """Return a config as the manifest lists it."""
+def _configs(kernel: KernelSpec) -> dict[tuple[object, ...], Config]:
+    """Return the configs of a recorded kernel by what makes them the same."""
+    assert isinstance(kernel.configs, ListedConfigs)
+    return {completed(dict(config)): config for config in kernel.configs.configs}
+
+
+def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> dict[str, Constant]:
+    """Return what of an autotuner's settings is of the kernel's config."""
     names = {*launch["signature"], *CONFIG_KEYS}
-    return tuple(
-        (name, value)
-        for name, value in settings.items()
-        if name in names and _DEFAULTS.get(name) != value
-    )
+    return {name: value for name, value in settings.items() if name in names}
 
 
 def _weight(one: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:

@@ -215,7 +215,12 @@ def _overflows(
 
 
 def _is_far_off(bound: Expression) -> bool:
-    """Return whether no extent, or none but a huge one, makes a product overflow."""
+    """Return whether no extent, or none but a huge one, makes a product overflow.
+
+    Or none that says something: a remainder is the position in a tile, of which other lanes have a larger one.
+    """
+    if any(isinstance(node, Binary) and node.op == "%" for node in walk(bound)):
+        return True
     names = dict.fromkeys(node.name for node in walk(bound) if isinstance(node, Name))
     return len(names) < 2 and evaluate(bound, dict.fromkeys(names, _MANY)) <= LARGEST
 

@@ -37,10 +37,12 @@ _MANY = 1 << 19  # programs or elements; a product by a constant that takes more
 _MAX_NODES = 40  # a longer expression says nothing to a reader
 
 
-def note_index_limits(kernel: Kernel, schedule: Schedule) -> None:
-    """Remark at which extents addresses of a kernel in tile IR overflow."""
-    for loc, limit in index_limits(kernel):
+def note_index_limits(kernel: Kernel, schedule: Schedule) -> bool:
+    """Remark at which extents addresses of a kernel in tile IR overflow; return whether any does."""
+    limits = index_limits(kernel)
+    for loc, limit in limits:
         schedule.remark(loc, Remark.INDEX_LIMIT(limit=limit))
+    return bool(limits)
 
 
 def index_limits(kernel: Kernel) -> list[tuple[Loc, str]]:

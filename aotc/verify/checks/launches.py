@@ -169,9 +169,9 @@ class Chooser:
                 yield from (f"float: {name} is {size}" for size in FLOATS)
         if self.stride_names or self._has_rows:
             yield "far"
-        if self._reversed_strides():
-            yield BACKWARDS
         if self.conditions.may_be_left_out:
+            if self._reversed_strides():
+                yield BACKWARDS  # room before pointers is a hole only in an emulator's memory
             yield from self._long_labels()
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())

@@ -380,7 +380,7 @@ def test_what_was_executed_together_is_compared_and_not_executed_again() -> None
         return interpreted(kernel)(reference)
 
     def together(references: Sequence[Reference]) -> list[Execution | None]:
-        in_step = [each.launch.in_step and not each.launch.is_backwards for each in references]
+        in_step = [each.launch.in_step for each in references]
         return [
             interpreted(kernel)(each) if goes else None
             for each, goes in zip(references, in_step, strict=True)
@@ -393,9 +393,7 @@ def test_what_was_executed_together_is_compared_and_not_executed_again() -> None
     assert {each.status for each in findings} == {"right"}
     assert 0 < len(alone) < len(findings)
     other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
-
-    def together_wrong(references: Sequence[Reference]) -> list[Execution | None]:
-        return [interpreted(other)(references[0]), *[None] * (len(references) - 1)]
-
-    wrong = list(check_kernel(kernel, roles, checks, execute, together_wrong))
+    wrong = list(
+        check_kernel(kernel, roles, checks, execute, lambda rs: [interpreted(other)(r) for r in rs])
+    )
     assert [each.status for each in wrong] == ["wrong"]

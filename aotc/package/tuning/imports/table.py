@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from aotc.compiler import autotune_configs
 from aotc.config import CONFIG_KEYS
 from aotc.frontend.resolve import dotted_name
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import Expression, ExpressionError
-from aotc.package.configs import launch_arguments
+from aotc.package.configs import completed, config_text, configs_of_targets, launch_arguments
 from aotc.package.index import value_key
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.spec import KernelSpec, Manifest
@@ -28,6 +29,7 @@ from aotc.package.tuning.imports.read import Imported
 from aotc.package.tuning.merge import merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.target import Target
 
 UNTIMED_SECONDS = 1e-6
 
@@ -64,7 +66,9 @@ def import_table(manifest: Manifest, imported: Sequence[Imported], options: Opti
             if isinstance(launches, str):
                 notes[f"{one.path}: {kernel.name}: {launches}"] = None
                 continue
-            tuning = _tuning(kernel, one, target, options.gpu or one.gpu)
+            tuning, unknown = _tuning(kernel, one, target, options.gpu or one.gpu)
+            for config in unknown:
+                notes[f"{kernel.name}: no config of the manifest is {config}"] = None
             tables += (
                 TuningTable((replace(tuning, measurements=(measurement,)),))
                 for measurement in _measurements(one, launches)
@@ -93,15 +97,13 @@ def add_to(table: TuningTable, imported: TuningTable) -> TuningTable:
     return merge_tunings([table, TuningTable(tuple(one for one in added if one.measurements))])
 
 
-def _target(manifest: Manifest, options: Options) -> str:
-    names = [
-        target.name
-        for target in manifest.targets_for([options.target] if options.target else [], ())
-    ]
-    if len(names) != 1:
-        message = f"expected one target, the manifest has {', '.join(names)}"
+def _target(manifest: Manifest, options: Options) -> Target:
+    found = manifest.targets_for([options.target] if options.target else [], ())
+    if len(found) != 1:
+        names = ", ".join(target.name for target in found)
+        message = f"expected one target, the manifest has {names}"
         raise ManifestError(message, remedy="name the GPU's with --target")
-    return names[0]
+    return found[0]
 
 
 def _kernels(manifest: Manifest, one: Imported, options: Options) -> list[KernelSpec]:
@@ -201,14 +203,22 @@ def _choices(kernel: KernelSpec, named: Mapping[str, object]) -> Iterator[dict[s
             yield choices
 
 
-def _tuning(kernel: KernelSpec, one: Imported, target: str, gpu: str) -> KernelTuning:
+def _tuning(
+    kernel: KernelSpec, one: Imported, target: Target, gpu: str
+) -> tuple[KernelTuning, list[str]]:
+    """Return the configs as the manifest has them, and those that it does not have."""
     names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
     names -= {*kernel.constants, *kernel.choices}
-    configs = tuple(
-        {name: value for name, value in config.items() if name in names}
-        for config, _ in one.configs
-    )
-    return KernelTuning(kernel.name, target, gpu, configs, ())
+    listed = configs_of_targets(kernel, [target], autotune_configs)[target]
+    own = {completed(dict(config)): dict(config) for config, _ in listed}
+    configs: list[Mapping[str, Constant]] = []
+    unknown: list[str] = []
+    for config, _ in one.configs:
+        kept = {name: value for name, value in config.items() if name in names}
+        if completed(kept) not in own:
+            unknown.append(config_text(kept.items()))
+        configs.append(own.get(completed(kept), kept))
+    return KernelTuning(kernel.name, target.name, gpu, tuple(configs), ()), unknown
 
 
 def _measurements(one: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aotc import cli
+from aotc.compiler import autotune_configs
+from aotc.ir.expression import parse
+from aotc.package.cover.choose import Refusal, choose, kernel_of
+from aotc.package.grid import expand
 from aotc.package.manifest import load
 from aotc.package.tuning.imports.read import read_file
 from aotc.package.tuning.imports.table import Options, add_to, autotune_key, import_table
+from aotc.package.tuning.packing import fitted
+from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.table import Measurement, TuningTable
 from aotc.package.tuning.text import read_tuning
 
@@ -104,11 +111,13 @@ def test_tritons_times_are_of_the_keys_names(manifest: Path, tmp_path: Path) -> 
     path = triton_file(tmp_path, [1000, 256, True, "torch.bfloat16", "torch.float32"])
     options = Options(gpu="NVIDIA H200")
     result = import_table(load(str(manifest)), read_file(path), options)
-    assert result.notes == ()
+    assert result.notes == (
+        "matmul: no config of the manifest is BLOCK = 128, num_warps = 8, num_stages = 3",
+    )
     (tuning,) = result.table.kernels
     assert (tuning.kernel, tuning.target, tuning.gpu) == ("matmul", "sm_90a", "NVIDIA H200")
     assert tuning.configs == (
-        {"BLOCK": 64, "num_warps": 4, "num_stages": 3},
+        {"BLOCK": 64},
         {"BLOCK": 128, "num_warps": 8, "num_stages": 3},
     )
     types, choices = {"A": "bf16", "B": "fp32"}, {"CAUSAL": True}
@@ -154,6 +163,29 @@ def test_vllms_choices_are_untimed(manifest: Path, tmp_path: Path, capsys: Any) 
     assert {launch.key["N"] for launch in tuning.measurements} == {14336}
 
 
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_build_selects_what_was_chosen(manifest: Path, tmp_path: Path, explicit: bool) -> None:
+    """Between the numbers of tokens the nearest; an entry that is the default may be left out."""
+    name = "E=8,N=7168,device_name=NVIDIA_H200.json"
+    sizes = {1: 16, 64: 64, 4096: 16}
+    more = {"num_warps": 4, "num_stages": 3} if explicit else {}
+    told = {str(m): {"BLOCK_SIZE_M": size, "GROUP_SIZE_M": 1, **more} for m, size in sizes.items()}
+    (tmp_path / name).write_text(json.dumps(told))
+    read = load(str(manifest))
+    arguments = {"num_valid_tokens": parse("M"), "N": parse("N")}
+    options = Options(kernel="fused_moe_kernel", arguments=arguments)
+    result = import_table(read, read_file(tmp_path / name), options)
+    assert result.notes == ()
+    spec = read.kernel("fused_moe_kernel")
+    kernel, _ = kernel_of(expand(spec, read.targets, autotune_configs))
+    kernel = replace(kernel, selections=fitted(kernel, result.table))
+    for tokens, size in ((1, 16), (3, 16), (60, 64), (64, 64), (100, 64), (3000, 16), (4096, 16)):
+        launch = Launch(spec.name, {}, {}, {"N": 7168, "num_valid_tokens": tokens})
+        chosen = choose(kernel, "sm_90a", launch, "NVIDIA H200")
+        assert not isinstance(chosen, Refusal)
+        assert dict(kernel.configs[chosen[0].config])["BLOCK_SIZE_M"] == size, tokens
+
+
 def test_helions_choice_needs_the_shapes_named(manifest: Path, tmp_path: Path) -> None:
     fields = {
         "specialization_key": "((torch.float32, 'cuda', (1024, 77), (77, 1)),)",
@@ -177,8 +209,6 @@ def test_measured_launches_keep_their_times(manifest: Path, tmp_path: Path) -> N
     (one,) = read_file(triton_file(tmp_path, [64, 256, True, "torch.bfloat16", "torch.float32"]))
     table = import_table(load(str(manifest)), [one], Options()).table
     (tuning,) = table.kernels
-    from dataclasses import replace
-
     (launch,) = tuning.measurements
     own = replace(tuning, measurements=(replace(launch, seconds=(9.0, None)),))
     assert add_to(TuningTable((own,)), table) == TuningTable((own,))
