@@ -80,7 +80,7 @@ class Metadata:
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
     waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
-    usual optimisation level, and at which lower one the cubin was made. `work` is what the cost model goes by.
+    usual optimisation level, and at which lower one the cubin was made. `work` is for the cost model.
     Each of `overflows` is a place and a condition over the arguments and `num_programs(0)`, under which an address
     that is accessed there overflows 32 bits.
     """

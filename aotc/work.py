@@ -1,18 +1,18 @@
-"""What a kernel does, counted from its finished schedule: instructions, dots, bytes, and how often.
+"""The work of a kernel, counted from its finished schedule: instructions, dots, bytes, and how often.
 
 The compiler counts it, the cache keeps it, and the cost model of `aotc.package.tuning` turns it into time.
 
 Invariant: plain frozen data. Whatever depends on a launch is an expression as text over the launch's
-integer arguments and extents, `pid0` to `pid2` and `grid0` to `grid2`, the program instance and their
-number, `program`, the linear index of a program instance of a persistent kernel, and `ctas`, the CTAs of
-its launch.
+integer arguments and extents, and over names that no argument has: `__p0` to `__p2` and `__n0` to
+`__n2`, the program instance and their number, `__p`, the linear index of a program instance of a
+persistent kernel, `__n`, the CTAs of its launch, `UNKNOWN`, and the names of `Work.values`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNKNOWN = "unknown"
+UNKNOWN = "__u"
 """The name of a value that no expression gives, such as a loaded number, in a bound."""
 
 
@@ -50,7 +50,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Segment:
-    """Straight-line code: what a CTA spends on it each time, and how often it runs.
+    """Straight-line code: its cost to a CTA each time, and how often it runs.
 
     It runs `times` for each run of the segment `parent`, or for each program if that is -1.
     `instructions` and `special` count instructions of warps, the latter those of the special function units,
@@ -71,6 +71,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Work:
-    """The segments of a kernel, parents before children."""
+    """The segments of a kernel, parents before children.
+
+    `values` are expressions with a name that others refer to, after those that they refer to themselves.
+    Equal names stand for equal expressions in all kernels.
+    """
 
     segments: tuple[Segment, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()

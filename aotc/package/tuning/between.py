@@ -1,4 +1,4 @@
-"""Guess the times of configs between measured launches: estimates, corrected by what is measured.
+"""Guess the times of configs between measured launches: estimates, corrected by measured times.
 
 How far the logarithms of estimates are off is interpolated between measured launches.
 """
@@ -40,11 +40,11 @@ def guesses(
     names = sorted(name for name in samples[0] if all(name in key for key in keys))
     if not names:
         return []
-    places = [_place(key, names) for key in keys]
-    known = {tuple(key[name] for name in names) for key in keys}
-    others = [tuple(sample[name] for name in names) for sample in samples]
-    new = dict.fromkeys([*_between(keys, places, names), *others])
-    around = [_completed(values, names, keys, places) for values in new if values not in known]
+    points = [_place(key, names) for key in keys]
+    measured = {tuple(key[name] for name in names) for key in keys}
+    samples_at = [tuple(sample[name] for name in names) for sample in samples]
+    new = dict.fromkeys([*_between(keys, points, names), *samples_at])
+    around = [_completed(values, names, keys, points) for values in new if values not in measured]
     if not around:
         return []
     wrong = [
@@ -53,7 +53,7 @@ def guesses(
     ]
     guessed: list[tuple[Key, list[float]]] = []
     for key, estimate in zip(around, estimates.logarithms(around), strict=True):
-        correction = _interpolated(_place(key, names), places, wrong)
+        correction = _interpolated(_place(key, names), points, wrong)
         times = [guess + change for guess, change in zip(estimate, correction, strict=True)]
         least = min(times)
         guessed.append((key, [time - least for time in times]))
@@ -64,12 +64,12 @@ def _completed(
     values: Sequence[int],
     names: Sequence[str],
     keys: Sequence[Key],
-    places: Sequence[Sequence[float]],
+    points: Sequence[Sequence[float]],
 ) -> Key:
     """Return a launch whose other arguments are those of the nearest measured one."""
     changed = dict(zip(names, values, strict=True))
-    place = _place(changed, names)
-    nearest = min(range(len(keys)), key=lambda at: _distance(place, places[at]))
+    point = _place(changed, names)
+    nearest = min(range(len(keys)), key=lambda row: _distance(point, points[row]))
     return {**keys[nearest], **changed}
 
 
@@ -78,38 +78,38 @@ def _place(key: Key, names: Sequence[str]) -> list[float]:
     return [math.log2(max(1, key[name])) for name in names]
 
 
-def _distance(one: Sequence[float], two: Sequence[float]) -> float:
-    return math.fsum((a - b) ** 2 for a, b in zip(one, two, strict=True))
+def _distance(left: Sequence[float], right: Sequence[float]) -> float:
+    return math.fsum((a - b) ** 2 for a, b in zip(left, right, strict=True))
 
 
 def _between(
-    keys: Sequence[Key], places: Sequence[Sequence[float]], names: Sequence[str]
+    keys: Sequence[Key], points: Sequence[Sequence[float]], names: Sequence[str]
 ) -> list[tuple[int, ...]]:
     """Return the launches halfway between each measured one and the nearest others."""
     halfway: list[tuple[int, ...]] = []
-    for at, place in enumerate(places):
-        nearest = sorted((_distance(place, other), i) for i, other in enumerate(places) if i != at)
+    for row, point in enumerate(points):
+        nearest = sorted((_distance(point, other), i) for i, other in enumerate(points) if i != row)
         for _, i in nearest[:_NUM_NEIGHBOURS]:
-            halfway.append(tuple(_middle(keys[at][name], keys[i][name]) for name in names))
+            halfway.append(tuple(_middle(keys[row][name], keys[i][name]) for name in names))
     return halfway
 
 
-def _middle(one: int, two: int) -> int:
-    """Return the geometric middle, rounded to what divides both numbers."""
-    if one <= 0 or two <= 0:
-        return (one + two) // 2
-    unit = math.gcd(one, two)
-    return max(1, round(math.sqrt(one * two) / unit)) * unit
+def _middle(left: int, right: int) -> int:
+    """Return the geometric middle, rounded to a multiple of the common divisor."""
+    if left <= 0 or right <= 0:
+        return (left + right) // 2
+    unit = math.gcd(left, right)
+    return max(1, round(math.sqrt(left * right) / unit)) * unit
 
 
 def _interpolated(
-    place: Sequence[float], places: Sequence[Sequence[float]], values: Sequence[Sequence[float]]
+    point: Sequence[float], points: Sequence[Sequence[float]], values: Sequence[Sequence[float]]
 ) -> list[float]:
     """Return the mean of the launches' values, the nearer the heavier, less far from all of them.
 
     Source: D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968.
     """
-    distances = [_distance(place, other) for other in places]
+    distances = [_distance(point, other) for other in points]
     weights = [1 / (distance + _NEAR) ** 2 for distance in distances]
     total = math.fsum(weights) * (1 + _DOUBT * min(distances))
     columns = zip(*values, strict=True)

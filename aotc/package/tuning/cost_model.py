@@ -19,7 +19,7 @@ from aotc.package.tuning.between import LaunchEstimates
 from aotc.package.tuning.device import DEVICES
 from aotc.package.tuning.estimate import estimate
 from aotc.package.tuning.fit import fit
-from aotc.package.tuning.launch_arrays import Integers, Launches
+from aotc.package.tuning.launch_arrays import Integers, Launches, parsed
 from aotc.package.tuning.selection import ANY_GPU, Selection
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
@@ -57,7 +57,7 @@ def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, 
 class TargetEstimates:
     """The estimates of a kernel's variants on the GPU that stands for a target.
 
-    Measured times are fitted with them, too: they say what lies between the launches that are measured.
+    Measured times are fitted with them, too: they fill the gaps between measured launches.
     """
 
     def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
@@ -69,9 +69,9 @@ class TargetEstimates:
             if variant.target == target and is_counted:
                 number = index.combination(kernel, variant.types, variant.choices)
                 of_config = self._chosen.setdefault(number, {})
-                known = of_config.get(variant.config)
+                earlier = of_config.get(variant.config)
                 # The one that assumes the most of a launch is the one that most launches take.
-                if known is None or _assumptions(variant) > _assumptions(known[0]):
+                if earlier is None or _assumptions(variant) > _assumptions(earlier[0]):
                     of_config[variant.config] = variant, work
 
     def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
@@ -107,9 +107,9 @@ class TargetEstimates:
                 key,
                 named_types,
                 named_choices,
-                tuple(times[config][at] if config in times else None for config in all_configs),
+                tuple(times[config][row] if config in times else None for config in all_configs),
             )
-            for at, key in enumerate(estimates.samples)
+            for row, key in enumerate(estimates.samples)
         ]
 
 
@@ -122,10 +122,10 @@ class _VariantEstimates:
 
     @property
     def samples(self) -> list[dict[str, int]]:
-        """The sampled launches, without what is the same in all."""
+        """The sampled launches, without arguments that are the same in all."""
         varied = [name for name, values in self.columns.items() if len(set(values.tolist())) > 1]
         count = max((len(values) for values in self.columns.values()), default=1)
-        return [{name: int(self.columns[name][at]) for name in varied} for at in range(count)]
+        return [{name: int(self.columns[name][row]) for name in varied} for row in range(count)]
 
     def logarithms(self, keys: Sequence[Mapping[str, int]]) -> list[list[float]]:
         """Return the logarithms of the times of all variants, a list a launch."""
@@ -133,7 +133,7 @@ class _VariantEstimates:
 
         columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
         times = self.seconds(columns)
-        return [[math.log(column[at]) for column in times] for at in range(len(keys))]
+        return [[math.log(column[row]) for column in times] for row in range(len(keys))]
 
     def seconds(self, columns: Mapping[str, Integers]) -> list[list[float]]:
         """Return the seconds of each launch, a list for each variant."""
@@ -166,14 +166,15 @@ def sample_launches(
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    deciding = _names(kernel, (root for pair in counted for root in _deciding(*pair)))
-    others = _names(kernel, (root for _, work in counted for root in _addressing(work)))
+    deciding = _names(kernel, dict.fromkeys(root for pair in counted for root in _deciding(*pair)))
+    addressing = dict.fromkeys(root for _, work in counted for root in _addressing(work))
+    fixed = _names(kernel, addressing)
     count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
-    at = np.arange(count)
-    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in others}
+    row = np.arange(count)
+    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in fixed}
     ratio = _spread_ratio(len(deciding))
     for number, (name, divisor) in enumerate(deciding.items()):
-        part = (at + 0.5) / count if number == 0 else np.fmod(at * ratio**number, 1.0)
+        part = (row + 0.5) / count if number == 0 else np.fmod(row * ratio**number, 1.0)
         span = math.log2(_LARGEST / divisor)
         values = np.exp2(part * span)
         step = np.exp2(np.maximum(np.floor(np.log2(values)) - _ROUND_BITS, 0))
@@ -194,8 +195,7 @@ def _spread_ratio(count: int) -> float:
 
 
 def _deciding(variant: index.Variant, work: Work) -> list[Expression]:
-    texts = [segment.times for segment in work.segments]
-    return [*variant.grid, *map(expression.parse, dict.fromkeys(texts))]
+    return [*variant.grid, *_with_named(work, (segment.times for segment in work.segments))]
 
 
 def _addressing(work: Work) -> list[Expression]:
@@ -203,11 +203,25 @@ def _addressing(work: Work) -> list[Expression]:
     for segment in work.segments:
         for transfer in segment.transfers:
             texts += [*transfer.origins, *(part.inside for part in transfer.parts)]
-    return [expression.parse(text) for text in dict.fromkeys(texts)]
+    return _with_named(work, texts)
+
+
+def _with_named(work: Work, texts: Iterable[str]) -> list[Expression]:
+    """Return expressions, and those that they refer to by name."""
+    named = dict(work.values)
+    reached = dict.fromkeys(texts)
+    waiting = list(reached)
+    while waiting:
+        for name in expression.free_names(parsed(waiting.pop())):
+            text = named.get(name)
+            if text is not None and text not in reached:
+                reached[text] = None
+                waiting.append(text)
+    return [parsed(text) for text in reached]
 
 
 def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:
-    """Return the launch's arguments and extents in expressions, and what they are multiples of."""
+    """Return the launch's arguments and extents in expressions, each with its divisor."""
     divisors = {param.name: param.divisibility for param in kernel.params}
     names: dict[str, int] = {}
     for root in roots:

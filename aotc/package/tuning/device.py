@@ -1,7 +1,7 @@
-"""What the cost model takes for granted of a GPU: units, clocks, bandwidths, latencies.
+"""The cost model's facts of a GPU: units, clocks, bandwidths, latencies.
 
-Rates are what kernels reach, not what a data sheet promises. Rows that are not measured are scaled from
-the data sheets by what the H200 reaches of its own.
+Rates are those that kernels reach, lower than a data sheet's. Rows that are not measured are scaled from
+the data sheets by the share that the H200 reaches.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _H200 = Device(
     l2_bytes=50 << 20,
     mma_macs=1270.0,
     wgmma_macs=1900.0,
+    double_macs=128.0,
 )
 
 DEVICES: Mapping[str, Device] = {
     "sm_80": Device(108, 1.4e9, 1.7e12, 4.0e12, 40 << 20, 1000.0),
-    "sm_86": Device(72, 1.6e9, 0.54e12, 2.0e12, 6 << 20, 500.0),
-    "sm_89": Device(142, 2.2e9, 0.78e12, 4.0e12, 96 << 20, 500.0),
+    "sm_86": Device(72, 1.6e9, 0.54e12, 2.0e12, 6 << 20, 500.0, double_macs=2.0),
+    "sm_89": Device(142, 2.2e9, 0.78e12, 4.0e12, 96 << 20, 500.0, double_macs=2.0),
     "sm_90a": _H200,
     "sm_100a": replace(
         _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
@@ -52,6 +53,9 @@ DEVICES: Mapping[str, Device] = {
     "sm_103a": replace(
         _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
     ),
-    "sm_120a": Device(170, 2.3e9, 1.6e12, 6.0e12, 96 << 20, 500.0),
+    "sm_120a": Device(170, 2.3e9, 1.6e12, 6.0e12, 96 << 20, 250.0, double_macs=2.0),
 }
-"""The GPU that stands for each target."""
+"""The GPU that stands for each target.
+
+Source: NVIDIA's data sheets of A100, A10, L40S, H200, B200, B300 and GeForce RTX 5090, with sums in fp32.
+"""

@@ -1,4 +1,4 @@
-"""Estimate how long launches take from what the compiler counted: the order of configs without a measurement.
+"""Estimate how long launches take from the compiler's counts: the order of configs without a measurement.
 
 A launch is a number of CTAs on SMs that hold a few each. An SM is done with those it holds when the
 slowest of them is, by its chain of latencies, and when its busiest unit is, by the work of all of them.
@@ -22,7 +22,7 @@ _SYSTEM_SHARED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What no data sheet says, fitted to measured times.
+    """Numbers that no data sheet has, fitted to measured times.
 
     Of things that overlap, the exponents say how well: infinite ones would make the longest hide all
     others. Latencies are in cycles.
@@ -93,6 +93,7 @@ class _Estimate:
         self._held = resident_ctas(variant, target)
         self._count = launches.count
         self._grid = launches.grid(variant.grid)
+        self._grid.named.update(work.values)
         self._cluster = variant.cluster[0] * variant.cluster[1] * variant.cluster[2]
         self._num_ctas = self._grid.num_programs * self._cluster
         self._slots = max(1, device.num_sms * self._held // self._cluster * self._cluster)
@@ -109,8 +110,8 @@ class _Estimate:
         longest = self._of_launches(self._round(*of_programs, 1.0).max(axis=1))
         ctas = self._num_ctas[:, 0].astype(np.float64)
         if self._variant.is_persistent:
-            held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
-            cycles = np.ceil(ctas / self._slots) * self._round(busy, stall, held)
+            num_held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
+            cycles = np.ceil(ctas / self._slots) * self._round(busy, stall, num_held)
         else:
             cycles = self._waves(ctas, busy, stall + self._prologue_cycles())
         # No order of CTAs is faster than the longest of them.
@@ -139,9 +140,9 @@ class _Estimate:
         step = self._constants.blur / (self._constants.blur + full)
         return np.where(full > 0, step * in_steps + (1 - step) * evenly, tail)
 
-    def _round(self, busy: Reals, stall: Reals, held: Reals | float) -> Reals:
+    def _round(self, busy: Reals, stall: Reals, num_held: Reals | float) -> Reals:
         """Return the cycles in which an SM runs the CTAs that it holds."""
-        return _norm([stall, busy * held], self._constants.latency_exponent)
+        return _norm([stall, busy * num_held], self._constants.latency_exponent)
 
     def _times(self, arrays: LaunchArrays) -> list[Reals]:
         """Return how often each segment runs in a program instance."""
@@ -168,8 +169,8 @@ class _Estimate:
             for kind, macs in segment.dots:
                 use("dots", times * (macs / _mac_rate(kind, device)))
             for transfer in segment.transfers:
-                moved = times * transfer.size_bytes * _share(transfer, times, arrays)
-                use("bytes", moved / device.sm_bytes)
+                num_bytes = times * transfer.size_bytes * _share(transfer, times, arrays)
+                use("bytes", num_bytes / device.sm_bytes)
         return _norm(list(units.values()), self._constants.unit_exponent)
 
     def _stall_cycles(self, often: list[Reals]) -> Reals:
@@ -208,10 +209,10 @@ class _Estimate:
 
         programs = self._grid.num_programs.astype(np.float64) * self._cluster
         groups = self._loads_and_stores(often, arrays)
-        own = sum((group.once for group in groups), np.zeros((1, 1)))
+        of_program = sum((group.once for group in groups), np.zeros((1, 1)))
         footprint, dram, l2 = (np.zeros((1, 1)) for _ in range(3))
         loads: list[tuple[Reals, Reals]] = []
-        in_flight = own * np.minimum(self._num_ctas, self._slots)
+        in_flight = of_program * np.minimum(self._num_ctas, self._slots)
         again = 1 - self._cached(in_flight)
         for group in groups:
             l2 = l2 + group.total * programs
@@ -233,21 +234,21 @@ class _Estimate:
         """Return which share of so many bytes the L2 cache holds."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
-        held = self._device.l2_bytes * self._constants.l2_share
-        return np.minimum(held / np.maximum(size, 1), 1)
+        capacity = self._device.l2_bytes * self._constants.l2_share
+        return np.minimum(capacity / np.maximum(size, 1), 1)
 
     def _loads_and_stores(self, often: list[Reals], arrays: LaunchArrays) -> list[_Group]:
-        """Return what a program instance moves, loads of the same bytes together."""
+        """Return the transfers of a program instance, loads of the same bytes together."""
         first = self._grid.first
         groups: dict[tuple[object, ...], _Group] = {}
         for number, (segment, times) in enumerate(zip(self._work.segments, often, strict=True)):
-            for at, transfer in enumerate(segment.transfers):
-                moved = times * transfer.size_bytes * _share(transfer, times, arrays)
-                size = moved.mean(axis=1, keepdims=True)
+            for position, transfer in enumerate(segment.transfers):
+                num_bytes = times * transfer.size_bytes * _share(transfer, times, arrays)
+                size = num_bytes.mean(axis=1, keepdims=True)
                 is_box = len(transfer.origins) != 1
                 key: tuple[object, ...] = (transfer.argument, *(transfer.origins if is_box else ()))
                 if not transfer.origins or transfer.is_store:
-                    key = (number, at)
+                    key = (number, position)
                 begin = first.of(transfer.origins[0]) if key == (transfer.argument,) else 0
                 group = _Group(transfer.origins, transfer.is_store, size, begin, begin + size)
                 groups[key] = group.joined(groups[key]) if key in groups else group

@@ -60,16 +60,16 @@ def fit(
             if variant.target == tuning.target
             and index.combination(kernel, variant.types, variant.choices) == number
         ]
-        own = _own(measurements, configs, variants)
-        if own is not None:
-            own.add_guesses(estimator, number)
-            tree = grow(own.samples(variants, kernel, tolerance))
+        launches = _own(measurements, configs, variants)
+        if launches is not None:
+            launches.add_guesses(estimator, number)
+            tree = grow(launches.samples(variants, kernel, tolerance))
             selections.append(Selection(tuning.target, tuning.gpu, number, tree))
     return tuple(selections)
 
 
 def select(tree: Tree, values: Mapping[str, int]) -> Leaf:
-    """Return the leaf for a launch; what the runtime does, for tests and reports."""
+    """Return the leaf for a launch, as the runtime does, for tests and reports."""
     while isinstance(tree, Branch):
         try:
             is_low = expression.evaluate(tree.feature, values) <= tree.threshold
@@ -79,14 +79,18 @@ def select(tree: Tree, values: Mapping[str, int]) -> Leaf:
     return tree
 
 
-# ------------------------------------------------------------------------ what is measured, by kernel
+# ------------------------------------------------------------------------ measurements of a kernel
 
 
 def _matching_configs(tuning: KernelTuning, kernel: index.Kernel) -> dict[int, int]:
     """Map configs of the tuning that may be taken to those of the kernel."""
-    positions = {_typed(config): at for at, config in enumerate(kernel.configs)}
+    positions = {_typed(config): position for position, config in enumerate(kernel.configs)}
     matches = {i: positions.get(_typed(c.items())) for i, c in enumerate(tuning.configs)}
-    return {i: at for i, at in matches.items() if at is not None and i not in tuning.rejected}
+    return {
+        i: position
+        for i, position in matches.items()
+        if position is not None and i not in tuning.rejected
+    }
 
 
 def _typed(config: Iterable[tuple[str, index.Value]]) -> tuple[object, ...]:
@@ -155,7 +159,7 @@ def _own(
 ) -> _Launches | None:
     """Return the measured launches of one combination; None if nothing is measured of its variants."""
     built = {variant.config for variant in variants}
-    columns = {i: at for i, at in configs.items() if at in built}
+    columns = {i: position for i, position in configs.items() if position in built}
     launches = _Launches(tuple(columns.values()), [], [], [], 0)
     for measurement in _merged(measurements):
         losses = _losses([measurement.seconds[i] for i in columns])

@@ -48,7 +48,7 @@ class Samples:
 
 
 class _Split(NamedTuple):
-    """A branch's comparison and what it is chosen by: the smallest is the best."""
+    """A branch's comparison and the criteria of its choice: the smallest is the best."""
 
     loss: int
     larger_side: int
@@ -118,16 +118,16 @@ def _best_split(samples: Samples, node: _Node) -> _Split | None:
     least = max(1, len(node.rows) - most)
     splits: list[_Split] = []
     for number, (_, values) in enumerate(samples.features):
-        own = values[node.rows]
-        order = np.argsort(own, kind="stable")
-        own = own[order]
-        (ends,) = np.nonzero(own[:-1] < own[1:])
+        ordered = values[node.rows]
+        order = np.argsort(ordered, kind="stable")
+        ordered = ordered[order]
+        (ends,) = np.nonzero(ordered[:-1] < ordered[1:])
         ends = ends[(ends + 1 >= least) & (ends + 1 <= most)]
         if len(ends):
             low = np.cumsum(weighted[order], axis=0)[ends]
             losses = low.min(axis=1) + (total - low).min(axis=1)
             for end, loss in zip(ends.tolist(), losses.tolist(), strict=True):
-                below, above = int(own[end]), int(own[end + 1])
+                below, above = int(ordered[end]), int(ordered[end + 1])
                 side = max(end + 1, len(order) - end - 1)
                 middle = _middle(below, above)
                 splits.append(_Split(loss, side, number, -_gap(below, above), middle))
@@ -168,7 +168,9 @@ def _leaf(samples: Samples, rows: Integers) -> Leaf:
     order = sorted(range(len(sums)), key=lambda c: (not within[c], sums[c], samples.configs[c]))
     first, rest = order[0], sorted(order[1:], key=lambda c: (sums[c], samples.configs[c]))
     configs = [samples.configs[column] for column in (first, *rest)]
-    always = next((at for at, config in enumerate(configs) if config in samples.unguarded), None)
+    always = next(
+        (position for position, config in enumerate(configs) if config in samples.unguarded), None
+    )
     if always is None:
         return tuple(configs[:MAX_LEAF_CONFIGS])
     before = configs[: min(always, MAX_LEAF_CONFIGS - 1)]

@@ -1,13 +1,13 @@
 """Expressions over many launches at a time, as arrays of integers.
 
-Axis 0 counts launches, axis 1 the program instances that stand for all of a launch. What cannot be
-computed, such as a quotient by zero, is 0: estimates go on where the launcher would refuse.
+Axis 0 counts launches, axis 1 the program instances that stand for all of a launch. Values that cannot be
+computed, such as a quotient by zero, are 0: estimates go on where the launcher would refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from aotc.ir import expression
@@ -21,7 +21,7 @@ Integers: TypeAlias = "NDArray[np.int64]"
 Reals: TypeAlias = "NDArray[np.float64]"
 
 UNKNOWN_EXTENT = 4096
-"""What stands for a number that no launch gives, such as a loaded one."""
+"""A stand-in for a number that no launch gives, such as a loaded one."""
 
 NUM_PROGRAMS = 16
 """Program instances that stand for all of a launch."""
@@ -33,6 +33,7 @@ _CTAS = 132
 """CTAs of a persistent kernel, as far as they decide on the order of programs."""
 
 _BISECTIONS = 24
+_MAX_PARSED = 4096
 _GOLDEN_RATIO = 0.6180339887498949
 
 
@@ -54,16 +55,20 @@ class Launches:
 
 
 class GridArrays:
-    """Program instances of some launches: a few that stand for all, and how many load the same bytes."""
+    """Program instances of some launches: a few that stand for all, and how many load the same bytes.
+
+    `named` are the `Work.values` of all variants.
+    """
 
     def __init__(self, columns: Mapping[str, Integers], axes: tuple[Expression, ...]) -> None:
         import numpy as np  # noqa: PLC0415 - start-up time
 
+        self.named: dict[str, str] = {}
         plain = LaunchArrays(columns)
-        one = np.ones((1, 1), np.int64)
+        unit = np.ones((1, 1), np.int64)
         extents = [np.maximum(plain.value(axis), 0) for axis in axes]
         self._columns = columns
-        self._extents = [*extents, one, one][:3]
+        self._extents = [*extents, unit, unit][:3]
         self.num_programs = self._extents[0] * self._extents[1] * self._extents[2]
         self.spread = self._programs(self._spread())
         self.first = self._programs(np.zeros((1, 1), np.int64))
@@ -81,8 +86,8 @@ class GridArrays:
             programs = self.num_programs.astype(np.float64)
             near = _count_distinct(origins, self._near)
             share = near / np.maximum(np.minimum(programs, NUM_NEIGHBOURS), 1)
-            places = _extrapolated(_count_distinct(origins, self._far), programs)
-            self._distinct[origins] = places, share
+            num_origins = _extrapolated(_count_distinct(origins, self._far), programs)
+            self._distinct[origins] = num_origins, share
         return self._distinct[origins]
 
     def _spread(self) -> Integers:
@@ -110,26 +115,26 @@ class GridArrays:
         width, height = np.maximum(x, 1), np.maximum(y, 1)
         values = {
             **self._columns,
-            "grid0": x,
-            "grid1": y,
-            "grid2": z,
-            "ctas": np.full((1, 1), _CTAS, np.int64),
-            "program": linear,
-            "pid0": linear % width,
-            "pid1": linear // width % height,
-            "pid2": linear // (width * height),
+            "__n0": x,
+            "__n1": y,
+            "__n2": z,
+            "__n": np.full((1, 1), _CTAS, np.int64),
+            "__p": linear,
+            "__p0": linear % width,
+            "__p1": linear // width % height,
+            "__p2": linear // (width * height),
         }
-        return LaunchArrays(values)
+        return LaunchArrays(values, self.named)
 
 
 def _count_distinct(origins: tuple[str, ...], arrays: LaunchArrays) -> Reals:
     """Return at how many different places programs begin to load."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    place = np.zeros((1, 1), np.int64)
+    origin_hash = np.zeros((1, 1), np.int64)
     for origin in origins:
-        place = place * 1_000_003 + arrays.of(origin)
-    ordered = np.sort(place, axis=1)
+        origin_hash = origin_hash * 1_000_003 + arrays.of(origin)
+    ordered = np.sort(origin_hash, axis=1)
     return 1.0 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1, keepdims=True)
 
 
@@ -143,8 +148,8 @@ def _extrapolated(seen: Reals, programs: Reals) -> Reals:
     low, high = np.log(seen), np.log(np.maximum(programs, seen))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        places = np.exp(middle)
-        is_above = places * (1 - np.exp(-NUM_NEIGHBOURS / places)) > seen
+        num_origins = np.exp(middle)
+        is_above = num_origins * (1 - np.exp(-NUM_NEIGHBOURS / num_origins)) > seen
         low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
     return np.where(programs <= NUM_NEIGHBOURS, seen, np.exp(high))
 
@@ -152,15 +157,18 @@ def _extrapolated(seen: Reals, programs: Reals) -> Reals:
 class LaunchArrays:
     """The values of expressions for some launches, each computed once."""
 
-    def __init__(self, values: Mapping[str, Integers]) -> None:
+    def __init__(
+        self, values: Mapping[str, Integers], named: Mapping[str, str] | None = None
+    ) -> None:
         self._values = values
+        self._named: Mapping[str, str] = {} if named is None else named
         self._texts: dict[str, Integers] = {}
         self._nodes: dict[Expression, Integers] = {}
 
     def of(self, text: str) -> Integers:
         """Return the value of an expression's text."""
         if text not in self._texts:
-            self._texts[text] = self.value(_parsed(text))
+            self._texts[text] = self.value(parsed(text))
         return self._texts[text]
 
     def value(self, root: Expression) -> Integers:
@@ -170,6 +178,8 @@ class LaunchArrays:
         match root:
             case Integer(value):
                 return np.full((1, 1), value, np.int64)
+            case Name(name) if name in self._named:
+                return self.of(self._named[name])
             case Name() | Extent():
                 unknown = np.full((1, 1), UNKNOWN_EXTENT, np.int64)
                 return self._values.get(expression.to_text(root), unknown)
@@ -183,8 +193,9 @@ class LaunchArrays:
                 return self._nodes[root]
 
 
-@cache
-def _parsed(text: str) -> Expression:
+@lru_cache(_MAX_PARSED)
+def parsed(text: str) -> Expression:
+    """Return the expression of a text; configs have many in common."""
     return expression.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Count what a scheduled kernel does: segments of straight-line code, how often each runs, and its costs.
+"""Count the work of a scheduled kernel: segments of straight-line code, how often each runs, and its costs.
 
 For the cost model alone: a count that cannot be expressed is guessed, and nothing that is compiled depends
 on it. A segment's stall is the longest chain of dependent ops, at least the time to issue all of them.
@@ -6,7 +6,6 @@ on it. A segment's stall is the longest chain of dependent ops, at least the tim
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 
 from aotc.ir import expression
@@ -15,7 +14,7 @@ from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.expression import Binary, Expression, Integer, Name
 from aotc.schedule.analysis.global_transfers import GlobalTransfers
-from aotc.schedule.analysis.launch_values import LaunchValues, Number, middle, sum_of
+from aotc.schedule.analysis.launch_values import LaunchValues, Number, joined, middle
 from aotc.schedule.analysis.op_costs import (
     BARRIER_LATENCY,
     DOT_LATENCY,
@@ -26,19 +25,18 @@ from aotc.schedule.analysis.op_costs import (
 from aotc.work import UNKNOWN, Segment, Transfer, Work
 
 _WHILE_ITERATIONS = 8
-_MAX_NODES = 60
 _ZERO, _ONE = Integer(0), Integer(1)
 
 
 def count_work(kernel: Kernel) -> Work:
     """Return the work of a kernel in gpu IR."""
     counter = _Counter(kernel)
-    counter.visit(kernel.body, _Place(-1, _ONE, None, kernel.num_warps))
-    return Work(tuple(counter.segments))
+    counter.visit(kernel.body, _Context(-1, _ONE, None, kernel.num_warps))
+    return Work(tuple(counter.segments), counter.values.named_texts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Context:
     """How often a block runs for each run of a segment, the loop around it, and the warps that run it."""
 
     parent: int
@@ -74,46 +72,51 @@ class _Counter:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._values = LaunchValues(kernel)
+        self.values = LaunchValues(kernel)
         self._costs = OpCosts(kernel)
-        self._transfers = GlobalTransfers(kernel, self._values)
+        self._transfers = GlobalTransfers(kernel, self.values)
         self.segments: list[Segment] = []
 
-    def visit(self, block: Block, place: _Place) -> None:
+    def visit(self, block: Block, context: _Context) -> None:
         """Note the segment of a block, then those of the blocks in it."""
         index = len(self.segments)
         totals = _Totals()
-        self.segments.append(_segment(place, totals))
+        self.segments.append(_segment(context, totals))
         for op in block:
-            self._add(op, place, totals)
-            self._visit_nested(op, place, index)
-        self.segments[index] = _segment(place, totals)
+            self._add(op, context, totals)
+            self._visit_nested(op, context, index)
+        self.segments[index] = _segment(context, totals)
 
-    def _visit_nested(self, op: Op, place: _Place, index: int) -> None:
+    def _visit_nested(self, op: Op, context: _Context, index: int) -> None:
         match op:
             case scf.For():
                 trips = self._trips(op)
-                self.visit(op.body, _Place(index, trips, op, place.num_warps, place.is_producer))
+                self.visit(
+                    op.body, _Context(index, trips, op, context.num_warps, context.is_producer)
+                )
             case scf.While():
                 often = Integer(_WHILE_ITERATIONS)
                 for block in op.blocks:
                     self.visit(
-                        block, _Place(index, often, None, place.num_warps, place.is_producer)
+                        block, _Context(index, often, None, context.num_warps, context.is_producer)
                     )
             case scf.If():
-                around = place if _is_short(place.times) else _inside(place, index)
-                taken = self._taken(op.condition, around.times, around.loop)
-                either = _half(around.times) if taken is None else taken
-                others = _half(around.times) if taken is None else _minus(around.times, taken)
-                for block, times in ((op.then, either), (op.orelse, others)):
-                    self.visit(block, _beside(around, times))
+                count_then = self._taken(op.condition, context.times, context.loop)
+                either = _half(context.times) if count_then is None else count_then
+                count_else = (
+                    _half(context.times)
+                    if count_then is None
+                    else _minus(context.times, count_then)
+                )
+                for block, times in ((op.then, either), (op.orelse, count_else)):
+                    self.visit(block, _beside(context, self._short(times)))
             case roles.Specialize():
-                inner = _Place(index, _ONE, None, place.num_warps)
+                inner = _Context(index, _ONE, None, context.num_warps)
                 self.visit(op.consumers, inner)
                 warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
-                self.visit(op.producer, _Place(index, _ONE, None, warps, is_producer=True))
+                self.visit(op.producer, _Context(index, _ONE, None, warps, is_producer=True))
             case roles.Beside():
-                self.visit(op.body, _beside(place, place.times))
+                self.visit(op.body, _beside(context, context.times))
             case _:
                 return
 
@@ -121,16 +124,19 @@ class _Counter:
 
     def _trips(self, loop: scf.For) -> Expression:
         """Return how many iterations a loop has; one for each program in that of a persistent kernel."""
-        if loop in self._values.persistent:
+        if loop in self.values.persistent:
             return _ONE
-        step = self._values[loop.step] or Number(_ONE)
-        bounds = [self._values[value] for value in (loop.lower, loop.upper)]
+        step = self.values[loop.step] or Number(_ONE)
+        bounds = [self.values[value] for value in (loop.lower, loop.upper)]
         if bounds[0] is None or bounds[1] is None:
             return Binary("cdiv", Name(UNKNOWN), step.root)
         ends = [self._settled(bound) for bound in bounds if bound is not None]
-        distance = sum_of("-", ends[1], ends[0])
-        trips = _at_least_0(Binary("cdiv", distance.root, step.root))
-        return trips if _is_short(trips) else Binary("cdiv", Name(UNKNOWN), step.root)
+        distance = joined("-", ends[1], ends[0])
+        return self._short(_at_least_0(Binary("cdiv", distance.root, step.root)))
+
+    def _short(self, times: Expression) -> Expression:
+        """Return a name for an expression, unless it is as short: others have it several times."""
+        return times if isinstance(times, Integer | Name) else self.values.named(times)
 
     def _settled(self, number: Number) -> Number:
         """Return a number in the middle iteration of the loop that it depends on."""
@@ -148,33 +154,33 @@ class _Counter:
                 return counts[0] if counts else None
             return Binary("min", counts[0], counts[1])
         if isinstance(op, arith.Compare):
-            left, right = self._values[op.lhs], self._values[op.rhs]
+            left, right = self.values[op.lhs], self.values[op.rhs]
             if left is None or right is None:
                 return None
-            difference = sum_of("-", left, right)
+            difference = joined("-", left, right)
             if loop is not None and difference.loop is loop and difference.step:
                 return _compared(op.predicate, difference, times)
-        number = self._values[condition]
+        number = self.values[condition]
         if number is None:
             return None
         return Binary("*", Binary("!=", number.root, _ZERO), times)
 
-    # -- what it costs -------------------------------------------------------------
+    # -- costs -------------------------------------------------------------
 
-    def _add(self, op: Op, place: _Place, totals: _Totals) -> None:
-        cost = self._costs.of(op, place.num_warps)
+    def _add(self, op: Op, context: _Context, totals: _Totals) -> None:
+        cost = self._costs.of(op, context.num_warps)
         issue = cost.instructions + cost.special
-        totals.instructions += issue * place.num_warps
-        totals.special += cost.special * place.num_warps
+        totals.instructions += issue * context.num_warps
+        totals.special += cost.special * context.num_warps
         totals.wavefronts += cost.wavefronts
         totals.issued += issue
-        totals.transfers += self._transfers.of(op, place.loop)
+        totals.transfers += self._transfers.of(op, context.loop)
         start = max([totals.barrier, *(totals.ready.get(value, 0.0) for value in op.operands)])
         end = start + issue + cost.latency
         if cost.dot is not None:
             kind, macs = cost.dot
             totals.dots[kind] = totals.dots.get(kind, 0) + macs
-            groups = max(1, place.num_warps // 4)
+            groups = max(1, context.num_warps // 4)
             end = max(start, totals.dots_end[-1]) + macs / groups / MACS_PER_CYCLE
             totals.dots_end.append(end)
             end += DOT_LATENCY if isinstance(op, gpu.Dot) else 0
@@ -190,26 +196,16 @@ class _Counter:
             totals.ready[out] = end
 
 
-def _beside(place: _Place, times: Expression) -> _Place:
+def _beside(context: _Context, times: Expression) -> _Context:
     """Return the place of an arm: it runs a part of the times that the block around it does."""
-    return _Place(place.parent, times, place.loop, place.num_warps, place.is_producer)
+    return _Context(context.parent, times, context.loop, context.num_warps, context.is_producer)
 
 
-def _inside(place: _Place, index: int) -> _Place:
-    """Return the place of what runs once for each run of the segment `index`."""
-    return _Place(index, _ONE, None, place.num_warps, place.is_producer)
-
-
-def _is_short(root: Expression) -> bool:
-    """Return whether an expression may become a part of others, each of which has it twice."""
-    return sum(1 for _ in itertools.islice(expression.walk(root), _MAX_NODES)) < _MAX_NODES
-
-
-def _segment(place: _Place, totals: _Totals) -> Segment:
+def _segment(context: _Context, totals: _Totals) -> Segment:
     return Segment(
-        parent=place.parent,
-        times=_text_of(place.times),
-        is_producer=place.is_producer,
+        parent=context.parent,
+        times=expression.to_text(context.times),
+        is_producer=context.is_producer,
         instructions=totals.instructions,
         special=totals.special,
         wavefronts=totals.wavefronts,
@@ -217,12 +213,6 @@ def _segment(place: _Place, totals: _Totals) -> Segment:
         stall=totals.end,
         transfers=tuple(totals.transfers),
     )
-
-
-def _text_of(root: Expression) -> str:
-    """Return an expression's text; once, if it is too long to be read back."""
-    text = expression.to_text(root)
-    return text if len(text) <= expression.MAX_TEXT_BYTES else "1"
 
 
 def _at_least_0(root: Expression) -> Expression:
@@ -233,8 +223,8 @@ def _half(times: Expression) -> Expression:
     return times if times == _ONE else Binary("cdiv", times, Integer(2))
 
 
-def _minus(times: Expression, some: Expression) -> Expression:
-    return Binary("-", times, some)
+def _minus(times: Expression, subset: Expression) -> Expression:
+    return Binary("-", times, subset)
 
 
 def _compared(predicate: str, difference: Number, times: Expression) -> Expression | None:

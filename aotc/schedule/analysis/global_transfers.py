@@ -1,4 +1,4 @@
-"""What ops move between global memory and a CTA: bytes, from where, and how far ahead."""
+"""Transfers between global memory and a CTA: bytes, from where, and how far ahead."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from aotc.ir.dialects import arith, gpu, scf, thread_copy, tile, tma
 from aotc.ir.effects import Trait
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SharedType, TensorMapType, TileType
-from aotc.schedule.analysis.launch_values import LaunchValues, Number, sum_of
+from aotc.schedule.analysis.launch_values import LaunchValues, Number, joined
 from aotc.schedule.analysis.op_costs import size_bytes
 from aotc.work import Part, Transfer
-
-_MAX_TEXT = expression.MAX_TEXT_BYTES
 
 
 class GlobalTransfers:
@@ -25,7 +23,7 @@ class GlobalTransfers:
         self._values = values
 
     def of(self, op: Op, loop: scf.For | None) -> tuple[Transfer, ...]:
-        """Return what an op moves in an iteration of the loop around it."""
+        """Return the transfers of an op in an iteration of the loop around it."""
         match op:
             case tma.TmaLoad():
                 return (self._boxed(op.tensor, op.buffer, op.coords, loop, op.num_parts),)
@@ -60,7 +58,7 @@ class GlobalTransfers:
         *,
         is_store: bool = False,
     ) -> Transfer:
-        """Return the transfer of a box; what lies outside of the tensor is not moved."""
+        """Return the transfer of a box; elements outside of the tensor are not moved."""
         kind, memory = tensor.type, buffer.type
         assert isinstance(kind, TensorMapType)
         assert isinstance(memory, SharedType)
@@ -147,17 +145,16 @@ def _note(parts: list[Part], below: Number, bound: Number, extent: int) -> None:
 
     Where a loop walks along the axis, it is those of all iterations: the last one is cut off.
     """
-    left = sum_of("-", Number(bound.root), Number(below.root)).root
+    left = joined("-", Number(bound.root), Number(below.root)).root
     walks = below.loop is not None and below.step == extent
     part = Part(expression.to_text(left), extent, walks)
-    if len(part.inside) <= _MAX_TEXT and part not in parts:
+    if part not in parts:
         parts.append(part)
 
 
 def _texts(numbers: Sequence[Number | None]) -> tuple[str, ...]:
     texts = [expression.to_text(number.root) for number in numbers if number is not None]
-    is_whole = len(texts) == len(numbers) and all(len(text) <= _MAX_TEXT for text in texts)
-    return tuple(texts) if is_whole else ()
+    return tuple(texts) if len(texts) == len(numbers) else ()
 
 
 def _moves(number: Number | None, loop: scf.For | None) -> bool:

@@ -1,12 +1,14 @@
 """Integers and addresses of a kernel as expressions over the launch, the program and loop counters.
 
 For estimates, not for proofs: divisions are taken to be of numbers of 0 or more, a tile is represented
-by its first element, and what a persistent loop carries by its value in the first iteration.
+by its first element, and what a persistent loop carries by its value in the first iteration. Expressions stay
+short: a longer one gets a name, which others refer to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 
 from aotc.ir import expression
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -14,9 +16,9 @@ from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.types import I1, PointerType, ScalarType, TensorMapType, element_of
-from aotc.work import UNKNOWN
 
-_MAX_NODES = 120
+_MAX_NODES = 12
+_DIGITS = 12
 
 _OPERATORS: dict[type[Op], str] = {
     arith.Add: "+",
@@ -28,7 +30,7 @@ _OPERATORS: dict[type[Op], str] = {
     arith.Max: "max",
 }
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_NAMES_OF_GRID = {"grid[0]": "grid0", "grid[1]": "grid1", "grid[2]": "grid2"}
+_NAMES_OF_GRID = {f"grid[{axis}]": f"__n{axis}" for axis in range(3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class LaunchValues:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._numbers: dict[Value, Number] = {}
+        self._named: dict[Expression, str] = {}
         self.persistent: dict[scf.For, None] = {}
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
             self._add_parameter(arg, _NAMES_OF_GRID.get(info.source, info.source or info.name))
@@ -96,14 +99,34 @@ class LaunchValues:
                 self._note(op.results[0], self._number(op))
 
     def _note(self, value: Value, number: Number | None) -> None:
-        if number is not None and number.num_nodes <= _MAX_NODES:
-            self._numbers[value] = number
+        if number is not None:
+            self._numbers[value] = self.short(number)
+
+    def short(self, number: Number) -> Number:
+        """Return a number as it is or, if its expression is long, by a name."""
+        return (
+            number
+            if number.num_nodes <= _MAX_NODES
+            else replace(number, root=self.named(number.root), num_nodes=1)
+        )
+
+    def named(self, root: Expression) -> Name:
+        """Return a name that stands for an expression, the same in every kernel."""
+        if root not in self._named:
+            digest = hashlib.sha256(expression.to_text(root).encode()).hexdigest()
+            self._named[root] = f"__v{digest[:_DIGITS]}"
+        return Name(self._named[root])
+
+    @property
+    def named_texts(self) -> tuple[tuple[str, str], ...]:
+        """The names of expressions and what they stand for."""
+        return tuple((name, expression.to_text(root)) for root, name in self._named.items())
 
     def _visit_loop(self, loop: scf.For) -> None:
         lower, step = self._numbers.get(loop.lower), self.constant(loop.step)
         if self._is_persistent(loop):
             self.persistent[loop] = None
-            self._numbers[loop.induction] = Number(Name("program"))
+            self._numbers[loop.induction] = Number(Name("__p"))
         elif lower is not None:
             in_steps = (None, 0) if step is None else (loop, step)
             self._numbers[loop.induction] = Number(lower.root, "", *in_steps, lower.num_nodes)
@@ -118,8 +141,8 @@ class LaunchValues:
         for arg, after in zip(loop.carried, loop.body.terminator.operands, strict=True):
             change, first = _added(self, arg, after), self._numbers.get(arg)
             if change and first is not None and loop not in self.persistent:
-                moved = Number(first.root, first.pointer, loop, change, first.num_nodes)
-                self._numbers[arg], changed = moved, True
+                walking = Number(first.root, first.pointer, loop, change, first.num_nodes)
+                self._numbers[arg], changed = walking, True
         if changed:
             self._visit(loop.body)
 
@@ -127,9 +150,7 @@ class LaunchValues:
         """Return whether a loop runs the programs of a CTA."""
         root = self.root(loop.step)
         return (
-            self._kernel.is_persistent
-            and root is not None
-            and "ctas" in expression.free_names(root)
+            self._kernel.is_persistent and root is not None and "__n" in expression.free_names(root)
         )
 
     # -- ops -------------------------------------------------------------------
@@ -141,13 +162,13 @@ class LaunchValues:
             case tile.Arange():
                 return Number(Integer(op.start))
             case tile.ProgramId() if self._kernel.is_persistent:
-                return Number(Name("program"))
+                return Number(Name("__p"))
             case tile.NumPrograms() if self._kernel.is_persistent:
-                return Number(Name("ctas"))
+                return Number(Name("__n"))
             case tile.ProgramId():
-                return Number(Name(f"pid{op.axis}"))
+                return Number(Name(f"__p{op.axis}"))
             case tile.NumPrograms():
-                return Number(Name(f"grid{op.axis}"))
+                return Number(Name(f"__n{op.axis}"))
             case grid.CtaRank() | roles.ConsumerGroup() | gpu.NextStage():
                 return Number(Integer(0))
             case arith.Select():
@@ -168,8 +189,7 @@ class LaunchValues:
         if base is None or offset is None:
             return None
         size = Number(Integer(pointee.pointee.size_bytes))
-        scaled = _joined("*", offset, size)
-        return None if scaled is None else _joined("+", base, scaled)
+        return joined("+", base, joined("*", offset, size))
 
     def _binary(self, op: arith.Binary) -> Number | None:
         if not _is_integer(op.results[0]) or not _is_integer(op.lhs):
@@ -178,17 +198,17 @@ class LaunchValues:
         if left is None or right is None:
             return None
         if isinstance(op, arith.Compare):
-            return _joined(_COMPARISONS[op.predicate], left, right)
+            return joined(_COMPARISONS[op.predicate], left, right)
         mask = right.root.value if isinstance(right.root, Integer) else -1
         if isinstance(op, arith.And) and element_of(op.results[0].type) == I1:
-            return _joined("and", left, right)
+            return joined("and", left, right)
         if isinstance(op, arith.And) and mask > 0 and not mask & (mask + 1):
-            return _joined("%", left, Number(Integer(mask + 1)))
+            return joined("%", left, Number(Integer(mask + 1)))
         if isinstance(op, arith.Shl | arith.Shr) and 0 <= mask < 31:
             factor = Number(Integer(1 << mask))
-            return _joined("*" if isinstance(op, arith.Shl) else "//", left, factor)
+            return joined("*" if isinstance(op, arith.Shl) else "//", left, factor)
         operator = _OPERATORS.get(type(op))
-        return None if operator is None else _joined(operator, left, right)
+        return None if operator is None else joined(operator, left, right)
 
     def _select(self, op: arith.Select) -> Number | None:
         """Write a choice as a sum of products with the condition."""
@@ -197,15 +217,8 @@ class LaunchValues:
         condition, *arms = [self._numbers.get(value) for value in op.operands]
         if condition is None or arms[0] is None or arms[1] is None:
             return None
-        difference = _joined("-", arms[0], arms[1])
-        product = None if difference is None else _joined("*", condition, difference)
-        return None if product is None else _joined("+", arms[1], product)
-
-
-def sum_of(operator: str, left: Number, right: Number) -> Number:
-    """Return the sum or difference of two numbers, however long."""
-    joined = _joined(operator, left, right)
-    return Number(Name(UNKNOWN)) if joined is None else joined
+        product = joined("*", condition, joined("-", arms[0], arms[1]))
+        return joined("+", arms[1], product)
 
 
 def middle(number: Number, trips: Expression) -> Number:
@@ -220,11 +233,9 @@ def _is_integer(value: Value) -> bool:
     return isinstance(element, ScalarType) and (element.is_int or element == I1)
 
 
-def _joined(operator: str, left: Number, right: Number) -> Number | None:
+def joined(operator: str, left: Number, right: Number) -> Number:
     """Combine two numbers; the step is kept where the result is linear in the loop's counter."""
     num_nodes = left.num_nodes + right.num_nodes + 1
-    if num_nodes > _MAX_NODES:
-        return None
     root = _simplified(operator, left.root, right.root)
     loop = left.loop or right.loop
     step = 0

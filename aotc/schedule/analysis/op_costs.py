@@ -1,4 +1,4 @@
-"""What an op costs the warps that run it: instructions, special functions, shared memory, latency.
+"""The cost of an op to the warps that run it: instructions, special functions, shared memory, latency.
 
 Counted from layouts: a warp runs an instruction for each register that a thread holds of a tile, or for each
 vector of them. Numbers of instructions are those of the code that LLVM and ptxas usually make of an op.
@@ -55,7 +55,7 @@ class OpCost:
 
     `instructions` are those without the `special` ones.
 
-    Other ops may use what it computes `latency` cycles after its last instruction.
+    Its results are ready `latency` cycles after its last instruction.
     """
 
     instructions: float = 0
@@ -195,17 +195,17 @@ def _dot(op: wgmma.Wgmma | gpu.Dot, num_warps: int) -> OpCost:
 def _reduction(op: gpu.Reduce | gpu.Scan) -> OpCost:
     """Registers are combined first, then lanes, by a shuffle for each bit."""
     source = op.inputs[0].type
-    held, kept = registers(op.inputs[0]), registers(op.outs[0])
+    num_in, num_out = registers(op.inputs[0]), registers(op.outs[0])
     combine = max(1, sum(1 for _ in op.combine) - 1) * len(op.inputs)
     lane_bits = 0
     if isinstance(source, TileType) and source.layout is not None:
         lane_bits = sum(_moves(source, bit, op.axis) for bit in range(5))
     if isinstance(op, gpu.Scan):
-        kept, held = held, 2 * held
-    shuffles = lane_bits * kept
-    instructions = (held - kept if isinstance(op, gpu.Reduce) else held) * combine
+        num_out, num_in = num_in, 2 * num_in
+    shuffles = lane_bits * num_out
+    instructions = (num_in - num_out if isinstance(op, gpu.Reduce) else num_in) * combine
     instructions += shuffles * (combine + len(op.inputs))
-    depth = max(1, held // max(1, kept)).bit_length() * ARITHMETIC_LATENCY
+    depth = max(1, num_in // max(1, num_out)).bit_length() * ARITHMETIC_LATENCY
     return OpCost(
         max(0, instructions),
         wavefronts=shuffles * len(op.inputs) / 2,
@@ -271,7 +271,7 @@ def _shared(value: Value, vector: int, num_warps: int) -> OpCost:
 
 
 def is_shared_write(op: Op) -> bool:
-    """Return whether a barrier waits for what the op writes to shared memory."""
+    """Return whether a barrier waits for the op's writes to shared memory."""
     return any(
         effect.resource is Resource.SHARED and effect.access == "write" for effect in op.effects
     )
@@ -305,6 +305,6 @@ def _address_vectors(kernel: Kernel) -> Mapping[Value, int]:
             addresses = [v for v in op.operands if isinstance(element_of(v.type), PointerType)]
             vector = 8
         for value in op.operands:
-            own = vector if value in addresses else 1
-            vectors[value] = min(own, vectors.get(value, own))
+            num_registers = vector if value in addresses else 1
+            vectors[value] = min(num_registers, vectors.get(value, num_registers))
     return vectors

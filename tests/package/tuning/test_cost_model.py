@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir import expression
 from aotc.ir.expression import parse
 from aotc.package import index
+from aotc.package.assemble import assemble
+from aotc.package.cache import CachedKernel
+from aotc.package.grid import expand
+from aotc.package.manifest import load
+from aotc.package.spec import ListedConfigs
 from aotc.package.tuning.cost_model import (
     MAX_LAUNCHES,
     TargetEstimates,
@@ -16,8 +24,10 @@ from aotc.package.tuning.cost_model import (
 from aotc.package.tuning.fit import fit, select
 from aotc.package.tuning.selection import ANY_GPU, Branch, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
+from aotc.target import TARGETS
 from aotc.work import Segment, Transfer, Work
 
+_MANIFEST = Path(__file__).resolve().parents[3] / "benchmarks" / "tuning" / "kernels.toml"
 _BLOCKS = (16, 256)
 
 
@@ -30,7 +40,7 @@ def _kernel(grid: str = "cdiv(n, {block})") -> tuple[index.Kernel, list[Work]]:
         variants.append(
             index.Variant("sm_90a", "k", b"", 128, config=config, grid=axes, registers=64)
         )
-        load = Transfer("x", 2 * block, is_store=False, origins=(f"pid0 * {2 * block}",))
+        load = Transfer("x", 2 * block, is_store=False, origins=(f"__p0 * {2 * block}",))
         segment = Segment(-1, "1", False, block / 8, 0, 0, (), 700 + 8 * block, (load,))
         works.append(Work((segment,)))
     kernel = index.Kernel(
@@ -98,7 +108,7 @@ def test_launches_are_sampled_within_bounds() -> None:
             index.Param("s", "scalar", "i32"),
         ),
     )
-    moved = replace(works[0].segments[0].transfers[0], origins=("pid0 * s",))
+    moved = replace(works[0].segments[0].transfers[0], origins=("__p0 * s",))
     works = [Work((replace(works[0].segments[0], transfers=(moved,)),))] * 2
     columns = sample_launches(kernel, list(zip(kernel.variants, works, strict=True)))
     assert sorted(columns) == ["m", "n", "s"]
@@ -108,3 +118,20 @@ def test_launches_are_sampled_within_bounds() -> None:
     assert (columns["n"] % 16 == 0).all()
     assert columns["m"].min() == 1
     assert columns["n"].max() <= 1 << 18
+
+
+def test_what_the_compiler_counts_ranks_its_configs() -> None:
+    """A row of 256 elements is for a small block and few warps, a long one for a large block."""
+    spec = next(k for k in load(str(_MANIFEST)).kernels if k.name == "softmax")
+    small = (("BLOCK", 512), ("num_warps", 4), ("num_stages", 1))
+    large = (("BLOCK", 8192), ("num_warps", 16), ("num_stages", 1))
+    spec = replace(spec, configs=ListedConfigs((small, large)))
+    expansion = expand(spec, (TARGETS["sm_90a"],), autotune_configs)
+    compiled = [compile_variant(variant.request) for variant in expansion.variants]
+    cached = [CachedKernel(each.cubin, each.metadata) for each in compiled]
+    assembled = assemble(expansion, list(zip(expansion.variants, cached, strict=True)))
+    works = [metadata.work for metadata in assembled.metadata]
+    (selection,) = selections(assembled.kernel, works)
+    assert select(selection.tree, {"n_rows": 1 << 17, "n_cols": 256})[0] == 0
+    assert select(selection.tree, {"n_rows": 256, "n_cols": 1 << 17})[0] == 1
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(works), type=list[Work]) == works

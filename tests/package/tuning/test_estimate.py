@@ -36,7 +36,7 @@ def _reading(origin: str, times: str = "1", **changes: object) -> Work:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=8), st.integers(0, 1 << 40))
 def test_estimates_are_times_whatever_the_launch(sizes: list[int], stride: int) -> None:
-    work = _reading("pid0 * stride // (m - 5)", "m % (stride - 1)")
+    work = _reading("__p0 * stride // (m - 5)", "m % (stride - 1)")
     for seconds in _seconds(work, m=sizes, stride=[stride] * len(sizes)):
         assert 0 < seconds < math.inf
 
@@ -44,41 +44,43 @@ def test_estimates_are_times_whatever_the_launch(sizes: list[int], stride: int) 
 def test_whole_waves_take_as_long_each() -> None:
     slots = _DEVICE.num_sms * resident_ctas(_VARIANT, _TARGET)
     work = Work((replace(_SEGMENT, instructions=1e6, stall=1e6),))
-    one, two, four = _seconds(work, m=[slots, 2 * slots, 4 * slots])
-    assert two / one == pytest.approx(2, rel=0.05)
-    assert four / one == pytest.approx(4, rel=0.2)
+    single, two, four = _seconds(work, m=[slots, 2 * slots, 4 * slots])
+    assert two / single == pytest.approx(2, rel=0.05)
+    assert four / single == pytest.approx(4, rel=0.2)
 
 
 def test_a_tail_takes_as_long_as_its_ctas() -> None:
     slots = _DEVICE.num_sms * resident_ctas(_VARIANT, _TARGET)
     work = Work((replace(_SEGMENT, instructions=1e3, stall=1e6),))
-    one, more = _seconds(work, m=[slots, slots + 1])
-    assert more / one == pytest.approx(2, rel=0.2)
+    single, more = _seconds(work, m=[slots, slots + 1])
+    assert more / single == pytest.approx(2, rel=0.2)
 
 
 def test_bytes_bound_the_time() -> None:
-    (seconds,) = _seconds(_reading(f"pid0 * {1 << 16}"), m=[1 << 16])
+    (seconds,) = _seconds(_reading(f"__p0 * {1 << 16}"), m=[1 << 16])
     assert seconds >= (1 << 32) / _DEVICE.dram_bytes_per_second
     assert seconds < 2 * (1 << 32) / _DEVICE.dram_bytes_per_second
 
 
 def test_bytes_that_programs_share_come_from_dram_once() -> None:
     launches = {"m": [1 << 16]}
-    own, shared = (_seconds(_reading(f"{o} * {1 << 16}"), **launches) for o in ("pid0", "pid0 % 8"))
-    assert shared[0] < own[0]
+    apart, shared = (
+        _seconds(_reading(f"{o} * {1 << 16}"), **launches) for o in ("__p0", "__p0 % 8")
+    )
+    assert shared[0] < apart[0]
 
 
 def test_bytes_outside_of_a_tensor_are_not_moved() -> None:
     part = (Part("n", 1 << 15, of_loop=False),)
-    work = _reading(f"pid0 * {1 << 16}", parts=part)
-    some, every = _seconds(work, m=[1 << 16] * 2, n=[1 << 10, 1 << 15])
-    assert some < every / 8
+    work = _reading(f"__p0 * {1 << 16}", parts=part)
+    few, every = _seconds(work, m=[1 << 16] * 2, n=[1 << 10, 1 << 15])
+    assert few < every / 8
 
 
 def test_loads_in_flight_hide_latency() -> None:
     """The same copies, two or four in flight: a launch of few CTAs waits for them."""
     two, four = (
-        _seconds(_reading("pid0", "1000", stages=stages, size_bytes=1024), m=[8])[0]
+        _seconds(_reading("__p0", "1000", stages=stages, size_bytes=1024), m=[8])[0]
         for stages in (2, 4)
     )
     assert two > 1.3 * four
@@ -93,8 +95,8 @@ def test_tensor_cores_are_as_fast_as_operands_are_narrow() -> None:
 
 
 def test_fewer_ctas_fit_with_more_of_anything() -> None:
-    held = resident_ctas(_VARIANT, _TARGET)
-    assert held == 16
+    resident = resident_ctas(_VARIANT, _TARGET)
+    assert resident == 16
     assert resident_ctas(replace(_VARIANT, registers=128), _TARGET) == 4
     assert resident_ctas(replace(_VARIANT, dynamic_shared_bytes=100 << 10), _TARGET) == 2
     assert resident_ctas(replace(_VARIANT, num_threads=1024), _TARGET) == 2

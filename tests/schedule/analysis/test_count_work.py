@@ -44,11 +44,20 @@ kernel @rows(%x: *bf16, %out: *bf16, %n: i32) {{num_warps = 4}} {{
 """
 
 
+def _named(work: Work, **launch: int) -> dict[str, int]:
+    """Return the values of all names that expressions refer to."""
+    values = {"__p0": 0, **launch}
+    for name, text in work.values:
+        values[name] = evaluate(parse(text), values)
+    return values
+
+
 def _values(work: Work, **launch: int) -> list[int]:
     """Return how often each segment runs in a program."""
+    values = _named(work, **launch)
     often: list[int] = []
     for segment in work.segments:
-        times = evaluate(parse(segment.times), launch)
+        times = evaluate(parse(segment.times), values)
         often.append(times if segment.parent < 0 else times * often[segment.parent])
     return often
 
@@ -65,8 +74,9 @@ def test_loop_over_a_row(n: int) -> None:
     assert load.stages == 0
     (part,) = load.parts
     assert (part.extent, part.of_loop) == (1024, True)
-    assert evaluate(parse(part.inside), {"n": n}) == n
-    assert [evaluate(parse(text), {"n": n, "pid0": 3}) for text in load.origins] == [6 * n]
+    values = _named(work, n=n, __p0=3)
+    assert evaluate(parse(part.inside), values) == n
+    assert [evaluate(parse(text), values) for text in load.origins] == [6 * n]
 
 
 def test_costs_follow_from_layouts() -> None:
@@ -218,3 +228,10 @@ def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
     assert len(work.segments) == 2 + 2 * depth
     assert all(len(segment.times) < 1000 for segment in work.segments)
     assert all(often >= 0 for often in _values(work, n=1000))
+
+
+def test_arguments_may_have_any_name() -> None:
+    text = CARRIED.replace("%n", "%pid0").replace("%x", "%program")
+    _, loop = count_work(parse_kernel(text)).segments
+    assert _values(count_work(parse_kernel(text)), pid0=7) == [1, 7]
+    assert loop.transfers[0].argument == "program"
