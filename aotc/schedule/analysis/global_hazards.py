@@ -171,13 +171,15 @@ class GlobalHazards:
         Of a row of accesses, each further than the one before it, the two that `later` stands between
         answer for all.
         """
-        block, near = later.block, self._near_to(later)
+        near: dict[Op, None] | None = None
         is_read = not later.writes(Resource.GLOBAL)
         for touch in touched:
-            if touch.op.block is block and not touch.carried and touch.op not in near:
-                continue
             if is_read and touch.op not in self._writes:
                 continue
+            if touch.op.block is later.block and not touch.carried:
+                near = self._near_to(later) if near is None else near
+                if touch.op not in near:
+                    continue
             if self.meet(touch, later):
                 return True
         return False

@@ -10,6 +10,7 @@ to the whole access, in consecutive registers of one thread, under one mask valu
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import lru_cache
 from math import prod
 
@@ -125,6 +126,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
+    near_transposes = _near_transposes(kernel)
     for op in kernel.walk():
         pointer = accessed_pointer(op)
         if pointer is None or not isinstance(pointer.type, TileType):
@@ -137,7 +139,9 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         for each in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[each] = max(widths.get(each, 1), width)
         # Dots take operands of 16 bits as they are, rows or columns first: nothing is exchanged.
-        if _is_transposed(op) and not (is_operand and pointee_bytes(pointer) == _DOT_BYTES):
+        if _is_transposed(op, near_transposes) and not (
+            is_operand and pointee_bytes(pointer) == _DOT_BYTES
+        ):
             transposed[key] = pointee_bytes(pointer)
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
@@ -174,10 +178,32 @@ def _is_operand(op: Op) -> bool:
     return bool(users) and all(user.has(Trait.DOT) for user in users)
 
 
-def _is_transposed(op: Op) -> bool:
+def _near_transposes(kernel: Kernel) -> dict[Value, None]:
+    """Return the tiles between which and a transpose are ops on each element alone."""
+    near: dict[Value, None] = {}
+    transposes = [op for op in kernel.walk() if isinstance(op, tile.Trans)]
+    for is_ahead in (True, False):
+        worklist = [
+            value for op in transposes for value in (op.operands if is_ahead else op.results)
+        ]
+        seen: dict[Value, None] = {}
+        while worklist:
+            value = worklist.pop()
+            if value in seen:
+                continue
+            seen[value] = None
+            for other in [value.op] if is_ahead else list(value.users):
+                if other is not None and other.has(Trait.ELEMENTWISE):
+                    worklist += other.operands if is_ahead else other.results
+        near.update(seen)
+    return near
+
+
+def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
     """Return whether rows of what an op loads or stores are columns beyond a transpose.
 
-    Between the two there may be ops on each element alone.
+    Between the two there may be ops on each element alone. No other tiles are looked at: each of many loads
+    that are added up would lead to all the sums.
     """
     loads = bool(op.results)
     stored = None if loads else getattr(op, "value", None)
@@ -185,7 +211,7 @@ def _is_transposed(op: Op) -> bool:
     seen: dict[Value, None] = {}
     while worklist:
         value = worklist.pop()
-        if value in seen or not isinstance(value.type, TileType):
+        if value in seen or value not in near_transposes or not isinstance(value.type, TileType):
             continue
         seen[value] = None
         for other in list(value.users) if loads else [value.op]:

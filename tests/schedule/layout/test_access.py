@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from aotc.compiler import translate_request
 from aotc.frontend import translate
 from aotc.ir.core import Op
 from aotc.ir.dialects import tile
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.layout.access import choose_layouts
 from aotc.target import TARGETS
+from tests.support.repeated_kernels import repeated
 
 SOURCE = """\
 import triton
@@ -116,3 +119,20 @@ def test_what_dots_take_transposed_is_held_in_boxes_if_it_is_exchanged(
 ) -> None:
     found = layouts(tmp_path, TURNED_PRODUCT, kind, (128, 64), 4)
     assert box(found[tile.Load]) == wanted
+
+
+@pytest.mark.parametrize("count", [20, 60])
+def test_loads_that_are_added_up_do_not_each_lead_to_all_the_sums(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    asked: list[Trait] = []
+
+    def counting(cls: type[Op], *traits: Trait) -> bool:
+        asked.extend(traits)
+        return not cls.traits.isdisjoint(traits)
+
+    kernel = translate_request(repeated("loads", count)).kernel
+    infos = AxisAnalysis(kernel)
+    monkeypatch.setattr(Op, "has", classmethod(counting))
+    choose_layouts(kernel, infos, TARGETS["sm_90a"])
+    assert 0 < len(asked) < 12 * count

@@ -189,6 +189,14 @@ def integers(x_ptr, y_ptr, u_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def shared(x_ptr, d_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Divide many elements of a thread by one scalar."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=1)
+    tl.store(out_ptr + i, x // (tl.load(d_ptr) | 1), mask=i < n)
+
+
+@triton.jit
 def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """Store conversions that round and saturate, and a maximum of which one side is often NaN."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aotc.backend import nvvm, nvvm_convert
+from aotc.backend import division, nvvm, nvvm_convert
 from aotc.backend.rules import arith as arith_rules
 from aotc.backend.rules import cast, fp8
 from aotc.ir.dialects import arith
@@ -50,6 +50,20 @@ MUTATIONS = (
         "the remainder does not see the sign",
         "integers",
         _unsigned_for_signed(arith.Rem),
+    ),
+    Mutation(
+        "a shared divisor's sign is lost",
+        "quotients by a prepared divisor are those by its magnitude",
+        "shared",
+        wrapping(
+            division, "prepare", lambda base: lambda *a, **k: replace(base(*a, **k), sign="0")
+        ),
+    ),
+    Mutation(
+        "a shared divisor rounds down",
+        "negative quotients by a prepared divisor are not rounded towards 0",
+        "shared",
+        in_llvm(r"= lshr i32 (%\w+), 31\b", r"= and i32 \1, 0"),
     ),
     Mutation(
         "logical shift for an arithmetic one",
