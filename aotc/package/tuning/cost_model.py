@@ -32,9 +32,12 @@ MAX_LAUNCHES = 640
 _ROUND_BITS = 1
 """Of a sampled number, so many bits follow the first: sizes of layers are round numbers, too."""
 
-_LAUNCHES_OF_ONE_ARGUMENT = 48
+_LAUNCHES_OF_ONE_ARGUMENT = 64
 _ESTIMATE_TOLERANCE = 0.02
 _LARGEST = 1 << 18
+_LARGEST_ALONE = 1 << 30
+"""Of the only argument that decides, which may count all elements of a tensor."""
+
 _OTHER_ARGUMENT = 1 << 16
 """Arguments that only address memory, such as strides: rows of different programs lie apart."""
 
@@ -162,7 +165,7 @@ def sample_launches(
 ) -> dict[str, Integers]:
     """Return values of the integer arguments and extents, a column each.
 
-    Those that decide on programs and iterations are spread evenly over the logarithms up to `_LARGEST`.
+    Those that decide on programs and iterations are spread evenly over the logarithms, up to `_LARGEST` or `_LARGEST_ALONE`.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
@@ -170,12 +173,13 @@ def sample_launches(
     addressing = dict.fromkeys(root for _, work in counted for root in _addressing(work))
     fixed = _names(kernel, addressing)
     count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
+    largest = _LARGEST if len(deciding) > 1 else _LARGEST_ALONE
     row = np.arange(count)
     columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in fixed}
     ratio = _spread_ratio(len(deciding))
     for number, (name, divisor) in enumerate(deciding.items()):
         part = (row + 0.5) / count if number == 0 else np.fmod(row * ratio**number, 1.0)
-        span = math.log2(_LARGEST / divisor)
+        span = math.log2(largest / divisor)
         values = np.exp2(part * span)
         step = np.exp2(np.maximum(np.floor(np.log2(values)) - _ROUND_BITS, 0))
         columns[name] = (np.round(values / step) * step).astype(np.int64) * divisor
