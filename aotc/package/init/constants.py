@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
@@ -22,7 +22,7 @@ from aotc.package.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
-_DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
 _BLOCK, _TRIPS = 64, 4
 _MAX_AXES = 3  # of tensors that are not too large to interpret
@@ -46,9 +46,17 @@ class Constants:
 
 
 def constants_of(
-    subject: Subject, tuned: Collection[str], *, is_tuned: bool, integers: Collection[str]
+    subject: Subject,
+    tuned: Collection[str],
+    *,
+    is_tuned: bool,
+    integers: Collection[str],
+    dtypes: Sequence[str] = DTYPES,
 ) -> Constants:
-    """Return the values of all parameters that are not `tuned`; `integers` are arguments."""
+    """Return the values of all parameters that are not `tuned`.
+
+    `integers` are arguments, `dtypes` those of parameters that values are cast to.
+    """
     made = Constants()
     listed = sorted(subject.function.constexprs, key=lambda one: _is_block(subject, one.name))
     for parameter in listed:  # blocks last: they may be made of the others
@@ -57,7 +65,7 @@ def constants_of(
             continue
         if name in subject.computed or (name in subject.defaults and not subject.is_passed(name)):
             continue  # what @triton.heuristics computes, or its default
-        _place(subject, name, made, integers)
+        _place(subject, name, made, integers, dtypes)
     if is_tuned:
         for name, line in made.configs.items():
             made.choices[name] = line  # an autotuner's configs take no others
@@ -68,7 +76,13 @@ def constants_of(
     return made
 
 
-def _place(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> None:
+def _place(
+    subject: Subject,
+    name: str,
+    made: Constants,
+    integers: Collection[str],
+    dtypes: Sequence[str],
+) -> None:
     values = _literals(subject, name)
     if values is not None:
         if values == [None]:
@@ -77,14 +91,14 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
         elif None in values:
             made.choices[name] = todo(_listed(values), "launches pass None too")
         elif len(values) == 1:
-            made.constants[name] = Line(toml(values[0]))
+            made.constants[name] = Line(toml(values[0]), is_given=True)
         else:
-            made.choices[name] = Line(_listed(values))
+            made.choices[name] = Line(_listed(values), is_given=True)
         return
     use = subject.uses.of(name)
     compared = _compared(subject, name)
     if use & Use.DTYPE or name.lower().endswith("dtype"):
-        made.choices[name] = Line(_listed(_DTYPES))
+        made.choices[name] = Line(_listed(dtypes))
     elif _is_switch(subject, name, use):
         made.choices[name] = Line("[true, false]")
     elif len(compared) > 1:

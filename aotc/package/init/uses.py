@@ -69,6 +69,8 @@ class Use(Flag):
     """What is loaded or stored through it are integers, such as parts of an address."""
     ADDRESSES = auto()
     """What is loaded through it is a pointer."""
+    BITS = auto()
+    """What is loaded through it is shifted or masked, as packed values are."""
 
 
 # What a function does with an argument tells of what is passed as it stands.
@@ -147,6 +149,16 @@ def uses_of(survey: Survey, function: Function) -> Uses:
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_integer(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _is_negative(node: ast.expr) -> bool:
+    """Return whether a node is a negative integer, as an ignored label is."""
+    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    return is_minus and isinstance(node, ast.UnaryOp) and _is_integer(node.operand)
 
 
 def _asked_of(node: ast.expr) -> frozenset[str]:
@@ -264,12 +276,28 @@ class _Walk:
         both = (left | right).plain
         if isinstance(node.op, _INTEGER_OPERATORS):
             self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
+            self.note_bits(node, left, right)
         elif isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             self.note_float(node.left, left, right)
             self.note_float(node.right, right, left)
         if isinstance(node.op, ast.Add | ast.Sub):
+            for value, other in ((left, right), (right, left)):
+                if other.is_index and not (value.is_float or other.is_float or other.loaded):
+                    self.found.add(value.loaded, Use.INDICES)
             return replace(both, bases=left.bases or right.bases)
         return replace(both, is_float=both.is_float or isinstance(node.op, ast.Div))
+
+    def note_bits(self, node: ast.BinOp, left: _Value, right: _Value) -> None:
+        """Note that loaded values are integers: floats are not shifted, nor masked with integers."""
+        if isinstance(node.op, ast.LShift | ast.RShift):
+            self.found.add(left.loaded | right.loaded, Use.BITS)
+        elif isinstance(node.op, ast.FloorDiv):
+            self.found.add(left.loaded | right.loaded, Use.INDICES)
+        elif isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+            if _is_integer(node.right) or right.is_integer:
+                self.found.add(left.loaded, Use.BITS)
+            if _is_integer(node.left) or left.is_integer:
+                self.found.add(right.loaded, Use.BITS)
 
     def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
         if other.is_float and not other.is_index:
@@ -284,6 +312,8 @@ class _Walk:
             if any(_is_none(one) for one in others):
                 self.found.add(direct, Use.NONE_TEST)
                 continue
+            if any(_is_negative(one) for one in others):
+                self.found.add(value.loaded, Use.INDICES)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
                     self.found.compared.setdefault(name, []).extend(others)
@@ -294,6 +324,8 @@ class _Walk:
                 self.found.add(value.loaded, Use.INDICES)
             elif any(one.is_integer for one in rest):
                 self.found.add(direct, Use.INTEGER)
+                if any(one.is_integer and not one.loaded and not one.is_float for one in rest):
+                    self.found.add(value.loaded, Use.INDICES)
             elif any(one.is_float for one in rest):
                 self.found.add(direct, Use.FLOAT)
         return _EMPTY
@@ -388,7 +420,9 @@ class _Walk:
             return
         is_one = is_atomic and isinstance(part, ast.Constant) and type(part.value) is int
         is_integer = (value.is_integer or value.is_index) and not value.is_float
-        if is_one or (is_integer and not value.loaded):
+        of = [self.found.of(one) for one in value.loaded]
+        are_integers = of and all(one & (Use.INDICES | Use.BITS) for one in of)
+        if is_one or (is_integer and not value.loaded) or (are_integers and not value.is_float):
             self.found.add(pointer.bases, Use.INDICES)
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
@@ -406,7 +440,10 @@ class _Walk:
         args = [self.visit(one) for one in node.args]
         named = [self.visit(one.value) for one in node.keywords]
         if function.attr in _CASTS and node.args:
-            return self.cast(function.value, value, node.args[0], args[0])
+            keywords = [one.arg for one in node.keywords]
+            is_bitcast = "bitcast" in keywords or len(args) > 1
+            made = self.cast(function.value, value, node.args[0], args[0])
+            return replace(made, loaded=_NONE) if is_bitcast or made.is_float else made
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
             if not value.is_made:
                 self.found.add(value.bases, Use.DESCRIPTOR)
@@ -457,7 +494,7 @@ class _Walk:
         for name, part, value in given:
             use = inner.of(name)
             self.found.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
-            self.found.add(value.bases, use & Use.INDICES)
+            self.found.add(value.bases, use & (Use.INDICES | Use.BITS))
             if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
                 self.found.add(
                     value.parts - (value.bases if use & Use.POINTER else _NONE),

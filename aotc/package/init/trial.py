@@ -1,0 +1,83 @@
+"""Whether a table builds: its variants are type-checked by the frontend, and one is compiled.
+
+A compile ends at PTX: what ptxas says of it does not depend on types, and takes the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from aotc.compiler import autotune_configs, compile_ptx, translate_request
+from aotc.ir.diagnostics import DiagnosticError, IRError, Loc
+from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import parse
+from aotc.target import parse as parse_target
+
+
+class Stage(IntEnum):
+    """How far a table came."""
+
+    MANIFEST = 0
+    FRONTEND = 1
+    COMPILER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a table does not build, and how far it came."""
+
+    message: str
+    stage: Stage
+    loc: Loc | None = None
+
+    @property
+    def line(self) -> int:
+        """The line of the kernel's source, 0 if none is named."""
+        return self.loc.line if self.loc is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Try tables of one package; `head` is the text before them."""
+
+    head: str
+    output: str
+    targets: Sequence[str]
+
+    def variants(self, text: str) -> list[VariantSpec]:
+        """Return the variants of a table. Raises: DiagnosticError."""
+        (kernel,) = parse(f"{self.head}\n{text}", self.output).kernels
+        return list(expand(kernel, [parse_target(self.targets[0])], autotune_configs).variants)
+
+    def typed(self, text: str) -> Problem | None:
+        """Return why the frontend refuses the first variant of a table."""
+        try:
+            (variant, *_) = self.variants(text)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.MANIFEST, error.loc)
+        return self.typed_variant(variant)
+
+    def typed_variant(self, variant: VariantSpec) -> Problem | None:
+        """Return why the frontend refuses a variant."""
+        try:
+            translate_request(variant.request)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.FRONTEND, error.loc)
+        except IRError as error:
+            return Problem(f"the compiler fails: {error}", Stage.FRONTEND)
+        return None
+
+    def compiled(self, text: str) -> Problem | None:
+        """Return why the first variant of a table does not compile."""
+        problem = self.typed(text)
+        if problem is not None:
+            return problem
+        try:
+            compile_ptx(self.variants(text)[0].request)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.COMPILER, error.loc)
+        except IRError as error:
+            return Problem(f"the compiler fails: {error}", Stage.COMPILER)
+        return None
