@@ -116,16 +116,18 @@ def _scalars(draft: Draft, name: str, line: Line) -> Iterator[Change]:
 
 
 def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
-    start = line.value[: line.value.index("[")]
+    start, _, block = line.value.partition("[")
+    dims = block.partition("]")[0].split(", ")
     named = [
         one
         for section in ("configs", "constants", "choices")
         for one, value in draft.sections[section].items()
         if not one.startswith("num_") and _is_size(value)
     ]
-    shapes: list[tuple[str, ...]] = [("64",), ("64", "64"), *((one,) for one in named)]
-    shapes += permutations(named, 2)
-    shapes += [("1", *pair) for pair in permutations(named, 2)]
+    named += [one for one in draft.tuned if not one.startswith("num_")]
+    shapes = [[*dims[:at], one, *dims[at + 1 :]] for at in range(len(dims)) for one in named]
+    shapes += [["1"] * (len(dims) - 2) + list(pair) for pair in permutations(named, 2)]
+    shapes += [[one] for one in (*named, "64")]
     for shape in shapes:
         yield Change("signature", name, todo(f'{start}[{", ".join(shape)}]>"', line.note))
 

@@ -29,6 +29,7 @@ _TYPE_VARIABLES: Mapping[str, tuple[str, ...]] = {
 }
 _DATA, _STAT, _INDEX, _MASK, _ADDRESS, _PACKED = _TYPE_VARIABLES
 _POINTER_NAMES = re.compile(r"(^|_)ptrs?($|_)|pointer", re.IGNORECASE)
+_BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _NO_POINTER_NAMES = re.compile(
     r"ptrs?_.*(stride|size|shape|numel|offset|len|dim|rows|cols)", re.IGNORECASE
 )
@@ -116,11 +117,7 @@ def _typed(subject: Subject, name: str, made: Signature) -> Line:
         return Line(f'"{written}"', is_given=True)
     use = subject.uses.of(name)
     if use & Use.DESCRIPTOR and not use & Use.POINTER:
-        block = ", ".join(["64"] * 2)
-        return todo(
-            f'"tensordesc<{made.variable(_DATA)}[{block}]>"',
-            "its block shape, as in [BLOCK_M, BLOCK_K]",
-        )
+        return _descriptor(subject, name, made)
     given = subject.given(name)
     if given and len(given) == len(subject.launches) and all(_is_none(one) for _, one in given):
         return Line('"none"', is_given=True)
@@ -131,6 +128,25 @@ def _typed(subject: Subject, name: str, made: Signature) -> Line:
         line = _pointer(subject, name, made)
         return todo(line.value, "a pointer or an integer? it is used as both") if is_mixed else line
     return _scalar(subject, name, use, kinds)
+
+
+def _descriptor(subject: Subject, name: str, made: Signature) -> Line:
+    """Return a descriptor whose block is by the multiples of its offsets."""
+    constexprs = {one.name for one in subject.function.constexprs}
+    blocks = subject.uses.blocks.get(name, (None, None))
+    shape: list[str] = []
+    for steps in blocks:
+        sizes = sorted(steps & constexprs, key=lambda one: not is_block_name(one)) if steps else []
+        shape.append("64" if steps is None else sizes[0] if sizes else "1")
+    text = f'"tensordesc<{made.variable(_DATA)}[{", ".join(shape)}]>"'
+    if None in blocks:
+        return todo(text, "its block shape, as in [BLOCK_M, BLOCK_K]")
+    return Line(text, "by the multiples of its offsets")
+
+
+def is_block_name(name: str) -> bool:
+    """Return whether a name is one that blocks of tiles have."""
+    return _BLOCK_NAMES.search(name) is not None
 
 
 def _is_named_pointer(name: str, use: Use) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.frontend.resolve import dotted_name
+from aotc.package.init.arguments import is_block_name
 from aotc.package.init.launches import Host
 from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
@@ -27,7 +28,6 @@ _WARPS, _ROW_WARPS = 4, 8
 _BLOCK, _TRIPS = 64, 4
 _MAX_AXES = 3  # of tensors that are not too large to interpret
 _MAX_DEPTH = 6
-_BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
 )
@@ -108,7 +108,7 @@ def _place(
     elif _is_row_block(subject, name, made, integers):
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
         made.configs[name] = Line(_listed(blocks), "those that your rows need")
-    elif _BLOCK_NAMES.search(name):
+    elif is_block_name(name):
         block = _TRIPS if use & Use.TRIPS else _BLOCK
         made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
@@ -158,7 +158,7 @@ def _stride(node: ast.expr) -> tuple[str, int]:
 
 
 def _is_block(subject: Subject, name: str) -> bool:
-    return bool(subject.uses.of(name) & Use.EXTENT or _BLOCK_NAMES.search(name))
+    return bool(subject.uses.of(name) & Use.EXTENT or is_block_name(name))
 
 
 def _literals(subject: Subject, name: str) -> list[object] | None:

@@ -27,7 +27,8 @@ class Draft:
     """The lines of a `[[kernel]]` table; `problem` says why there is none.
 
     `sections` hold the lines of `[kernel.SECTION]`, and `left_out` the reasons for the arguments
-    that have no type. `computed` are the constants that heuristics compute, which have no line.
+    that have no type. `computed` are the constants that heuristics compute, and `tuned` those that
+    an autotuner sets; they have no lines.
     """
 
     head: list[str]
@@ -37,6 +38,7 @@ class Draft:
     where: list[str] = field(default_factory=list[str])
     is_autotuned: bool = False
     computed: tuple[str, ...] = ()
+    tuned: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     sections: dict[str, dict[str, Line]] = field(
         default_factory=lambda: {one: {} for one in SECTIONS}

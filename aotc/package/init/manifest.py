@@ -187,6 +187,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted)
     draft.where = constants.where
     draft.is_autotuned = tuned is not None
     draft.computed = tuple(sorted(subject.computed))
+    draft.tuned = tuple(sorted(tuned or ()))
     draft.left_out = signature.left_out
     draft.sections = {
         "signature": signature.lines,

@@ -9,6 +9,7 @@ Invariant: the first values of all axes build together once `settle` returns not
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,8 @@ from aotc.package.init.trial import Problem, Stage, Trial
 _MAX_TRIES = 240
 _MAX_COMPILES = 8
 _MAX_CHECKED = 64  # variants of a table that are all type-checked
+
+_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None")
 
 
 @dataclass
@@ -63,7 +66,7 @@ def _typed(draft: Draft, trial: Trial, budget: _Budget) -> Problem | None:
     while problem is not None:
         seen.add((problem.message, problem.line))
         best: tuple[Change, Problem] | None = None
-        for change in _changes(draft):
+        for change in _changes(draft, problem):
             if not budget.take():
                 return first
             after = _with(draft, change, trial)
@@ -81,10 +84,12 @@ def _typed(draft: Draft, trial: Trial, budget: _Budget) -> Problem | None:
     return None
 
 
-def _changes(draft: Draft) -> Iterator[Change]:
+def _changes(draft: Draft, problem: Problem) -> Iterator[Change]:
+    """Yield changes, sizes before types where the problem is one of shapes."""
     yield from computed_changes(draft)
-    yield from type_changes(draft)
-    yield from value_changes(draft)
+    kinds = [type_changes(draft), value_changes(draft)]
+    for kind in reversed(kinds) if _SHAPES.search(problem.message) else kinds:
+        yield from kind
 
 
 def _is_further(after: Problem, before: Problem) -> bool:

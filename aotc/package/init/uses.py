@@ -11,7 +11,7 @@ Invariant: a use is noted only where the source shows it; nothing here goes by a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
@@ -81,11 +81,15 @@ _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | U
 class Uses:
     """The uses of each parameter of one function, and the constants it is compared with.
 
-    `stored` are the integer types to which what is stored through a pointer is cast.
+    `stored` are the integer types to which what is stored through a pointer is cast. `blocks` are
+    for each axis of a descriptor the parameters by whose multiples its offsets go, None if unknown.
     """
 
     uses: dict[str, Use] = field(default_factory=dict[str, Use])
     stored: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    blocks: dict[str, tuple[frozenset[str] | None, ...]] = field(
+        default_factory=dict[str, tuple[frozenset[str] | None, ...]]
+    )
     compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
 
     def of(self, name: str) -> Use:
@@ -106,7 +110,8 @@ class _Value:
     """Where a value comes from: parameters by name.
 
     `bases` is what a sum begins with, or what the value itself is; `parts` all that was computed
-    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements.
+    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements. It
+    goes by multiples of `steps`.
     """
 
     bases: frozenset[str] = _NONE
@@ -116,6 +121,7 @@ class _Value:
     is_index: bool = False
     is_integer: bool = False
     is_made: bool = False
+    steps: frozenset[str] = _NONE
 
     def __or__(self, other: _Value) -> _Value:
         return _Value(
@@ -126,6 +132,7 @@ class _Value:
             self.is_index or other.is_index,
             self.is_integer or other.is_integer,
             self.is_made or other.is_made,
+            self.steps | other.steps,
         )
 
     @property
@@ -274,6 +281,11 @@ class _Walk:
     def binary(self, node: ast.BinOp) -> _Value:
         left, right = self.visit(node.left), self.visit(node.right)
         both = (left | right).plain
+        if isinstance(node.op, ast.Mult):
+            factors = _direct(node.left, left) | _direct(node.right, right)
+            both = replace(both, steps=factors or both.steps)
+        elif not isinstance(node.op, ast.Add | ast.Sub):
+            both = replace(both, steps=_NONE)
         if isinstance(node.op, _INTEGER_OPERATORS):
             self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
             self.note_bits(node, left, right)
@@ -370,7 +382,8 @@ class _Walk:
             if name == "static_range":
                 for part, value in [*zip(node.args, args, strict=False)][:2]:
                     self.found.add(_direct(part, value), Use.TRIPS)
-            return replace(everything.plain, is_index=False, is_integer=True)
+            steps = _direct(node.args[2], args[2]) if len(args) > 2 else _NONE
+            return replace(everything.plain, is_index=False, is_integer=True, steps=steps)
         if name in _SHAPED:
             self.shaped(node, args, named)
             values = replace(
@@ -447,10 +460,23 @@ class _Walk:
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
             if not value.is_made:
                 self.found.add(value.bases, Use.DESCRIPTOR)
+                self.note_blocks(value, node)
             for one in (*args[:1], *named[:1]):
                 self.found.add(one.parts, Use.INTEGER)
             return _Value(loaded=value.bases)
         return value.plain
+
+    def note_blocks(self, value: _Value, node: ast.Call) -> None:
+        """Note by which multiples the offsets of a descriptor's load or store go."""
+        offsets = node.args[0] if node.args else None
+        if isinstance(offsets, ast.List | ast.Tuple):
+            values = [(one, self.visit(one)) for one in offsets.elts]
+            blocks = tuple(
+                None if isinstance(one, ast.Constant) else offset.steps or _direct(one, offset)
+                for one, offset in values
+            )
+            for name in value.bases:
+                self.found.blocks[name] = blocks
 
     def cast(self, subject: ast.expr, value: _Value, node: ast.expr, dtype: _Value) -> _Value:
         self.found.add(_direct(node, dtype), Use.DTYPE)
@@ -508,8 +534,22 @@ class _Walk:
             if name in inner.stored:
                 for each in value.bases:
                     self.found.stored.setdefault(each, set()).update(inner.stored[name])
+            if name in inner.blocks:
+                outer = {key: one.steps or _direct(part, one) for key, part, one in given}
+                for each in value.bases:
+                    self.found.blocks[each] = _outer_blocks(inner.blocks[name], outer)
             result |= value
-        return result.plain
+        return replace(result.plain, steps=_NONE)
+
+
+def _outer_blocks(
+    blocks: tuple[frozenset[str] | None, ...], outer: Mapping[str, frozenset[str]]
+) -> tuple[frozenset[str] | None, ...]:
+    """Return blocks in the names of a caller."""
+    return tuple(
+        None if block is None else _NONE.union(*(outer.get(one, _NONE) for one in block))
+        for block in blocks
+    )
 
 
 def _path(node: ast.expr) -> str:

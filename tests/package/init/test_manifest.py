@@ -305,6 +305,31 @@ def test_branches_that_give_a_name_different_types(tables: Tables) -> None:
     assert {kernel["signature"][name] for name in names} == {"*INDEX:16?"}
 
 
+DESCRIPTORS = """
+@triton.jit
+def read(desc, m, k): return desc.load([m, k])
+
+@triton.jit
+def matmul(a_desc, b_desc, c_desc, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m = tl.program_id(0) * BM
+    n = tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, K, BK):
+        a = tl.reshape(a_desc.load([tl.program_id(2), m, k]), (BM, BK))
+        acc = tl.dot(a, read(b_desc, k, n), acc)
+    c_desc.store([m, n], acc.to(tl.bfloat16))
+"""
+
+
+def test_blocks_of_descriptors_follow_from_their_offsets(tables: Tables) -> None:
+    (kernel,) = tables(DESCRIPTORS)
+    assert {name: kernel["signature"][f"{name}_desc"] for name in "abc"} == {
+        "a": "tensordesc<T[1, BM, BK]>",
+        "b": "tensordesc<T[BK, BN]>",
+        "c": "tensordesc<T[BM, BN]>",
+    }
+
+
 def test_a_guess_that_does_not_build_is_changed(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(a_ptr, scale_ptr, out_ptr, N: tl.constexpr):\n"
