@@ -16,6 +16,7 @@ _KINDS = (
     ("i64", "i32", "u8", "i8", "u32"),
     ("i1", "i8", "u8", "i32", "fp32"),
 )
+_DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
 _WORDS = ("bf16", "fp32", True, False, 1, 2, 64, 16, 32, 4, 8, 128)
@@ -90,6 +91,10 @@ def _listed(section: str, name: str, line: Line, values: tuple[object, ...]) -> 
     for at in range(1, len(values)):  # another one first
         turned = [values[at], *values[:at], *values[at + 1 :]]
         yield Change(section, name, replace(line, value=as_list(turned)))
+    if all(one in _DTYPES for one in values) and not line.is_given:
+        for dtype in _DTYPES:
+            if dtype not in values:
+                yield Change(section, name, replace(line, value=as_list([dtype])))
     if line.is_todo:
         for size in _SIZES:
             if (size,) != values:

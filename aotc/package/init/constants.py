@@ -98,7 +98,8 @@ def _place(
     use = subject.uses.of(name)
     compared = _compared(subject, name)
     if use & Use.DTYPE or name.lower().endswith("dtype"):
-        made.choices[name] = Line(_listed(dtypes))
+        is_sum = "acc" in name.lower()  # sums are wider than what is summed
+        made.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
     elif _is_switch(subject, name, use):
         made.choices[name] = Line("[true, false]")
     elif len(compared) > 1:

@@ -97,7 +97,7 @@ def _is_further(after: Problem, before: Problem) -> bool:
         return after.stage > before.stage
     if (after.loc and after.loc.file) != (before.loc and before.loc.file):
         return after.loc is not None and after.message != before.message
-    return after.line > before.line
+    return after.reached > before.reached
 
 
 def _with(draft: Draft, change: Change, trial: Trial) -> Problem | None:

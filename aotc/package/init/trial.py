@@ -5,14 +5,18 @@ A compile ends at PTX: what ptxas says of it does not depend on types, and takes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
 
 from aotc.compiler import autotune_configs, compile_ptx, translate_request
 from aotc.ir.diagnostics import DiagnosticError, IRError, Loc
 from aotc.package.grid import VariantSpec, expand
 from aotc.package.manifest import parse
+from aotc.python_source import parse_python
 from aotc.target import parse as parse_target
 
 
@@ -36,6 +40,23 @@ class Problem:
     def line(self) -> int:
         """The line of the kernel's source, 0 if none is named."""
         return self.loc.line if self.loc is not None else 0
+
+    @property
+    def reached(self) -> int:
+        """The line up to which the kernel is right.
+
+        What a loop carries is compared at its end, and reported at its head.
+        """
+        is_carried = self.loc is not None and "before this loop" in self.message
+        return _loop_ends(self.loc.file).get(self.line, 0) if is_carried and self.loc else self.line
+
+
+@lru_cache(maxsize=8)
+def _loop_ends(file: str) -> Mapping[int, int]:
+    """Return the last line of each loop of a file, by its first."""
+    tree = parse_python(Path(file).read_text(encoding="utf-8-sig", errors="replace"), file)
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While))
+    return {node.lineno: node.end_lineno or node.lineno for node in loops}
 
 
 @dataclass(frozen=True, slots=True)

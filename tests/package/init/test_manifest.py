@@ -342,6 +342,22 @@ def test_a_guess_that_does_not_build_is_changed(tables: Tables) -> None:
     assert len({types.get(one, [one])[0] for one in named}) == 1  # dot takes one dtype
 
 
+def test_what_a_loop_carries_is_compared_at_its_end(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef gemv(a_ptr, b_ptr, c_ptr, n, sum_dtype: tl.constexpr,\n"
+        "         M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):\n"
+        "    k, m = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_M)\n"
+        "    total = tl.zeros((BLOCK_K, 16), dtype=sum_dtype)\n"
+        "    for at in range(n):\n"
+        "        a = tl.load(a_ptr + at + m[:, None] + k[None, :])\n"
+        "        a = tl.reshape(a, (BLOCK_K, 1)).to(tl.float32)\n"
+        "        total += tl.load(b_ptr + k[:, None] + tl.arange(0, 16)[None, :]) * a\n"
+        "    tl.store(c_ptr + tl.arange(0, 16), tl.sum(total, axis=0))\n"
+    )
+    assert kernel["configs"]["BLOCK_M"] == [1]
+    assert kernel["choices"]["sum_dtype"] == ["fp32"]
+
+
 def test_sizes_shrink_until_the_target_holds_them(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(p, n, m, B: tl.constexpr, C: tl.constexpr):\n"
