@@ -138,7 +138,8 @@ def widen(draft: Draft, trial: Trial, max_variants: int) -> None:
         kept += [one for one in axis.values[1:] if trial.typed(draft.text({key: one})) is None]
         if len(kept) < len(axis.values):
             _keep(draft, axis, kept, "others do not build")
-    _fit(draft, max_variants)
+    num_configs = trial.num_configs(draft.text({})) if draft.is_autotuned else 1
+    _fit(draft, max(1, max_variants // num_configs))
     _drop_failing(draft, trial)
 
 

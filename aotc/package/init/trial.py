@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aotc.compiler import autotune_configs, compile_ptx, translate_request
 from aotc.ir.diagnostics import DiagnosticError, IRError, Loc
-from aotc.package.grid import VariantSpec, expand
+from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.manifest import parse
 from aotc.python_source import parse_python
 from aotc.target import parse as parse_target
@@ -69,8 +69,15 @@ class Trial:
 
     def variants(self, text: str) -> list[VariantSpec]:
         """Return the variants of a table. Raises: DiagnosticError."""
+        return list(self._expanded(text).variants)
+
+    def num_configs(self, text: str) -> int:
+        """Return how many configs a table has. Raises: DiagnosticError."""
+        return len(self._expanded(text).configs)
+
+    def _expanded(self, text: str) -> Expansion:
         (kernel,) = parse(f"{self.head}\n{text}", self.output).kernels
-        return list(expand(kernel, [parse_target(self.targets[0])], autotune_configs).variants)
+        return expand(kernel, [parse_target(self.targets[0])], autotune_configs)
 
     def typed(self, text: str) -> Problem | None:
         """Return why the frontend refuses the first variant of a table."""

@@ -382,6 +382,16 @@ def test_the_smallest_set_comes_first(write: Write) -> None:
     assert "HAS_0 = [true]  # of [true, false]: --all builds each" in write(SWITCHES).text
 
 
+def test_configs_of_an_autotuner_count(tables: Tables) -> None:
+    configs = ", ".join(f"triton.Config({{'B': {2**at}}})" for at in range(4, 12))
+    switches = ", ".join(f"HAS_{at}: tl.constexpr" for at in range(4))
+    (kernel,) = tables(
+        f"@triton.autotune(configs=[{configs}], key=[])\n@triton.jit\n"
+        f"def k(p, B: tl.constexpr, {switches}): tl.store(p + tl.arange(0, B), 1.5)\n"
+    )
+    assert math.prod(map(len, kernel["choices"].values())) <= 4
+
+
 def test_all_of_it(write: Write) -> None:
     write(SWITCHES)
     for wanted, dtypes in (
