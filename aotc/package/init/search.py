@@ -27,6 +27,7 @@ from aotc.package.init.trial import Problem, Stage, Trial
 
 _MAX_TRIES = 240
 _MAX_COMPILES = 8
+_MAX_ELEMENTS = 128 * 256  # of a tile whose sizes are guessed
 _MAX_CHECKED = 64  # variants of a table that are all type-checked
 
 _SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None")
@@ -47,6 +48,8 @@ def settle(draft: Draft, trial: Trial) -> Problem | None:
     problem = _typed(draft, trial, budget)
     if problem is not None:
         return problem
+    while trial.largest_tile(draft.text({})) > _MAX_ELEMENTS and _shrink(draft, trial):
+        pass  # a compile of tiles that no target holds takes long
     for _ in range(_MAX_COMPILES):
         problem = trial.compiled(draft.text({}))
         if problem is None:

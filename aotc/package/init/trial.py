@@ -6,6 +6,7 @@ A compile ends at PTX: what ptxas says of it does not depend on types, and takes
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from aotc.compiler import autotune_configs, compile_ptx, translate_request
 from aotc.ir.diagnostics import DiagnosticError, IRError, Loc
+from aotc.ir.types import TileType
 from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.manifest import parse
 from aotc.python_source import parse_python
@@ -96,6 +98,12 @@ class Trial:
         except IRError as error:
             return Problem(f"the compiler fails: {error}", Stage.FRONTEND)
         return None
+
+    def largest_tile(self, text: str) -> int:
+        """Return the elements of the largest tile of a table's first variant, which is right."""
+        kernel = translate_request(self.variants(text)[0].request).kernel
+        types = (result.type for op in kernel.walk() for result in op.results)
+        return max((math.prod(one.shape) for one in types if isinstance(one, TileType)), default=0)
 
     def compiled(self, text: str) -> Problem | None:
         """Return why the first variant of a table does not compile."""
