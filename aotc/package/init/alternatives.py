@@ -18,6 +18,7 @@ _KINDS = (
 )
 _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
+_SMALLEST = 16
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
 _WORDS = ("bf16", "fp32", True, False, 1, 2, 64, 16, 32, 4, 8, 128)
 _DTYPE_GUESS = "chosen because the kernel's types fit"
@@ -26,11 +27,12 @@ _SIZE_NOTE = "the sizes that launches pass"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another line for one name."""
+    """Another line for one name; `size` is what the line says now, if that is halved."""
 
     section: str
     name: str
     line: Line
+    size: int = 0
 
 
 def type_changes(draft: Draft) -> Iterator[Change]:
@@ -80,11 +82,11 @@ def smaller_changes(draft: Draft) -> Iterator[Change]:
             if line.is_given or name.startswith("num_"):
                 continue
             values = listed(line) or ((int(line.value),) if line.value.isdigit() else ())
-            if not values or not all(type(one) is int and one > 1 for one in values):
+            if not values or not all(type(one) is int and one > _SMALLEST for one in values):
                 continue
-            halved = [max(1, one // 2) for one in values if isinstance(one, int)]
+            halved = [one // 2 for one in values if isinstance(one, int)]
             value = as_list(list(dict.fromkeys(halved))) if listed(line) else str(halved[0])
-            yield Change(section, name, replace(line, value=value))
+            yield Change(section, name, replace(line, value=value), 2 * halved[0])
 
 
 def _listed(section: str, name: str, line: Line, values: tuple[object, ...]) -> Iterator[Change]:

@@ -121,9 +121,21 @@ def _apply(draft: Draft, change: Change) -> None:
 
 
 def _shrink(draft: Draft, trial: Trial) -> bool:
-    """Halve all sizes that are guessed, as far as the frontend takes it; False if none can be."""
+    """Halve the largest sizes that are guessed, else those that can be; False if none can.
+
+    Sizes that are equal are halved together: tiles of the same tensor must agree.
+    """
+    changes = list(smaller_changes(draft))
+    largest = max((one.size for one in changes), default=0)
+    before = {name: dict(lines) for name, lines in draft.sections.items()}
+    for change in changes:
+        if change.size == largest:
+            _apply(draft, change)
+    if changes and trial.typed(draft.text({})) is None:
+        return True
+    draft.sections = before
     is_smaller = False
-    for change in list(smaller_changes(draft)):
+    for change in changes:
         if _with(draft, change, trial) is None:
             _apply(draft, change)
             is_smaller = True

@@ -370,6 +370,17 @@ def test_sizes_shrink_until_the_target_holds_them(tables: Tables) -> None:
     assert kernel["configs"]["B"][0] * kernel["configs"]["C"][0] < 1024 * 1024
 
 
+def test_sizes_that_must_be_equal_shrink_together(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, m, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):\n"
+        "    x = tl.load(p + tl.arange(0, B)[:, None] * n + tl.arange(0, C))\n"
+        "    tl.store(p + tl.arange(0, C)[:, None] * n + tl.arange(0, B), x, mask=D > n)\n"
+        "def run(p, n, m):\n"
+        "    k[(1,)](p, n, m, triton.next_power_of_2(n), triton.next_power_of_2(m), D=m)\n"
+    )
+    assert kernel["configs"]["B"][0] == kernel["configs"]["C"][0] <= 256
+
+
 SWITCHES = "@triton.jit\ndef k(p, {}):\n    x = 1.0\n{}    tl.store(p, x)\n".format(
     ", ".join(f"HAS_{at}: tl.constexpr" for at in range(8)),
     "".join(f"    if HAS_{at}:\n        x += {at}.0\n" for at in range(8)),
