@@ -33,6 +33,7 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 @click.option(
     "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
 )
+@click.option("--strict", "is_strict", is_flag=True, help="Exit with 1 if a kernel is left out.")
 @_debug
 def record(
     *,
@@ -42,6 +43,7 @@ def record(
     logs: tuple[str, ...],
     sources: tuple[str, ...],
     target: str,
+    is_strict: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Run a program that uses Triton, and write a manifest of the kernels that it launches.
@@ -86,10 +88,13 @@ def record(
         show(str(tuning_path(path)), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
-    show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
     if code:
         complain(f"{_ended(command[0], code)}; what it launched is recorded")
-    return EXIT_WRONG if code else EXIT_DONE
+    lost = len(written.refused)
+    left_out = f", {lost} left out" if lost else ""
+    kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
+    show(f"{kernels}{left_out}", err=True)
+    return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
 
 
 def _ended(program: str, code: int) -> str:

@@ -128,11 +128,14 @@ def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path:
 
 
 def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> None:
-    code, _, err = record(
+    program = (
         "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=('a', 'b'))\nops.run(64)"
     )
+    assert record(program, "--strict", "-o", "strict")[0] == 1
+    code, _, err = record(program)
     assert code == 0
     assert "note: as a comment: add (" in err
+    assert err.splitlines()[-1] == "1 kernel, 1 left out"
     assert "ACT is ('a', 'b')" in err
     assert len(kernels(tmp_path / "record")) == 1
 
