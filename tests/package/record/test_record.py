@@ -140,6 +140,21 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
     assert len(kernels(tmp_path / "record")) == 1
 
 
+def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ops.py"
+    inner = (
+        "def make(scale):\n"
+        "    @triton.jit\n    def plain(x, n): tl.store(x, n)\n"
+        "    @triton.jit\n    def scaled(x, n): tl.store(x, n * scale)\n"
+        "    return plain, scaled\n"
+    )
+    path.write_text(f"{path.read_text()}\n{inner}")
+    code, _, err = record("import ops\nfor k in ops.make(2): k[(1,)]('*fp16', 64)")
+    assert (code, err.splitlines()[-1]) == (0, "1 kernel, 1 left out")
+    assert kernels(tmp_path / "record")[0]["source"] == "../ops.py:make.plain"
+    assert "make.scaled captures scale of the function around it" in err
+
+
 def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:
     """Triton gives the option of that name to the parameter as well."""
     (tmp_path / "warps.py").write_text(
