@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from aotc.compiler import autotune_configs, compile_ptx, translate_request
-from aotc.ir.diagnostics import DiagnosticError, IRError, Loc
+from aotc.ir.diagnostics import DiagnosticError, Loc, one_line
 from aotc.ir.types import TileType
 from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.manifest import parse
@@ -95,8 +95,8 @@ class Trial:
             translate_request(variant.request)
         except DiagnosticError as error:
             return Problem(error.message, Stage.FRONTEND, error.loc)
-        except IRError as error:
-            return Problem(f"the compiler fails: {error}", Stage.FRONTEND)
+        except Exception as error:  # noqa: BLE001 - a bug of any type leaves out one kernel
+            return _bug(error, Stage.FRONTEND)
         return None
 
     def largest_tile(self, text: str) -> int:
@@ -114,6 +114,10 @@ class Trial:
             compile_ptx(self.variants(text)[0].request)
         except DiagnosticError as error:
             return Problem(error.message, Stage.COMPILER, error.loc)
-        except IRError as error:
-            return Problem(f"the compiler fails: {error}", Stage.COMPILER)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _bug(error, Stage.COMPILER)
         return None
+
+
+def _bug(error: Exception, stage: Stage) -> Problem:
+    return Problem(f"a bug in aotc: {type(error).__name__}: {one_line(str(error))}", stage)

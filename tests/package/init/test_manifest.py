@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import tomli
 
-from aotc.compiler import autotune_configs, translate_request
-from aotc.ir.diagnostics import CompileError
+from aotc.compiler import CompileRequest, autotune_configs, translate_request
+from aotc.ir.diagnostics import CompileError, IRError
 from aotc.package.grid import expand
+from aotc.package.init import trial
 from aotc.package.init.manifest import Wanted, write_manifest
 from aotc.package.manifest import parse
 from tests.package.init.conftest import PRELUDE, Tables, Write
@@ -271,6 +272,18 @@ def test_what_only_kernels_call_is_a_comment(write: Write) -> None:
     assert written.num_kernels == 1
     assert "# TODO: helper returns a value: it is for other kernels to call" in written.text
     assert '\n[[kernel]]\nsource = "ops.py:k"' in written.text
+
+
+def test_a_bug_leaves_out_one_kernel(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(request: CompileRequest) -> None:
+        if request.kernel == "bad":
+            raise IRError("no such op")
+
+    monkeypatch.setattr(trial, "compile_ptx", compiled)
+    kernels = "".join(KERNEL.format("p", "1.0").replace("k(", f"{one}(") for one in ("bad", "good"))
+    written = write(kernels)
+    assert written.num_kernels == 1
+    assert written.refused == ["bad (ops.py:5): a bug in aotc: IRError: no such op"]
 
 
 PACKED = """
