@@ -20,8 +20,9 @@ from aotc.frontend.globals import describe_function
 from aotc.frontend.resolve import dotted_name
 from aotc.frontend.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
+from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, printable
 from aotc.ir.expression import ExpressionError
+from aotc.ir.types import SCALARS
 from aotc.package.check import CheckedKernel, check
 from aotc.package.init.arguments import Signature, signature_of
 from aotc.package.init.constants import DTYPES, Constants, constants_of, default_line
@@ -70,6 +71,10 @@ def write_manifest(
 
     Raises: CompileError if a path is not there, a file is not Python, or no kernel can be built.
     """
+    for dtype in wanted.dtypes if wanted is not None else ():
+        if dtype not in SCALARS:
+            remedy = did_you_mean(dtype, SCALARS) or f"one of {', '.join(SCALARS)}"
+            raise CompileError(f"expected a dtype, got {dtype!r}", remedy=remedy)
     checked = check(paths, targets[0], 1)
     if checked.unread:
         raise CompileError(checked.unread[0].removeprefix("error: "))

@@ -429,6 +429,12 @@ def test_all_of_it(write: Write) -> None:
         assert (math.prod(sizes) == 2**8) == wanted.all
 
 
+def test_a_dtype_that_is_none(write: Write) -> None:
+    write(KERNEL.format("p", "1.0"))
+    with pytest.raises(CompileError, match="expected a dtype, got 'bf61'"):
+        write_manifest(["ops.py"], "kernels.toml", ["sm_90a"], Wanted(("bf61",)))
+
+
 def test_a_missing_pointer_goes_with_the_switch_that_needs_it(write: Write) -> None:
     text = (
         "@triton.jit\ndef k(p, bias, HAS_BIAS: tl.constexpr):\n"
