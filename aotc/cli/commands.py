@@ -34,10 +34,10 @@ from aotc.cli.streams import (
     report_failures,
     show,
 )
-from aotc.ir.diagnostics import DiagnosticError, one_line
+from aotc.ir.diagnostics import DiagnosticError, ManifestError, one_line
 
 if TYPE_CHECKING:
-    from aotc.package.build import BuildOptions, BuildResult
+    from aotc.package.build import BuildOptions, BuildResult, Listener
     from aotc.package.cache import Cache
     from aotc.package.spec import Manifest
     from aotc.package.tuning.table import TuningTable
@@ -116,6 +116,7 @@ def commands() -> None:
 @with_a_cache
 @on_a_cluster
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
+@click.option("--strict", "is_strict", is_flag=True, help="Refuse values that `aotc init` guessed.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @_debug
@@ -139,6 +140,7 @@ def build(
     only_tuned: bool,
     address: str | None,
     is_plan: bool,
+    is_strict: bool,
     verbose: bool,
     is_json: bool,
     debug: bool,
@@ -173,6 +175,7 @@ def build(
     try:
         with cache_at(listener, **cached) as cache:
             found = load(manifest)
+            _warn_of_guesses(manifest, listener, is_strict=is_strict)
             if not no_tuning:
                 options = replace(options, tuning=_tuning(manifest, tuning))
             if is_plan:
@@ -219,6 +222,22 @@ def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_
 
 
 _MAX_VALUES = 8
+
+
+def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> None:
+    """Repeat the guesses of `aotc init`. Raises: ManifestError if the build is to be strict."""
+    from aotc.package.guesses import guesses  # noqa: PLC0415 - start-up time
+
+    left = guesses(manifest)
+    if left and is_strict:
+        raise ManifestError(
+            f"expected a manifest without guesses, got {len(left)}: {left[0]}",
+            remedy="give each such line the value that launches pass, and delete its TODO",
+        )
+    for message in left[:_MAX_VALUES]:
+        listener.warned(message)
+    if len(left) > _MAX_VALUES:
+        listener.warned(f"{len(left) - _MAX_VALUES} more lines of {manifest} are guesses")
 
 
 def _note(result: BuildResult) -> None:
@@ -393,50 +412,6 @@ def check(
     if any(failure.is_bug for failure in checked.failures):
         return EXIT_BUG
     return EXIT_DONE if checked.is_right else EXIT_WRONG
-
-
-# ----------------------------------------------------------------------------------------- init
-
-
-@commands.command()
-@click.argument("sources", metavar="SOURCE.py…", nargs=-1, required=True)
-@click.option(
-    "-o", "--output", default="kernels.toml", show_default=True, help="File to write; - prints it."
-)
-@click.option("--target", "targets", multiple=True, help="Of the package; default: sm_90a.")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-@_debug
-def init(
-    *,
-    sources: tuple[str, ...],
-    output: str,
-    targets: tuple[str, ...],
-    force: bool,
-    debug: bool,  # noqa: ARG001 - read by `run`
-) -> int:
-    """Write a manifest for the kernels of files and folders, from what their source says."""
-    from aotc.package.init.manifest import write_manifest  # noqa: PLC0415 - start-up time
-    from aotc.package.text_output import make_folder, write_text  # noqa: PLC0415
-    from aotc.target import parse  # noqa: PLC0415
-
-    names = [parse(name).name for name in targets] or ["sm_90a"]
-    path = Path(output)
-    if path.exists() and not force and output != "-":
-        complain(one_line(f"{output} is there already: give another -o, or --force"))
-        return EXIT_WRONG
-    make_folder(path.parent)  # sources are found from there
-    written = write_manifest(sources, "kernels.toml" if output == "-" else output, names)
-    if output == "-":
-        show(written.text.removesuffix("\n"))
-    else:
-        write_text(path, written.text)
-        show(output)
-    for one in written.refused:
-        show(one_line(f"note: as a comment: {one}"), err=True)
-    todos = f"{written.num_todos or 'no'} TODO{'' if written.num_todos == 1 else 's'}"
-    kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
-    show(f"{kernels}, {todos}", err=True)
-    return EXIT_DONE
 
 
 # -------------------------------------------------------------------- inspect, dump and explain

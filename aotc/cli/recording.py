@@ -1,6 +1,6 @@
-"""The command that makes a manifest of a program's launches, or of what a JIT monitor has logged.
+"""The commands that write a manifest: of a program's launches, of a JIT monitor's log, of sources.
 
-It is part of the same group as those of `machine`, which know nothing of it.
+They are part of the same group as those of `machine`, which know nothing of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 @click.option(
     "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
 )
+@click.option("--strict", "is_strict", is_flag=True, help="Exit with 1 if a kernel is left out.")
 @_debug
 def record(
     *,
@@ -42,6 +43,7 @@ def record(
     logs: tuple[str, ...],
     sources: tuple[str, ...],
     target: str,
+    is_strict: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Run a program that uses Triton, and write a manifest of the kernels that it launches.
@@ -87,12 +89,61 @@ def record(
         show(str(tuning_path(path)), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
-    show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
     if code:
         complain(f"{_ended(command[0], code)}; what it launched is recorded")
-    return EXIT_WRONG if code else EXIT_DONE
+    lost = len(written.refused)
+    left_out = f", {lost} left out" if lost else ""
+    kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
+    show(f"{kernels}{left_out}", err=True)
+    return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
 
 
 def _ended(program: str, code: int) -> str:
     how = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
     return f"{one_line(program)} {how}"
+
+
+@commands.command()
+@click.argument("sources", metavar="SOURCE.py…", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", default="kernels.toml", show_default=True, help="File to write; - prints it."
+)
+@click.option("--target", "targets", multiple=True, help="Of the package; default: sm_90a.")
+@click.option("--dtype", "dtypes", multiple=True, help="Of data; repeatable; default: bf16.")
+@click.option("--all", "is_all", is_flag=True, help="List every dtype and every choice.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@_debug
+def init(
+    *,
+    sources: tuple[str, ...],
+    output: str,
+    targets: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    is_all: bool,
+    force: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Write a manifest for the kernels of files and folders, from what their source says."""
+    from aotc.package.init.manifest import Wanted, write_manifest  # noqa: PLC0415 - start-up time
+    from aotc.package.text_output import make_folder, write_text  # noqa: PLC0415
+    from aotc.target import parse  # noqa: PLC0415
+
+    names = [parse(name).name for name in targets] or ["sm_90a"]
+    path = Path(output)
+    if path.exists() and not force and output != "-":
+        complain(one_line(f"{output} is there already: give another -o, or --force"))
+        return EXIT_WRONG
+    make_folder(path.parent)  # sources are found from there
+    wanted = Wanted(tuple(dict.fromkeys(dtypes)), is_all)
+    written = write_manifest(sources, "kernels.toml" if output == "-" else output, names, wanted)
+    if output == "-":
+        show(written.text.removesuffix("\n"))
+    else:
+        write_text(path, written.text)
+        show(output)
+    for one in written.refused:
+        show(one_line(f"note: as a comment: {one}"), err=True)
+    todos = f"{written.num_todos or 'no'} TODO{'' if written.num_todos == 1 else 's'}"
+    kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
+    show(f"{kernels}, {todos}", err=True)
+    return EXIT_DONE

@@ -50,6 +50,7 @@ from aotc.target import Target
 
 MAX_VARIANTS = 1 << 16
 MAX_GUARDS = 64
+_MAX_NAMED = 3
 
 _DIVISIONS = ("//", "%", "cdiv")
 
@@ -288,7 +289,16 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
         message = f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got "
         message += f"{count}: {product}" if num_configs > 1 else f"at least {count}: {product}"
         largest = max(axes, key=lambda axis: axes[axis])
-        raise ManifestError(message, kernel.loc, remedy=_REMEDIES[largest])
+        remedy = f"{_REMEDIES[largest]}{_longest(kernel, largest)}"
+        raise ManifestError(message, kernel.loc, remedy=remedy)
+
+
+def _longest(kernel: KernelSpec, axis: str) -> str:
+    """Return which lines of an axis list the most values, for a remedy."""
+    lines = {"types": kernel.types, "choices": kernel.choices}.get(axis, {})
+    sizes = {name: len(values) for name, values in lines.items() if len(values) > 1}
+    first = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_NAMED]
+    return f" ({', '.join(f'{name} has {sizes[name]}' for name in first)})" if first else ""
 
 
 _REMEDIES = {

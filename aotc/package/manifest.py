@@ -26,6 +26,7 @@ from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 from aotc.target import Target
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # The pattern of PEP 263.
@@ -161,7 +162,7 @@ class _Reader:
 
     def kernel(self, manifest: str, table: Table) -> KernelSpec:
         source, function = self.source(manifest, table)
-        name = function.name
+        name = function.name.rpartition(".")[2]
         with self.mistakes.collected():
             if table.has("name"):
                 name = table.string("name")
@@ -173,7 +174,7 @@ class _Reader:
         text = table.string("source")
         loc = table.value_loc("source")
         file, colon, name = text.rpartition(":")
-        if not (file and colon and _NAME.fullmatch(name)):
+        if not (file and colon and _FUNCTION.fullmatch(name)):
             message = f"expected 'FILE.py:FUNCTION', got {text!r}"
             raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
         path = (Path(manifest).parent / file).as_posix()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aotc.ir.diagnostics import CompileError, Loc
 from aotc.python_source import parse_python
@@ -51,7 +51,7 @@ class Function:
 def parse_functions(source: str, file: str) -> dict[str, Function]:
     """Parse the functions that `source` defines at module level, also under `if` and `try`.
 
-    The last of several definitions of a name counts, as in Python.
+    Kernels in functions and classes go by their dotted names, as in `make.kernel`. The last of several definitions of a name counts, as in Python.
 
     Raises:
         CompileError: the text is not Python, or is nested too deeply to be parsed.
@@ -79,7 +79,33 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         if isinstance(target, ast.Name)
     }
     definitions = _definitions(tree.body)
-    return {node.name: _function(node, file, node.name in rebound) for node in definitions}
+    functions = {node.name: _function(node, file, node.name in rebound) for node in definitions}
+    for name, node in _inner_kernels(tree.body, ""):
+        functions.setdefault(name, replace(_function(node, file, is_rebound=False), name=name))
+    return functions
+
+
+def _inner_kernels(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the kernels in functions and classes, with their dotted names."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            name = f"{prefix}{node.name}"
+            if prefix and isinstance(node, ast.FunctionDef) and _is_jit(node):
+                yield name, node
+            yield from _inner_kernels(node.body, f"{name}.")
+        else:
+            for block in ("body", "orelse", "finalbody"):
+                children: list[ast.stmt] = getattr(node, block, [])
+                yield from _inner_kernels(children, prefix)
+
+
+def _is_jit(node: ast.FunctionDef) -> bool:
+    """Return whether a decorator of a function is Triton's, by its name."""
+    calls = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    names = (
+        one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls
+    )
+    return any(name == "jit" for name in names)
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:

@@ -310,12 +310,33 @@ def test_init_writes_over_nothing(folder: Path, run: Any) -> None:
     assert (folder / "kernels.toml").read_text() == out
 
 
-def test_init_says_what_is_left(folder: Path, run: Any) -> None:
-    (folder / "ops.py").write_text("import triton\ndef f():\n    @triton.jit\n    def k(x): pass\n")
+def test_init_says_what_is_left_out(folder: Path, run: Any) -> None:
+    source = "import triton\n@triton.jit\ndef k(x): pass\n@triton.jit\ndef bad(x): nowhere\n"
+    (folder / "ops.py").write_text(source)
     code, out, err = run("init", "ops.py", "-o", "ops.toml")
     assert (code, out) == (0, "ops.toml\n")
-    assert "note: as a comment: f.k (ops.py:4): f.k is no function of its module" in err
-    assert err.endswith("0 kernels, 1 TODO\n")
+    assert "note: as a comment: bad (ops.py:5): nowhere is not defined (ops.py:5)" in err
+    assert "\n1 kernel, " in err
+
+
+def test_init_writes_nothing_that_does_not_build(folder: Path, run: Any) -> None:
+    (folder / "ops.py").write_text("import triton\n@triton.jit\ndef bad(x): nowhere\n")
+    code, out, err = run("init", "ops.py", "-o", "ops.toml")
+    assert (code, out) == (1, "")
+    assert "expected a kernel that builds, got none: bad (ops.py:3): nowhere is not defined" in err
+    assert not (folder / "ops.toml").exists()
+
+
+def test_a_build_repeats_what_was_guessed(folder: Path, run: Any) -> None:
+    text = (folder / "kernels.toml").read_text()
+    guess = 'MODE = "ok"  # TODO: launches pass mode'
+    (folder / "guess.toml").write_text(text.replace('MODE = "ok"', guess))
+    message = 'guess.toml:13: MODE = "ok" is a guess: launches pass mode'
+    code, _, err = run("build", "guess.toml", "--no-cache")
+    assert (code, f"warning: {message}" in err) == (0, True)
+    code, _, err = run("build", "guess.toml", "--no-cache", "--strict")
+    assert (code, message in err) == (1, True)
+    assert run("build", "--no-cache", "--strict")[0] == 0
 
 
 # ------------------------------------------------------------------------------ inspect and dump

@@ -342,6 +342,7 @@ def test_explosion_of_choices_is_told_before_they_are_listed(tmp_path: Path) -> 
     ) as caught:
         expand(spec, [TARGETS["sm_90a"]], _no_autotune)
     assert caught.value.remedy.startswith("list fewer `choices`")
+    assert caught.value.remedy.endswith(" (A has 1000, B has 1000, C has 1000)")
 
 
 def test_where_is_not_asked_of_too_many_configs_and_choices(tmp_path: Path) -> None:

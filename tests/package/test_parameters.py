@@ -60,6 +60,22 @@ def test_what_heuristics_give_may_be_left_out(given: str, expected: list[bool]) 
     assert not any(parameter.has_default for parameter in function.arguments)
 
 
+def test_kernels_in_functions_and_classes_have_dotted_names() -> None:
+    source = (
+        "def make(n):\n    if n:\n        @triton.jit\n        def k(p): pass\n    def plain(): pass\n"
+        "class Ops:\n    @staticmethod\n    @jit(debug=True)\n    def k(p, q): pass\n"
+        "def k(x): pass\n"
+    )
+    functions = parse_functions(source, "k.py")
+    assert {name: len(one.parameters) for name, one in functions.items()} == {
+        "make": 1,
+        "k": 1,
+        "make.k": 1,
+        "Ops.k": 2,
+    }
+    assert functions["Ops.k"].name == "Ops.k"
+
+
 def test_last_definition_holds() -> None:
     picked = parse_functions(_SOURCE, "k.py")["picked"]
     assert picked.parameters == (_parameter("a"), _parameter("b", default=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.diagnostics import ManifestError
@@ -25,9 +25,14 @@ _TYPE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "INDEX": ("i64", "i32"),
     "MASK": ("i1", "i8", "i32"),
     "ADDRESS": ("i64", "u64"),
+    "PACKED": ("i32", "u8", "i8", "u32", "i64"),
 }
-_DATA, _STAT, _INDEX, _MASK, _ADDRESS = _TYPE_VARIABLES
+_DATA, _STAT, _INDEX, _MASK, _ADDRESS, _PACKED = _TYPE_VARIABLES
 _POINTER_NAMES = re.compile(r"(^|_)ptrs?($|_)|pointer", re.IGNORECASE)
+_BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
+_NO_POINTER_NAMES = re.compile(
+    r"ptrs?_.*(stride|size|shape|numel|offset|len|dim|rows|cols)", re.IGNORECASE
+)
 _INDEX_NAMES = re.compile(
     r"idx|ids\b|indices|index|cu_|seqlens?|lens\b|offsets|table|slots?\b|positions|_map\b|labels?\b"
     r"|targets?\b|sorted|expert",
@@ -59,11 +64,16 @@ class Signature:
     types: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     parameters: frozenset[str] = frozenset()
+    dtypes: tuple[str, ...] = ()
+    """Those of `T`, if they are chosen."""
+    has_all: bool = True
+    """Whether type variables list all their dtypes, not the likeliest alone."""
 
     def variable(self, name: str) -> str:
         """Return the name of a type variable, which is none of a parameter."""
         chosen = f"{name}_DTYPE" if name in self.parameters else name
-        self.types[chosen] = _TYPE_VARIABLES[name]
+        dtypes = _TYPE_VARIABLES[name] if self.has_all else _TYPE_VARIABLES[name][:1]
+        self.types[chosen] = self.dtypes if self.dtypes and name == _DATA else dtypes
         return chosen
 
     def integers(self) -> frozenset[str]:
@@ -72,9 +82,12 @@ class Signature:
         return frozenset(name for name in names if not self.lines[name].is_todo)
 
 
-def signature_of(subject: Subject) -> Signature:
-    """Return the types of all arguments."""
-    made = Signature(parameters=frozenset(one.name for one in subject.function.parameters))
+def signature_of(
+    subject: Subject, dtypes: Sequence[str] = (), *, has_all: bool = True
+) -> Signature:
+    """Return the types of all arguments; `dtypes` are those of data, if they are chosen."""
+    parameters = frozenset(one.name for one in subject.function.parameters)
+    made = Signature(parameters=parameters, dtypes=tuple(dtypes), has_all=has_all)
     for parameter in subject.function.arguments:
         name = parameter.name
         reason = _left_out(subject, name)
@@ -101,24 +114,47 @@ def _left_out(subject: Subject, name: str) -> str:
 def _typed(subject: Subject, name: str, made: Signature) -> Line:
     written = _annotated(subject.annotations.get(name, ""))
     if written:
-        return Line(f'"{written}"')
+        return Line(f'"{written}"', is_given=True)
     use = subject.uses.of(name)
     if use & Use.DESCRIPTOR and not use & Use.POINTER:
-        block = ", ".join(["64"] * 2)
-        return todo(
-            f'"tensordesc<{made.variable(_DATA)}[{block}]>"',
-            "its block shape, as in [BLOCK_M, BLOCK_K]",
-        )
+        return _descriptor(subject, name, made)
     given = subject.given(name)
     if given and len(given) == len(subject.launches) and all(_is_none(one) for _, one in given):
-        return Line('"none"')
+        return Line('"none"', is_given=True)
     kinds = {host.kind(one) for host, one in given}
-    is_named = _POINTER_NAMES.search(name) is not None
+    is_named = _is_named_pointer(name, use)
     if use & Use.POINTER or is_named or kinds == {"tensor"}:
         is_mixed = bool(use & Use.POINTER and use & (Use.OFFSET | Use.BOUND)) and not is_named
         line = _pointer(subject, name, made)
         return todo(line.value, "a pointer or an integer? it is used as both") if is_mixed else line
     return _scalar(subject, name, use, kinds)
+
+
+def _descriptor(subject: Subject, name: str, made: Signature) -> Line:
+    """Return a descriptor whose block is by the multiples of its offsets."""
+    constexprs = {one.name for one in subject.function.constexprs}
+    blocks = subject.uses.blocks.get(name, (None, None))
+    shape: list[str] = []
+    for steps in blocks:
+        sizes = sorted(steps & constexprs, key=lambda one: not is_block_name(one)) if steps else []
+        shape.append("64" if steps is None else sizes[0] if sizes else "1")
+    text = f'"tensordesc<{made.variable(_DATA)}[{", ".join(shape)}]>"'
+    if None in blocks:
+        return todo(text, "its block shape, as in [BLOCK_M, BLOCK_K]")
+    return Line(text, "by the multiples of its offsets")
+
+
+def is_block_name(name: str) -> bool:
+    """Return whether a name is one that blocks of tiles have."""
+    return _BLOCK_NAMES.search(name) is not None
+
+
+def _is_named_pointer(name: str, use: Use) -> bool:
+    """Return whether a parameter is a pointer by its name, and no use of it says otherwise."""
+    if not _POINTER_NAMES.search(name) or _NO_POINTER_NAMES.search(name):
+        return False
+    is_number = use & (Use.OFFSET | Use.BOUND | Use.INTEGER | Use.FLOAT)
+    return bool(use & Use.POINTER) or not is_number
 
 
 def _annotated(text: str) -> str:
@@ -171,6 +207,8 @@ def _written_dtype(subject: Subject, name: str) -> str:
 def _variable(subject: Subject, name: str, use: Use) -> str:
     if use & Use.ADDRESSES:
         return _ADDRESS
+    if use & Use.BITS:
+        return _PACKED
     if use & Use.INDICES or _INDEX_NAMES.search(name):
         return _INDEX
     if "mask" in name.lower():

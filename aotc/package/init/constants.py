@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.frontend.resolve import dotted_name
+from aotc.package.init.arguments import is_block_name
 from aotc.package.init.launches import Host
 from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
@@ -22,12 +23,11 @@ from aotc.package.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
-_DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
 _BLOCK, _TRIPS = 64, 4
 _MAX_AXES = 3  # of tensors that are not too large to interpret
 _MAX_DEPTH = 6
-_BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
 )
@@ -46,9 +46,17 @@ class Constants:
 
 
 def constants_of(
-    subject: Subject, tuned: Collection[str], *, is_tuned: bool, integers: Collection[str]
+    subject: Subject,
+    tuned: Collection[str],
+    *,
+    is_tuned: bool,
+    integers: Collection[str],
+    dtypes: Sequence[str] = DTYPES,
 ) -> Constants:
-    """Return the values of all parameters that are not `tuned`; `integers` are arguments."""
+    """Return the values of all parameters that are not `tuned`.
+
+    `integers` are arguments, `dtypes` those of parameters that values are cast to.
+    """
     made = Constants()
     listed = sorted(subject.function.constexprs, key=lambda one: _is_block(subject, one.name))
     for parameter in listed:  # blocks last: they may be made of the others
@@ -57,7 +65,7 @@ def constants_of(
             continue
         if name in subject.computed or (name in subject.defaults and not subject.is_passed(name)):
             continue  # what @triton.heuristics computes, or its default
-        _place(subject, name, made, integers)
+        _place(subject, name, made, integers, dtypes)
     if is_tuned:
         for name, line in made.configs.items():
             made.choices[name] = line  # an autotuner's configs take no others
@@ -68,7 +76,13 @@ def constants_of(
     return made
 
 
-def _place(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> None:
+def _place(
+    subject: Subject,
+    name: str,
+    made: Constants,
+    integers: Collection[str],
+    dtypes: Sequence[str],
+) -> None:
     values = _literals(subject, name)
     if values is not None:
         if values == [None]:
@@ -77,14 +91,15 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
         elif None in values:
             made.choices[name] = todo(_listed(values), "launches pass None too")
         elif len(values) == 1:
-            made.constants[name] = Line(toml(values[0]))
+            made.constants[name] = Line(toml(values[0]), is_given=True)
         else:
-            made.choices[name] = Line(_listed(values))
+            made.choices[name] = Line(_listed(values), is_given=True)
         return
     use = subject.uses.of(name)
     compared = _compared(subject, name)
     if use & Use.DTYPE or name.lower().endswith("dtype"):
-        made.choices[name] = Line(_listed(_DTYPES))
+        is_sum = "acc" in name.lower()  # sums are wider than what is summed
+        made.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
     elif _is_switch(subject, name, use):
         made.choices[name] = Line("[true, false]")
     elif len(compared) > 1:
@@ -94,7 +109,7 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
     elif _is_row_block(subject, name, made, integers):
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
         made.configs[name] = Line(_listed(blocks), "those that your rows need")
-    elif _BLOCK_NAMES.search(name):
+    elif is_block_name(name):
         block = _TRIPS if use & Use.TRIPS else _BLOCK
         made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
@@ -144,7 +159,7 @@ def _stride(node: ast.expr) -> tuple[str, int]:
 
 
 def _is_block(subject: Subject, name: str) -> bool:
-    return bool(subject.uses.of(name) & Use.EXTENT or _BLOCK_NAMES.search(name))
+    return bool(subject.uses.of(name) & Use.EXTENT or is_block_name(name))
 
 
 def _literals(subject: Subject, name: str) -> list[object] | None:

@@ -1,9 +1,9 @@
 """Write a manifest for the kernels of sources, from what the sources say.
 
-Each kernel's table is read back by the manifest's own reader before it is written. One that the
-reader refuses is written as a comment, with what it says, so that the rest can be used.
+Each kernel's table is built before it is written, as far as PTX, and guesses change until it is
+right. One that does not build is a comment with the reason, so that the rest can be used.
 
-Invariant: what is written can be read, and a value that the source does not tell has a TODO.
+Invariant: what is written builds, and a value that the source does not tell has a TODO.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotc.frontend import autotune_configs
 from aotc.frontend.globals import describe_function
-from aotc.frontend.resolve import dotted_name, function_names
+from aotc.frontend.resolve import dotted_name
 from aotc.frontend.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
+from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, printable
 from aotc.ir.expression import ExpressionError
+from aotc.ir.types import SCALARS
 from aotc.package.check import CheckedKernel, check
 from aotc.package.init.arguments import Signature, signature_of
-from aotc.package.init.constants import Constants, constants_of, default_line
+from aotc.package.init.constants import DTYPES, Constants, constants_of, default_line
+from aotc.package.init.draft import Draft, as_list
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
+from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
+from aotc.package.init.trial import Trial
 from aotc.package.init.uses import parameter_names, uses_of
-from aotc.package.manifest import parse, read_function
+from aotc.package.manifest import read_function
 from aotc.package.toml_text import toml
 
 _HEAD = """\
@@ -38,6 +42,7 @@ _HEAD = """\
 # - ":16?" builds a variant for multiples of 16 and one for the rest; ":16" promises it.
 # - A stride that is always 1 is "i32=1": without that, rows are not known to be dense.
 """
+_FEW_VARIANTS, _MOST_VARIANTS = 32, 4096
 _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 
@@ -51,11 +56,25 @@ class Written:
     refused: list[str] = field(default_factory=list[str])
 
 
-def write_manifest(paths: Sequence[str], output: str, targets: Sequence[str]) -> Written:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which variants a manifest asks for: `dtypes` of data, and with `all` every combination."""
+
+    dtypes: tuple[str, ...] = ()
+    all: bool = False
+
+
+def write_manifest(
+    paths: Sequence[str], output: str, targets: Sequence[str], wanted: Wanted | None = None
+) -> Written:
     """Return a manifest at `output` for all kernels of files and folders.
 
-    Raises: CompileError if a path is not there, or a file is not Python.
+    Raises: CompileError if a path is not there, a file is not Python, or no kernel can be built.
     """
+    for dtype in wanted.dtypes if wanted is not None else ():
+        if dtype not in SCALARS:
+            remedy = did_you_mean(dtype, SCALARS) or f"one of {', '.join(SCALARS)}"
+            raise CompileError(f"expected a dtype, got {dtype!r}", remedy=remedy)
     checked = check(paths, targets[0], 1)
     if checked.unread:
         raise CompileError(checked.unread[0].removeprefix("error: "))
@@ -69,14 +88,18 @@ def write_manifest(paths: Sequence[str], output: str, targets: Sequence[str]) ->
     head = _package(paths, targets)
     names: set[str] = set()
     written = Written(f"{_HEAD}\n{head}")
+    trial = Trial(head, output, targets)
     for kernel in checked.kernels:
-        table = _table(survey, kernel, folder, names)
-        text, problem = _readable(head, table, output)
+        draft = _draft(survey, kernel, folder, names, wanted or Wanted())
+        text, problem = _built(draft, trial, wanted or Wanted())
         written.text += f"\n{text}"
         written.num_kernels += not problem
         written.refused += [f"{kernel.name} ({kernel.file}:{kernel.line}): {problem}"] * bool(
             problem
         )
+    if not written.num_kernels:
+        message = "expected a kernel that builds, got none: " + "; ".join(written.refused)
+        raise CompileError(message, remedy="`aotc check` lists what each of them lacks")
     written.num_todos = written.text.count("# TODO: ")
     return written
 
@@ -92,67 +115,52 @@ def _package(paths: Sequence[str], targets: Sequence[str]) -> str:
 # ---- one kernel -------------------------------------------------------------------------------
 
 
-@dataclass
-class _Table:
-    """The table of one kernel, or why there is none."""
-
-    head: list[str] = field(default_factory=list[str])
-    grid: list[str] = field(default_factory=list[str])
-    rest: list[str] = field(default_factory=list[str])
-    problem: str = ""
-
-    def text(self, *, with_grid: bool = True) -> str:
-        return "\n".join([*self.head, *(self.grid if with_grid else []), *self.rest]) + "\n"
-
-
-def _readable(head: str, table: _Table, output: str) -> tuple[str, str]:
-    """Return the text of a table that can be read, and why it is a comment if it is one."""
-    problem = table.problem
-    for with_grid in () if problem else (True, False):
-        text = table.text(with_grid=with_grid)
-        try:
-            parse(f"{head}\n{text}", output)
-        except DiagnosticError as error:
-            problem = error.message
-        else:
-            return text, ""
+def _built(draft: Draft, trial: Trial, wanted: Wanted) -> tuple[str, str]:
+    """Return the text of a table that builds, and why it is a comment if it is one."""
+    problem = draft.problem
+    if not problem:
+        failed = settle(draft, trial)
+        if failed is None:
+            widen(draft, trial, _MOST_VARIANTS if wanted.all else _FEW_VARIANTS)
+            return draft.text(), ""
+        at = f" ({failed.loc.file}:{failed.line})" if failed.loc is not None else ""
+        problem = f"{failed.message}{at}"
     reason = f"TODO: {problem}\n"
-    return _INDENT.sub("# ", printable(reason + table.text())), problem
+    return _INDENT.sub("# ", printable(reason + draft.text())), problem
 
 
-def _table(survey: Survey, kernel: CheckedKernel, folder: str, names: set[str]) -> _Table:
+def _draft(
+    survey: Survey, kernel: CheckedKernel, folder: str, names: set[str], wanted: Wanted
+) -> Draft:
     source = f"{os.path.relpath(kernel.file, folder)}:{kernel.name}"
-    table = _Table([f"source = {toml(Path(source).as_posix())}"])
-    table.head.insert(0, "[[kernel]]")
+    draft = Draft(["[[kernel]]", f"source = {toml(Path(source).as_posix())}"])
     try:
         subject = _subject(survey, kernel)
     except DiagnosticError as error:
-        table.problem = error.message
-        return table
+        draft.problem = error.message
+        return draft
     name = _unique(kernel, names)
-    if name != kernel.name:
-        table.head.append(f"name = {toml(name)}")
+    if name != kernel.name.rpartition(".")[2]:
+        draft.head.append(f"name = {toml(name)}")
     for one in kernel.missing:
         when = f", only if {one.when}" if one.when else ""
         todo = "" if kernel.is_supported else "TODO: "
-        table.head.append(f"# {todo}{one.message} ({one.file}:{one.line}{when})")
-    _fill(table, subject, kernel)
-    return table
+        draft.head.append(f"# {todo}{one.message} ({one.file}:{one.line}{when})")
+    _fill(draft, subject, kernel, wanted)
+    return draft
 
 
 def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
     file = survey.globals.open(kernel.file)
-    if "." in kernel.name or kernel.name not in function_names(file):
-        message = f"{kernel.name} is no function of its module, which a manifest can name"
-        raise CompileError(message, remedy="move it to the level of the module")
     function = read_function(kernel.file, kernel.name)
     node = next(
         one
         for one in _functions(file.tree)
-        if one.name == kernel.name and kernel.line in (one.lineno, function.loc.line)
+        if one.name == kernel.name.rpartition(".")[2]
+        and kernel.line in (one.lineno, function.loc.line)
     )
     described = describe_function(file, node, kernel.name)
-    launches = launches_of(survey, file, kernel.name, parameter_names(node))
+    launches = launches_of(survey, file, node.name, parameter_names(node))
     if not launches and any(isinstance(one, ast.Return) and one.value for one in ast.walk(node)):
         raise CompileError(f"{kernel.name} returns a value: it is for other kernels to call")
     return Subject(survey, file, node, function, uses_of(survey, described), launches)
@@ -160,45 +168,42 @@ def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
 
 def _unique(kernel: CheckedKernel, names: set[str]) -> str:
     stem = re.sub(r"\W", "_", Path(kernel.file).stem, flags=re.ASCII)
-    tried = [kernel.name, f"{stem}_{kernel.name}"]
-    tried += [f"{stem}_{kernel.name}_{at}" for at in range(2, len(names) + 3)]
+    own = kernel.name.rpartition(".")[2]
+    tried = [own, f"{stem}_{own}"]
+    tried += [f"{stem}_{own}_{at}" for at in range(2, len(names) + 3)]
     name = next(one for one in tried if one not in names)
     names.add(name)
     return name
 
 
-def _fill(table: _Table, subject: Subject, kernel: CheckedKernel) -> None:
-    signature = signature_of(subject)
+def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted) -> None:
+    signature = signature_of(subject, wanted.dtypes, has_all=wanted.all)
     tuned, problem = _tuned(subject, kernel)
     integers = signature.integers()
-    constants = constants_of(subject, tuned or (), is_tuned=tuned is not None, integers=integers)
+    dtypes = wanted.dtypes or (DTYPES if wanted.all else DTYPES[:1])
+    constants = constants_of(
+        subject, tuned or (), is_tuned=tuned is not None, integers=integers, dtypes=dtypes
+    )
     for name in sorted(constants.counts & integers):
         signature.lines[name] = Line('"i32"')
-    _add_grid(table, subject, signature, constants, tuned or ())
-    rest = table.rest
+    _add_grid(draft, subject, signature, constants, tuned or ())
     if problem:
-        rest.append(f"# TODO: list the configs: {problem}")
-    if constants.where:
-        rest.append(f"where = {toml(' and '.join(constants.where))}")
-    if any("?" in one.value for one in signature.lines.values()):
-        rest.append('guards = "together"')
-    if tuned is not None:
-        rest.append('configs = "autotune"')
-    rest.append("[kernel.signature]")
-    for name, reason in signature.left_out.items():
-        rest.append(f"# {name}: {reason}")
-    rest += _lines(signature.lines)
-    types = {
-        name: Line(f"[{', '.join(map(toml, dtypes))}]") for name, dtypes in signature.types.items()
+        draft.notes.append(f"# TODO: list the configs: {problem}")
+    draft.where = constants.where
+    draft.is_autotuned = tuned is not None
+    draft.computed = tuple(sorted(subject.computed))
+    draft.tuned = tuple(sorted(tuned or ()))
+    draft.left_out = signature.left_out
+    draft.sections = {
+        "signature": signature.lines,
+        "types": {
+            name: Line(as_list(listed), is_given=listed == wanted.dtypes)
+            for name, listed in signature.types.items()
+        },
+        "constants": constants.constants,
+        "choices": constants.choices,
+        "configs": constants.configs,
     }
-    for title, lines in (
-        ("types", types),
-        ("constants", constants.constants),
-        ("choices", constants.choices),
-        ("configs", constants.configs),
-    ):
-        if lines:
-            rest += [f"[kernel.{title}]", *_lines(lines)]
 
 
 def _tuned(subject: Subject, kernel: CheckedKernel) -> tuple[set[str] | None, str]:
@@ -211,7 +216,7 @@ def _tuned(subject: Subject, kernel: CheckedKernel) -> tuple[set[str] | None, st
 
 
 def _add_grid(
-    table: _Table,
+    draft: Draft,
     subject: Subject,
     signature: Signature,
     constants: Constants,
@@ -230,9 +235,9 @@ def _add_grid(
     grids = [grid_of(one, names) for one in subject.launches]
     first = grids[0]
     if first is None or any(one != first for one in grids):
-        table.grid.append("# grid: callers give it; launches here use other values too")
+        draft.grid.append("# grid: callers give it; launches here use other values too")
         return
-    table.grid.append(f"grid = [{', '.join(map(toml, first))}]")
+    draft.grid.append(f"grid = [{', '.join(map(toml, first))}]")
     for text in first:
         for name in _names(text):
             if name in defaults and name not in given:
@@ -254,10 +259,6 @@ def _is_tuned(subject: Subject) -> bool:
         or any(key.arg == "configs" for key in one.keywords)
         for one in calls
     )
-
-
-def _lines(lines: Mapping[str, Line]) -> list[str]:
-    return [f"{name} = {one.value}{one.comment}" for name, one in lines.items()]
 
 
 def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:

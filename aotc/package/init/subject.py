@@ -21,12 +21,14 @@ from aotc.package.parameters import Function
 class Line:
     """A value of the manifest as TOML, and what is said beside it.
 
-    With `is_todo` the source does not tell the value, and the note says what to look for.
+    With `is_todo` the source does not tell the value, and the note says what to look for. With
+    `is_given` the source writes the value out, so that nothing else is tried.
     """
 
     value: str
     note: str = ""
     is_todo: bool = False
+    is_given: bool = False
 
     @property
     def comment(self) -> str:

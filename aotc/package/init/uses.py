@@ -11,7 +11,7 @@ Invariant: a use is noted only where the source shows it; nothing here goes by a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
@@ -69,6 +69,8 @@ class Use(Flag):
     """What is loaded or stored through it are integers, such as parts of an address."""
     ADDRESSES = auto()
     """What is loaded through it is a pointer."""
+    BITS = auto()
+    """What is loaded through it is shifted or masked, as packed values are."""
 
 
 # What a function does with an argument tells of what is passed as it stands.
@@ -79,11 +81,15 @@ _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | U
 class Uses:
     """The uses of each parameter of one function, and the constants it is compared with.
 
-    `stored` are the integer types to which what is stored through a pointer is cast.
+    `stored` are the integer types to which what is stored through a pointer is cast. `blocks` are
+    for each axis of a descriptor the parameters by whose multiples its offsets go, None if unknown.
     """
 
     uses: dict[str, Use] = field(default_factory=dict[str, Use])
     stored: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    blocks: dict[str, tuple[frozenset[str] | None, ...]] = field(
+        default_factory=dict[str, tuple[frozenset[str] | None, ...]]
+    )
     compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
 
     def of(self, name: str) -> Use:
@@ -104,7 +110,8 @@ class _Value:
     """Where a value comes from: parameters by name.
 
     `bases` is what a sum begins with, or what the value itself is; `parts` all that was computed
-    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements.
+    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements. It
+    goes by multiples of `steps`.
     """
 
     bases: frozenset[str] = _NONE
@@ -114,6 +121,7 @@ class _Value:
     is_index: bool = False
     is_integer: bool = False
     is_made: bool = False
+    steps: frozenset[str] = _NONE
 
     def __or__(self, other: _Value) -> _Value:
         return _Value(
@@ -124,6 +132,7 @@ class _Value:
             self.is_index or other.is_index,
             self.is_integer or other.is_integer,
             self.is_made or other.is_made,
+            self.steps | other.steps,
         )
 
     @property
@@ -147,6 +156,16 @@ def uses_of(survey: Survey, function: Function) -> Uses:
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_integer(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _is_negative(node: ast.expr) -> bool:
+    """Return whether a node is a negative integer, as an ignored label is."""
+    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    return is_minus and isinstance(node, ast.UnaryOp) and _is_integer(node.operand)
 
 
 def _asked_of(node: ast.expr) -> frozenset[str]:
@@ -262,14 +281,35 @@ class _Walk:
     def binary(self, node: ast.BinOp) -> _Value:
         left, right = self.visit(node.left), self.visit(node.right)
         both = (left | right).plain
+        if isinstance(node.op, ast.Mult):
+            factors = _direct(node.left, left) | _direct(node.right, right)
+            both = replace(both, steps=factors or both.steps)
+        elif not isinstance(node.op, ast.Add | ast.Sub):
+            both = replace(both, steps=_NONE)
         if isinstance(node.op, _INTEGER_OPERATORS):
             self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
+            self.note_bits(node, left, right)
         elif isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             self.note_float(node.left, left, right)
             self.note_float(node.right, right, left)
         if isinstance(node.op, ast.Add | ast.Sub):
+            for value, other in ((left, right), (right, left)):
+                if other.is_index and not (value.is_float or other.is_float or other.loaded):
+                    self.found.add(value.loaded, Use.INDICES)
             return replace(both, bases=left.bases or right.bases)
         return replace(both, is_float=both.is_float or isinstance(node.op, ast.Div))
+
+    def note_bits(self, node: ast.BinOp, left: _Value, right: _Value) -> None:
+        """Note that loaded values are integers: floats are not shifted, nor masked with integers."""
+        if isinstance(node.op, ast.LShift | ast.RShift):
+            self.found.add(left.loaded | right.loaded, Use.BITS)
+        elif isinstance(node.op, ast.FloorDiv):
+            self.found.add(left.loaded | right.loaded, Use.INDICES)
+        elif isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+            if _is_integer(node.right) or right.is_integer:
+                self.found.add(left.loaded, Use.BITS)
+            if _is_integer(node.left) or left.is_integer:
+                self.found.add(right.loaded, Use.BITS)
 
     def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
         if other.is_float and not other.is_index:
@@ -284,6 +324,8 @@ class _Walk:
             if any(_is_none(one) for one in others):
                 self.found.add(direct, Use.NONE_TEST)
                 continue
+            if any(_is_negative(one) for one in others):
+                self.found.add(value.loaded, Use.INDICES)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
                     self.found.compared.setdefault(name, []).extend(others)
@@ -294,6 +336,8 @@ class _Walk:
                 self.found.add(value.loaded, Use.INDICES)
             elif any(one.is_integer for one in rest):
                 self.found.add(direct, Use.INTEGER)
+                if any(one.is_integer and not one.loaded and not one.is_float for one in rest):
+                    self.found.add(value.loaded, Use.INDICES)
             elif any(one.is_float for one in rest):
                 self.found.add(direct, Use.FLOAT)
         return _EMPTY
@@ -338,7 +382,8 @@ class _Walk:
             if name == "static_range":
                 for part, value in [*zip(node.args, args, strict=False)][:2]:
                     self.found.add(_direct(part, value), Use.TRIPS)
-            return replace(everything.plain, is_index=False, is_integer=True)
+            steps = _direct(node.args[2], args[2]) if len(args) > 2 else _NONE
+            return replace(everything.plain, is_index=False, is_integer=True, steps=steps)
         if name in _SHAPED:
             self.shaped(node, args, named)
             values = replace(
@@ -388,7 +433,9 @@ class _Walk:
             return
         is_one = is_atomic and isinstance(part, ast.Constant) and type(part.value) is int
         is_integer = (value.is_integer or value.is_index) and not value.is_float
-        if is_one or (is_integer and not value.loaded):
+        of = [self.found.of(one) for one in value.loaded]
+        are_integers = of and all(one & (Use.INDICES | Use.BITS) for one in of)
+        if is_one or (is_integer and not value.loaded) or (are_integers and not value.is_float):
             self.found.add(pointer.bases, Use.INDICES)
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
@@ -406,14 +453,30 @@ class _Walk:
         args = [self.visit(one) for one in node.args]
         named = [self.visit(one.value) for one in node.keywords]
         if function.attr in _CASTS and node.args:
-            return self.cast(function.value, value, node.args[0], args[0])
+            keywords = [one.arg for one in node.keywords]
+            is_bitcast = "bitcast" in keywords or len(args) > 1
+            made = self.cast(function.value, value, node.args[0], args[0])
+            return replace(made, loaded=_NONE) if is_bitcast or made.is_float else made
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
             if not value.is_made:
                 self.found.add(value.bases, Use.DESCRIPTOR)
+                self.note_blocks(value, node)
             for one in (*args[:1], *named[:1]):
                 self.found.add(one.parts, Use.INTEGER)
             return _Value(loaded=value.bases)
         return value.plain
+
+    def note_blocks(self, value: _Value, node: ast.Call) -> None:
+        """Note by which multiples the offsets of a descriptor's load or store go."""
+        offsets = node.args[0] if node.args else None
+        if isinstance(offsets, ast.List | ast.Tuple):
+            values = [(one, self.visit(one)) for one in offsets.elts]
+            blocks = tuple(
+                None if isinstance(one, ast.Constant) else offset.steps or _direct(one, offset)
+                for one, offset in values
+            )
+            for name in value.bases:
+                self.found.blocks[name] = blocks
 
     def cast(self, subject: ast.expr, value: _Value, node: ast.expr, dtype: _Value) -> _Value:
         self.found.add(_direct(node, dtype), Use.DTYPE)
@@ -457,7 +520,7 @@ class _Walk:
         for name, part, value in given:
             use = inner.of(name)
             self.found.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
-            self.found.add(value.bases, use & Use.INDICES)
+            self.found.add(value.bases, use & (Use.INDICES | Use.BITS))
             if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
                 self.found.add(
                     value.parts - (value.bases if use & Use.POINTER else _NONE),
@@ -471,8 +534,22 @@ class _Walk:
             if name in inner.stored:
                 for each in value.bases:
                     self.found.stored.setdefault(each, set()).update(inner.stored[name])
+            if name in inner.blocks:
+                outer = {key: one.steps or _direct(part, one) for key, part, one in given}
+                for each in value.bases:
+                    self.found.blocks[each] = _outer_blocks(inner.blocks[name], outer)
             result |= value
-        return result.plain
+        return replace(result.plain, steps=_NONE)
+
+
+def _outer_blocks(
+    blocks: tuple[frozenset[str] | None, ...], outer: Mapping[str, frozenset[str]]
+) -> tuple[frozenset[str] | None, ...]:
+    """Return blocks in the names of a caller."""
+    return tuple(
+        None if block is None else _NONE.union(*(outer.get(one, _NONE) for one in block))
+        for block in blocks
+    )
 
 
 def _path(node: ast.expr) -> str:

@@ -27,7 +27,7 @@ from aotc.limits import SPILL_BYTES
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
-from aotc.package.manifest import parse
+from aotc.package.manifest import parse, read_function
 from aotc.package.toml_text import toml
 
 _ARCHS = (80, 86, 89, 90, 100, 103, 120)
@@ -163,7 +163,12 @@ def _inline(values: Mapping[str, Any]) -> str:
 def _source(kernel: Mapping[str, Any], folder: Path) -> str:
     """Return a kernel's source as a manifest in a folder names it."""
     file = Path(os.path.relpath(kernel["file"], folder.resolve())).as_posix()
-    return f"{file}:{kernel['function']}"
+    return f"{file}:{_function(kernel)}"
+
+
+def _function(kernel: Mapping[str, Any]) -> str:
+    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    return str(kernel["function"]).replace(".<locals>", "")
 
 
 def _key(kernel: Mapping[str, Any]) -> str:
@@ -220,16 +225,17 @@ class _Table:
     def problem(self) -> str:
         """Return why no manifest can have the kernel; empty if one may."""
         kernel = self.first["kernel"]
-        name, file = kernel["function"], kernel["file"]
+        name, file = _function(kernel), kernel["file"]
         if not Path(file).is_file():
             return f"{file} is no file: its source cannot be read"
         try:
             opened = self.survey.globals.open(file)
-            known = function_names(opened)
+            if name not in function_names(opened):
+                read_function(file, name)
         except DiagnosticError as error:
             return error.message
-        if name not in known:
-            return f"{name} is no function of its module, which a manifest can name"
+        if captured := kernel.get("captured"):
+            return f"{name} captures {', '.join(captured)} of the function around it"
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
@@ -337,7 +343,7 @@ class _Table:
         """Return the grid that the launching source says, if all that was launched agrees."""
         integers = {name for name, text in self.signature().items() if re.match(r"[iu]\d", text)}
         names = integers | set(self.constants()) | self.tunes
-        kernel = self.first["kernel"]["function"]
+        kernel = _function(self.first["kernel"]).rpartition(".")[2]
         parameters = tuple(self.first["signature"])
         found: list[str] | None = None
         for file, line in sorted(self._callers()):

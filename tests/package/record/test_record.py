@@ -128,13 +128,31 @@ def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path:
 
 
 def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> None:
-    code, _, err = record(
+    program = (
         "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=('a', 'b'))\nops.run(64)"
     )
+    assert record(program, "--strict", "-o", "strict")[0] == 1
+    code, _, err = record(program)
     assert code == 0
     assert "note: as a comment: add (" in err
+    assert err.splitlines()[-1] == "1 kernel, 1 left out"
     assert "ACT is ('a', 'b')" in err
     assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ops.py"
+    inner = (
+        "def make(scale):\n"
+        "    @triton.jit\n    def plain(x, n): tl.store(x, n)\n"
+        "    @triton.jit\n    def scaled(x, n): tl.store(x, n * scale)\n"
+        "    return plain, scaled\n"
+    )
+    path.write_text(f"{path.read_text()}\n{inner}")
+    code, _, err = record("import ops\nfor k in ops.make(2): k[(1,)]('*fp16', 64)")
+    assert (code, err.splitlines()[-1]) == (0, "1 kernel, 1 left out")
+    assert kernels(tmp_path / "record")[0]["source"] == "../ops.py:make.plain"
+    assert "make.scaled captures scale of the function around it" in err
 
 
 def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:

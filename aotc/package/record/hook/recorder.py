@@ -299,10 +299,12 @@ def _fields(value: Any) -> list[str]:
 def _kernel(function: Any) -> dict[str, Any]:
     inner = function.fn
     code = inner.__code__
+    captured = {"captured": list(code.co_freevars)} if code.co_freevars else {}
     return {
         "file": os.path.abspath(code.co_filename),  # noqa: PTH100 - start-up time
         "function": inner.__qualname__,
         "module": inner.__module__,
+        **captured,
     }
 
 

@@ -1,0 +1,144 @@
+"""What else a guessed line may say, the likeliest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from aotc.package.init.draft import Draft, as_list, listed
+from aotc.package.init.subject import Line, todo
+from aotc.package.toml_text import toml
+
+_ELEMENTS = ("i32", "i64", "u8", "fp32", "i1", "i8", "fp8e4nv")
+_KINDS = (
+    ("bf16", "fp32", "fp16"),
+    ("i64", "i32", "u8", "i8", "u32"),
+    ("i1", "i8", "u8", "i32", "fp32"),
+)
+_DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
+_SCALARS = ("i32", "fp32", "i64", "i1")
+_SMALLEST = 16
+_SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
+_WORDS = ("bf16", "fp32", True, False, 1, 2, 64, 16, 32, 4, 8, 128)
+_DTYPE_GUESS = "chosen because the kernel's types fit"
+_SIZE_NOTE = "the sizes that launches pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another line for one name; `size` is what the line says now, if that is halved."""
+
+    section: str
+    name: str
+    line: Line
+    size: int = 0
+
+
+def type_changes(draft: Draft) -> Iterator[Change]:
+    """Yield other types for what is guessed: of type variables, arguments and descriptors."""
+    lines = draft.sections["signature"]
+    for name, line in lines.items():
+        if not line.is_given and "tensordesc" in line.value:
+            yield from _descriptors(draft, name, line)
+    for name, line in draft.sections["types"].items():
+        values = listed(line)
+        for other in next((one for one in _KINDS if values[0] in one), ()):
+            if (other,) != values and not line.is_given:
+                yield Change("types", name, replace(line, value=as_list([other])))
+    for name, line in lines.items():
+        if not line.is_given and "*" in line.value:
+            yield from _pointers(draft, name, line)
+        elif not line.is_given and "tensordesc" not in line.value:
+            yield from _scalars(draft, name, line)
+
+
+def computed_changes(draft: Draft) -> Iterator[Change]:
+    """Yield values of constants whose heuristics need a launch: false, and sizes."""
+    for name in draft.computed:
+        if not any(name in lines for lines in draft.sections.values()):
+            for value in (False, 1, 16, 64):
+                line = todo(toml(value), "a heuristic computes it from what a launch passes")
+                yield Change("constants", name, line)
+
+
+def value_changes(draft: Draft) -> Iterator[Change]:
+    """Yield other values of guessed constants, choices and configs."""
+    for section in ("choices", "configs", "constants"):
+        for name, line in draft.sections[section].items():
+            values = listed(line)
+            if values:
+                yield from _listed(section, name, line, values)
+            elif line.is_todo:
+                for word in _WORDS:
+                    if toml(word) != line.value:
+                        yield Change(section, name, replace(line, value=toml(word)))
+
+
+def smaller_changes(draft: Draft) -> Iterator[Change]:
+    """Yield halves of the sizes that are guessed."""
+    for section in ("configs", "choices", "constants"):
+        for name, line in draft.sections[section].items():
+            if line.is_given or name.startswith("num_"):
+                continue
+            values = listed(line) or ((int(line.value),) if line.value.isdigit() else ())
+            if not values or not all(type(one) is int and one > _SMALLEST for one in values):
+                continue
+            halved = [one // 2 for one in values if isinstance(one, int)]
+            value = as_list(list(dict.fromkeys(halved))) if listed(line) else str(halved[0])
+            yield Change(section, name, replace(line, value=value), 2 * halved[0])
+
+
+def _listed(section: str, name: str, line: Line, values: tuple[object, ...]) -> Iterator[Change]:
+    for at in range(1, len(values)):  # another one first
+        turned = [values[at], *values[:at], *values[at + 1 :]]
+        yield Change(section, name, replace(line, value=as_list(turned)))
+    if all(one in _DTYPES for one in values) and not line.is_given:
+        for dtype in _DTYPES:
+            if dtype not in values:
+                yield Change(section, name, replace(line, value=as_list([dtype])))
+    if line.is_todo:
+        for size in _SIZES:
+            if (size,) != values:
+                yield Change(section, name, replace(line, value=as_list([size])))
+
+
+def _pointers(draft: Draft, name: str, line: Line) -> Iterator[Change]:
+    promise = ":16?" if ":16?" in line.value else ""
+    for element in (*draft.sections["types"], *_ELEMENTS):
+        text = f"*{element}{promise}"
+        if toml(text) in line.value:
+            continue
+        value = as_list([text, "none"]) if listed(line) else toml(text)
+        yield Change("signature", name, Line(value, _DTYPE_GUESS))
+    for scalar in ("i32", "fp32"):
+        yield Change("signature", name, Line(toml(scalar), _DTYPE_GUESS))
+
+
+def _scalars(draft: Draft, name: str, line: Line) -> Iterator[Change]:
+    pointers = [f"*{one}:16?" for one in draft.sections["types"]] if line.is_todo else []
+    for kind in (*_SCALARS, *pointers, *(["*bf16:16?"] if line.is_todo and not pointers else [])):
+        if not line.value.startswith(f'"{kind}'):
+            yield Change("signature", name, replace(line, value=toml(kind)))
+
+
+def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
+    start, _, block = line.value.partition("[")
+    dims = block.partition("]")[0].split(", ")
+    named = [
+        one
+        for section in ("configs", "constants", "choices")
+        for one, value in draft.sections[section].items()
+        if not one.startswith("num_") and _is_size(value)
+    ]
+    named += [one for one in draft.tuned if not one.startswith("num_")]
+    shapes = [[*dims[:at], one, *dims[at + 1 :]] for at in range(len(dims)) for one in named]
+    shapes += [["1"] * (len(dims) - 2) + list(pair) for pair in permutations(named, 2)]
+    shapes += [[one] for one in (*named, "64")]
+    for shape in shapes:
+        yield Change("signature", name, todo(f'{start}[{", ".join(shape)}]>"', line.note))
+
+
+def _is_size(line: Line) -> bool:
+    values = listed(line) or ((int(line.value),) if line.value.isdigit() else ())
+    return bool(values) and all(type(one) is int and one >= 1 for one in values)

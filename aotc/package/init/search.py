@@ -1,0 +1,214 @@
+"""Change guessed lines of a table until its kernel builds, and leave out values that do not.
+
+A change stays if the kernel is then right, or its first mistake is further down. The number of
+tries is bounded. What builds with one value of each axis is then tried with the others.
+
+Invariant: the first values of all axes build together once `settle` returns nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.grid import VariantSpec
+from aotc.package.init.alternatives import (
+    Change,
+    computed_changes,
+    smaller_changes,
+    type_changes,
+    value_changes,
+)
+from aotc.package.init.draft import Axis, Draft, as_list
+from aotc.package.init.trial import Problem, Stage, Trial
+
+_MAX_TRIES = 240
+_MAX_COMPILES = 8
+_MAX_ELEMENTS = 128 * 256  # of a tile whose sizes are guessed
+_MAX_CHECKED = 64  # variants of a table that are all type-checked
+
+_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None")
+
+
+@dataclass
+class _Budget:
+    tries: int = _MAX_TRIES
+
+    def take(self) -> bool:
+        self.tries -= 1
+        return self.tries >= 0
+
+
+def settle(draft: Draft, trial: Trial) -> Problem | None:
+    """Change guesses until the first variant compiles; return why it does not."""
+    budget = _Budget()
+    problem = _typed(draft, trial, budget)
+    if problem is not None:
+        return problem
+    while trial.largest_tile(draft.text({})) > _MAX_ELEMENTS and _shrink(draft, trial):
+        pass  # a compile of tiles that no target holds takes long
+    for _ in range(_MAX_COMPILES):
+        problem = trial.compiled(draft.text({}))
+        if problem is None:
+            return None
+        if not _shrink(draft, trial):
+            break
+    return problem
+
+
+def _typed(draft: Draft, trial: Trial, budget: _Budget) -> Problem | None:
+    problem = trial.typed(draft.text({}))
+    if problem is not None and problem.stage is Stage.MANIFEST and draft.grid:
+        draft.grid = ["# grid: callers give it"]
+        problem = trial.typed(draft.text({}))
+    first = problem
+    seen: set[tuple[str, int]] = set()
+    while problem is not None:
+        seen.add((problem.message, problem.line))
+        best: tuple[Change, Problem] | None = None
+        for change in _changes(draft, problem):
+            if not budget.take():
+                return first
+            after = _with(draft, change, trial)
+            if after is None:
+                _apply(draft, change)
+                return None
+            if (after.message, after.line) in seen or not _is_further(after, problem):
+                continue
+            if best is None or _is_further(after, best[1]):
+                best = change, after
+        if best is None:
+            return first
+        _apply(draft, best[0])
+        problem = best[1]
+    return None
+
+
+def _changes(draft: Draft, problem: Problem) -> Iterator[Change]:
+    """Yield changes, sizes before types where the problem is one of shapes."""
+    yield from computed_changes(draft)
+    kinds = [type_changes(draft), value_changes(draft)]
+    for kind in reversed(kinds) if _SHAPES.search(problem.message) else kinds:
+        yield from kind
+
+
+def _is_further(after: Problem, before: Problem) -> bool:
+    if after.stage is not before.stage:
+        return after.stage > before.stage
+    if (after.loc and after.loc.file) != (before.loc and before.loc.file):
+        return after.loc is not None and after.message != before.message
+    return after.reached > before.reached
+
+
+def _with(draft: Draft, change: Change, trial: Trial) -> Problem | None:
+    lines = draft.sections[change.section]
+    before = lines.get(change.name)
+    _apply(draft, change)
+    try:
+        return trial.typed(draft.text({}))
+    finally:
+        if before is None:
+            del lines[change.name]
+        else:
+            lines[change.name] = before
+
+
+def _apply(draft: Draft, change: Change) -> None:
+    draft.sections[change.section][change.name] = change.line
+
+
+def _shrink(draft: Draft, trial: Trial) -> bool:
+    """Halve the largest sizes that are guessed, else those that can be; False if none can.
+
+    Sizes that are equal are halved together: tiles of the same tensor must agree.
+    """
+    changes = list(smaller_changes(draft))
+    largest = max((one.size for one in changes), default=0)
+    before = {name: dict(lines) for name, lines in draft.sections.items()}
+    for change in changes:
+        if change.size == largest:
+            _apply(draft, change)
+    if changes and trial.typed(draft.text({})) is None:
+        return True
+    draft.sections = before
+    is_smaller = False
+    for change in changes:
+        if _with(draft, change, trial) is None:
+            _apply(draft, change)
+            is_smaller = True
+    return is_smaller
+
+
+# ---- axes -------------------------------------------------------------------------------------
+
+
+def widen(draft: Draft, trial: Trial, max_variants: int) -> None:
+    """Keep those values of the axes that build with the first of the others, and as many as fit."""
+    for axis in draft.axes():
+        key = axis.section, axis.name
+        kept = [axis.values[0]]
+        kept += [one for one in axis.values[1:] if trial.typed(draft.text({key: one})) is None]
+        if len(kept) < len(axis.values):
+            _keep(draft, axis, kept, "others do not build")
+    num_configs = trial.num_configs(draft.text({})) if draft.is_autotuned else 1
+    _fit(draft, max(1, max_variants // num_configs))
+    _drop_failing(draft, trial)
+
+
+def _keep(draft: Draft, axis: Axis, values: list[object], why: str) -> None:
+    line = draft.sections[axis.section][axis.name]
+    note = f"{line.note}; {why}" if line.note and why not in line.note else why
+    one_of_types = axis.section == "signature" and len(values) == 1
+    value = as_list(values)[1:-1] if one_of_types else as_list(values)
+    draft.sections[axis.section][axis.name] = replace(line, value=value, note=note)
+
+
+def _fit(draft: Draft, max_variants: int) -> None:
+    """Give axes one value until there are few variants, guessed switches first."""
+    order = ("choices", "signature", "types", "configs")
+    while math.prod(len(axis.values) for axis in draft.axes()) > max_variants:
+        axes = [one for one in draft.axes() if one.section in order]
+        longest = min(
+            axes,
+            key=lambda one: (
+                draft.sections[one.section][one.name].is_given,
+                order.index(one.section),
+                -len(one.values),
+            ),
+        )
+        listed = as_list(longest.values)
+        _keep(draft, longest, [longest.values[0]], f"of {listed}: --all builds each")
+
+
+def _drop_failing(draft: Draft, trial: Trial) -> None:
+    """Leave out values until all variants are right, those first that fail most often."""
+    while axes := draft.axes():
+        if math.prod(len(axis.values) for axis in axes) > _MAX_CHECKED:
+            return
+        try:
+            variants = trial.variants(draft.text())
+        except DiagnosticError:
+            variants = []
+        first = variants[0].config_index if draft.is_autotuned and variants else None
+        asked = [one for one in variants if not one.waived and first in (None, one.config_index)]
+        failing = [one for one in asked if trial.typed_variant(one) is not None]
+        if not failing:
+            return
+        others = [(axis, value) for axis in axes for value in axis.values[1:]]
+        axis, value = max(others, key=lambda one: sum(_has(variant, *one) for variant in failing))
+        kept = [one for one in axis.values if one is not value]
+        _keep(draft, axis, kept, "others do not build with all of the rest")
+
+
+def _has(variant: VariantSpec, axis: Axis, value: object) -> bool:
+    """Return whether a variant has a value of an axis."""
+    if axis.section == "signature":
+        return (axis.name in variant.absent) == (value == "none")
+    if axis.section == "types":
+        names = list(variant.kernel.types)
+        return variant.types[names.index(axis.name)] == value
+    held = variant.values.get(axis.name)
+    return (type(held), held) == (type(value), value)

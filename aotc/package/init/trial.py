@@ -1,0 +1,123 @@
+"""Whether a table builds: its variants are type-checked by the frontend, and one is compiled.
+
+A compile ends at PTX: what ptxas says of it does not depend on types, and takes the longest.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
+
+from aotc.compiler import autotune_configs, compile_ptx, translate_request
+from aotc.ir.diagnostics import DiagnosticError, Loc, one_line
+from aotc.ir.types import TileType
+from aotc.package.grid import Expansion, VariantSpec, expand
+from aotc.package.manifest import parse
+from aotc.python_source import parse_python
+from aotc.target import parse as parse_target
+
+
+class Stage(IntEnum):
+    """How far a table came."""
+
+    MANIFEST = 0
+    FRONTEND = 1
+    COMPILER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a table does not build, and how far it came."""
+
+    message: str
+    stage: Stage
+    loc: Loc | None = None
+
+    @property
+    def line(self) -> int:
+        """The line of the kernel's source, 0 if none is named."""
+        return self.loc.line if self.loc is not None else 0
+
+    @property
+    def reached(self) -> int:
+        """The line up to which the kernel is right.
+
+        What a loop carries is compared at its end, and reported at its head.
+        """
+        is_carried = self.loc is not None and "before this loop" in self.message
+        return _loop_ends(self.loc.file).get(self.line, 0) if is_carried and self.loc else self.line
+
+
+@lru_cache(maxsize=8)
+def _loop_ends(file: str) -> Mapping[int, int]:
+    """Return the last line of each loop of a file, by its first."""
+    tree = parse_python(Path(file).read_text(encoding="utf-8-sig", errors="replace"), file)
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While))
+    return {node.lineno: node.end_lineno or node.lineno for node in loops}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Try tables of one package; `head` is the text before them."""
+
+    head: str
+    output: str
+    targets: Sequence[str]
+
+    def variants(self, text: str) -> list[VariantSpec]:
+        """Return the variants of a table. Raises: DiagnosticError."""
+        return list(self._expanded(text).variants)
+
+    def num_configs(self, text: str) -> int:
+        """Return how many configs a table has. Raises: DiagnosticError."""
+        return len(self._expanded(text).configs)
+
+    def _expanded(self, text: str) -> Expansion:
+        (kernel,) = parse(f"{self.head}\n{text}", self.output).kernels
+        return expand(kernel, [parse_target(self.targets[0])], autotune_configs)
+
+    def typed(self, text: str) -> Problem | None:
+        """Return why the frontend refuses the first variant of a table."""
+        try:
+            (variant, *_) = self.variants(text)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.MANIFEST, error.loc)
+        return self.typed_variant(variant)
+
+    def typed_variant(self, variant: VariantSpec) -> Problem | None:
+        """Return why the frontend refuses a variant."""
+        try:
+            translate_request(variant.request)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.FRONTEND, error.loc)
+        except Exception as error:  # noqa: BLE001 - a bug of any type leaves out one kernel
+            return _bug(error, Stage.FRONTEND)
+        return None
+
+    def largest_tile(self, text: str) -> int:
+        """Return the elements of the largest tile of a table's first variant, which is right."""
+        kernel = translate_request(self.variants(text)[0].request).kernel
+        types = (result.type for op in kernel.walk() for result in op.results)
+        return max((math.prod(one.shape) for one in types if isinstance(one, TileType)), default=0)
+
+    def compiled(self, text: str) -> Problem | None:
+        """Return why the first variant of a table does not compile."""
+        problem = self.typed(text)
+        if problem is not None:
+            return problem
+        try:
+            compile_ptx(self.variants(text)[0].request)
+        except DiagnosticError as error:
+            return Problem(error.message, Stage.COMPILER, error.loc)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _bug(error, Stage.COMPILER)
+        return None
+
+
+def _bug(error: Exception, stage: Stage) -> Problem:
+    return Problem(f"a bug in aotc: {type(error).__name__}: {one_line(str(error))}", stage)
