@@ -15,6 +15,7 @@ from aotc.backend.kept import Kept
 from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.backend.llvm_visits import bound_visits
+from aotc.backend.ptx_constants import hide_constant_fragments
 from aotc.backend.ptx_halves import split_by_shifts
 from aotc.target import Target
 
@@ -46,4 +47,5 @@ def _emit(llvm_ir: str, target: Target) -> str:
     if resolved != llvm_ir:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
     run_passes(module, ("dead_code_elimination",))
-    return split_by_shifts(_BANNER.sub("", target_machine(target).emit_assembly(module)))
+    ptx = _BANNER.sub("", target_machine(target).emit_assembly(module))
+    return hide_constant_fragments(split_by_shifts(ptx))

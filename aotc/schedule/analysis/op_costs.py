@@ -87,9 +87,11 @@ class OpCosts:
         return _access(op, num_warps)
 
     def _elementwise(self, op: Op) -> OpCost:
+        if not op.results:  # assembly may have none
+            return OpCost()
         out = op.results[0]
         element = element_of(out.type)
-        operand = element_of(op.operands[0].type)
+        operand = element_of(op.operands[0].type) if op.operands else element
         count = registers(out) / self._vectors.get(out, 1)
         instructions, special = 1.0, 0.0
         if isinstance(op, arith.Cast):

@@ -211,6 +211,16 @@ def test_kernels_without_work() -> None:
     assert (segment.transfers, segment.dots, segment.wavefronts) == ((), (), 0)
 
 
+def test_assembly_without_arguments_is_counted() -> None:
+    kernel = parse_kernel("""\
+kernel @k(%out: *i32) {num_warps = 1} {
+  %sm = asm.inline() {text = "mov.u32 $0, %smid;", constraints = "=r", dtypes = [i32], pack = 1} : i32
+  scf.return
+}
+""")
+    assert count_work(kernel).segments
+
+
 def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
     """A chain of a hundred branches in a loop, each in the other arm of the one before."""
     depth = 100
