@@ -29,9 +29,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import aotc
-from aotc.package import archive as archives
-from aotc.package.index import Archive, Kernel, Variant, parse_target
-from aotc.package.records import HEADER
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, Kernel, Variant, parse_target
+from aotc.package.archive.layout import HEADER
 from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu, build
 

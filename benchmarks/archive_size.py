@@ -25,11 +25,11 @@ from pathlib import Path
 import zstandard
 
 import aotc
-from aotc.package import archive as archives
-from aotc.package.code_filter import filtered
-from aotc.package.decoder import stored_frames
-from aotc.package.index import Archive
-from aotc.package.records import ZSTD_LEVEL
+from aotc.package.archive import file as archives
+from aotc.package.archive.code_filter import filtered
+from aotc.package.archive.decoder import stored_frames
+from aotc.package.archive.index import Archive
+from aotc.package.archive.layout import ZSTD_LEVEL
 from tests.support.fake_gpu import FakeGpu, build
 
 _DICTIONARY_BYTES = 112 << 10

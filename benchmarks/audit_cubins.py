@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.audit import audit_variant
-from aotc.package.verify_subjects import Subject, load_subjects
-from aotc.package.workers import Failure, Job, default_jobs, run_all
+from aotc.package.build.workers import Failure, Job, default_jobs, run_all
+from aotc.package.verify.audit import audit_variant
+from aotc.package.verify.subjects import Subject, load_subjects
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from aotc.frontend import (
     launch_heuristics,
 )
 from aotc.ir.diagnostics import CompileError
-from aotc.package.check import Checked, check
+from aotc.package.inspect.survey import Checked, check
 
 TARGET = "sm_90a"
 LAUNCHED = "a launcher computes it"

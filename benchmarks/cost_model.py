@@ -24,11 +24,11 @@ import numpy as np
 
 from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir.diagnostics import ResourceError
-from aotc.package import index
-from aotc.package.argument_type import ArgumentType
-from aotc.package.configs import launch_arguments
-from aotc.package.grid import expand
-from aotc.package.manifest import load
+from aotc.package.archive import index
+from aotc.package.manifest.argument_type import ArgumentType
+from aotc.package.manifest.configs import launch_arguments
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import expand
 from aotc.package.tuning.cost_model import TargetEstimates, selections
 from aotc.package.tuning.device import DEVICES, Device
 from aotc.package.tuning.estimate import CONSTANTS, Constants, estimate

@@ -29,8 +29,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import aotc
-from aotc.package import archive as archives
-from aotc.package.index import Archive, Kernel, Variant
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, Kernel, Variant
 from aotc.runtime import Pointer
 from benchmarks.archive_scale import multiplied
 

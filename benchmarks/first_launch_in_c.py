@@ -35,8 +35,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import aotc
-from aotc.package import archive as archives
-from aotc.package.index import DTYPE_CODES, Archive
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import DTYPE_CODES, Archive
 from aotc.runtime import AotcError, Kernel, Pointer
 from benchmarks.archive_scale import multiplied
 from tests.support.fake_gpu import ROOT, FakeGpu, build

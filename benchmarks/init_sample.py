@@ -22,11 +22,11 @@ from pathlib import Path
 import aotc
 from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError, IRError
-from aotc.package import archive
-from aotc.package.check import check
-from aotc.package.grid import expand
-from aotc.package.manifest import load
-from aotc.package.spec import KernelSpec
+from aotc.package.archive import file as archive
+from aotc.package.inspect.survey import check
+from aotc.package.manifest.read import load
+from aotc.package.manifest.spec import KernelSpec
+from aotc.package.manifest.variant_grid import expand
 from aotc.target import parse
 
 _SHARE = 0.9

@@ -15,8 +15,8 @@ import zstandard
 
 from aotc.compiler import compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.dump import find_request
-from aotc.package.manifest import load
+from aotc.package.inspect.dump import find_request
+from aotc.package.manifest.read import load
 from aotc.target import parse
 
 _TARGET = parse("sm_90a")

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from aotc.ir.expression import parse
-from aotc.package.archive import encode
-from aotc.package.index import Archive, Kernel, Param, Variant
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection, Tree
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive, Kernel, Param, Variant
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection, Tree
 from tests.support.fake_gpu import ROOT, TESTS, build, golden
 
 _CONFIGS = 8

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import ResourceError
-from aotc.package import manifest
-from aotc.package.grid import expand
+from aotc.package.manifest import read as manifest
+from aotc.package.manifest.variant_grid import expand
 from aotc.target import TARGETS
 
 ROOT = Path(__file__).parents[1]

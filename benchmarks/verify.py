@@ -20,9 +20,9 @@ from typing import ParamSpec, TypeVar
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from aotc.compiler import compile_ptx
-from aotc.package.kept_references import KeptReferences
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import VerifyOptions, load_subjects
+from aotc.package.verify.reference_cache import KeptReferences
+from aotc.package.verify.subjects import VerifyOptions, load_subjects
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks import check, emulated
 
 _P = ParamSpec("_P")

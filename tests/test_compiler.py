@@ -16,7 +16,7 @@ from aotc import backend
 from aotc.compiler import STAGES, CompiledKernel, compile_kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
-from aotc.package.records import LIMITS
+from aotc.package.archive.layout import LIMITS
 from aotc.stages import LISTINGS, continue_from, stage_text
 from tests.support.requests import request_of
 

@@ -83,7 +83,7 @@ class _Constants:
 def _sources(opcode: str, operands: str) -> list[str]:
     """Return the registers whose values an instruction's result is made of, not those that choose."""
     if opcode.startswith(_EXCHANGE):
-        operands = operands.split(",")[0]
+        operands = operands.split(",", maxsplit=1)[0]
     elif opcode.startswith(_SELECTION):
         operands = operands.rpartition(",")[0]
     return _REGISTER.findall(operands)

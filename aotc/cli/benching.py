@@ -50,11 +50,11 @@ def cover(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Say which launches have no variant or a slow one, and the manifest's rows that would add it."""
-    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package import manifest as manifests  # noqa: PLC0415
-    from aotc.package.archived import SUFFIX  # noqa: PLC0415
+    from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.cover import report  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.inspect.archived import SUFFIX  # noqa: PLC0415
+    from aotc.package.manifest import read as manifests  # noqa: PLC0415
     from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
     from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
     from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415
@@ -117,9 +117,9 @@ def bench(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Time the launches of FILE on a GPU: speed, share of the roofline, peers."""
-    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.bench_page import find_plots, page_of  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.inspect.bench_page import find_plots, page_of  # noqa: PLC0415
+    from aotc.package.manifest import read as manifests  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.text_output import write_text  # noqa: PLC0415
     from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
     from aotc.tuning import bench_report, bench_session  # noqa: PLC0415
@@ -180,9 +180,9 @@ def import_(
 
     PATHs are files NAME.autotune.json, HASH.best_config and E=…,N=…,device_name=….json, or folders.
     """
-    from aotc.package import manifest as manifests  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.tuning.imports import table as imports  # noqa: PLC0415
-    from aotc.package.tuning.imports.read import find_files, read_file  # noqa: PLC0415
+    from aotc.package.imports import table as imports  # noqa: PLC0415
+    from aotc.package.imports.read import find_files, read_file  # noqa: PLC0415
+    from aotc.package.manifest import read as manifests  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
     from aotc.package.tuning.text import read_tuning, tuning_path, write_tuning  # noqa: PLC0415
 

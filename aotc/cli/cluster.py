@@ -18,8 +18,8 @@ from aotc.cli.progress import Listener
 
 if TYPE_CHECKING:
     from aotc.compiler import CompileRequest
-    from aotc.package.cache import Cache
-    from aotc.package.cache_remote import RemoteStore
+    from aotc.package.cache.remote import RemoteStore
+    from aotc.package.cache.store import Cache
 
 _LOCAL_TIER_MIB = 8192  # in front of a URL, if nothing else is said
 
@@ -58,7 +58,7 @@ def workers_at(
     if address is None:
         yield None
         return
-    from aotc.package.dask_executor import connected  # noqa: PLC0415 - an extra
+    from aotc.package.build.dask_executor import connected  # noqa: PLC0415 - an extra
 
     with connected(address, jobs, request_of) as executor:
         for warning in executor.warnings():
@@ -98,19 +98,19 @@ def cache_at(
             raise click.UsageError("--no-cache and --cache-url contradict each other")
         yield None
         return
-    from aotc.package.cache import Cache  # noqa: PLC0415 - start-up time, as is below
-    from aotc.package.toolchain import compiler_digest  # noqa: PLC0415
+    from aotc.package.build.toolchain import compiler_digest  # noqa: PLC0415
+    from aotc.package.cache.store import Cache  # noqa: PLC0415 - start-up time, as is below
 
     folder = cache_path(cache_dir)
     remote: RemoteStore | None = None
     if cache_url is not None:
-        from aotc.package.cache_remote import RemoteStore  # noqa: PLC0415 - an extra
+        from aotc.package.cache.remote import RemoteStore  # noqa: PLC0415 - an extra
 
         remote = RemoteStore(cache_url, listener.warned, is_read_only=cache_read_only)
         cache_max_mib = _LOCAL_TIER_MIB if cache_max_mib is None else cache_max_mib
     yield Cache(folder, compiler_digest(), listener.warned, remote)
     if cache_max_mib is not None:
-        from aotc.package import cache_folder  # noqa: PLC0415 - start-up time
+        from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
         found = cache_folder.entries(folder)
         bound = {"max_age_days": None, "max_bytes": cache_max_mib << 20}

@@ -37,12 +37,12 @@ from aotc.cli.streams import (
 from aotc.ir.diagnostics import DiagnosticError, ManifestError, one_line
 
 if TYPE_CHECKING:
-    from aotc.package.build import BuildOptions, BuildResult, Listener
-    from aotc.package.cache import Cache
-    from aotc.package.spec import Manifest
+    from aotc.package.build.run import BuildOptions, BuildResult, Listener
+    from aotc.package.build.workers import Compiler
+    from aotc.package.cache.store import Cache
+    from aotc.package.manifest.spec import Manifest
     from aotc.package.tuning.table import TuningTable
-    from aotc.package.verify_report import Report
-    from aotc.package.workers import Compiler
+    from aotc.package.verify.report import Report
 
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "cubin")
 _LOG_COLUMNS = 160
@@ -148,9 +148,9 @@ def build(
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package import build as builds  # noqa: PLC0415
-    from aotc.package.manifest import load  # noqa: PLC0415
-    from aotc.package.workers import Failure, default_jobs  # noqa: PLC0415
+    from aotc.package.build import run as builds  # noqa: PLC0415
+    from aotc.package.build.workers import Failure, default_jobs  # noqa: PLC0415
+    from aotc.package.manifest.read import load  # noqa: PLC0415
 
     if no_tuning and (tuning is not None or only_tuned):
         other = "--only-tuned" if tuning is None else "--tuning"
@@ -212,8 +212,8 @@ def _tuning(manifest: str, given: str | None) -> TuningTable | None:
 
 def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
     """Print what a build would do."""
-    from aotc.package import build_plan  # noqa: PLC0415 - start-up time, as is below
-    from aotc.package.compile_times import CompileTimes  # noqa: PLC0415
+    from aotc.package.build import build_plan  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.cache.compile_times import CompileTimes  # noqa: PLC0415
 
     times = CompileTimes(None) if cache is None else cache.times
     found = build_plan.plan(manifest, options, cache=cache, times=times)
@@ -226,7 +226,7 @@ _MAX_VALUES = 8
 
 def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> None:
     """Repeat the guesses of `aotc init`. Raises: ManifestError if the build is to be strict."""
-    from aotc.package.guesses import guesses  # noqa: PLC0415 - start-up time
+    from aotc.package.manifest.guesses import guesses  # noqa: PLC0415 - start-up time
 
     left = guesses(manifest)
     if left and is_strict:
@@ -242,7 +242,7 @@ def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> N
 
 def _note(result: BuildResult) -> None:
     """Print what a build decided that nobody may have meant, in a line each."""
-    from aotc.package.index_limits import notes  # noqa: PLC0415 - start-up time
+    from aotc.package.build.index_limits import notes  # noqa: PLC0415 - start-up time
 
     if result.dropped:
         count = len(result.dropped)
@@ -313,12 +313,12 @@ def verify(
     debug: bool,
 ) -> int:
     """Check every variant of a manifest or an archive against the source's meaning, on no GPU."""
-    from aotc.package import verify as verifying  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package import verify_report  # noqa: PLC0415
-    from aotc.package.audit import verify_and_audit  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.verify_subjects import VerifyOptions, load_subjects  # noqa: PLC0415
-    from aotc.package.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.verify import report as verify_report  # noqa: PLC0415
+    from aotc.package.verify import variants as verifying  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.verify.audit import verify_and_audit  # noqa: PLC0415
+    from aotc.package.verify.subjects import VerifyOptions, load_subjects  # noqa: PLC0415
 
     if device and address is not None:
         raise click.UsageError("--device is this machine's GPU: leave out --dask")
@@ -337,7 +337,7 @@ def verify(
     command = ("aotc", "verify", path, "--seed", str(seed))
     command += tuple(f"--without={name}" for name in without)
     if device:
-        from aotc.package.verify_device import open_driver, verify_on_device  # noqa: PLC0415
+        from aotc.package.verify.device import open_driver, verify_on_device  # noqa: PLC0415
 
         open_driver()  # told now, not for every variant
         verify_one = verify_on_device
@@ -370,7 +370,7 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     """Print the table, what is not verified, and one line of summary."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
-    from aotc.package.verify_report import table  # noqa: PLC0415
+    from aotc.package.verify.report import table  # noqa: PLC0415
 
     width = None if sys.stdout.isatty() else _LOG_COLUMNS
     Console(width=width).print(table(report.done, by_variant=verbose))
@@ -393,8 +393,8 @@ def check(
     *, paths: tuple[str, ...], target: str, jobs: int | None, is_json: bool, debug: bool
 ) -> int:
     """Say of every kernel in files and folders whether the language has all that it uses."""
-    from aotc.package import check as checking  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.inspect import survey as checking  # noqa: PLC0415 - start-up time, as are all below
     from aotc.target import parse  # noqa: PLC0415
 
     start = time.monotonic()
@@ -430,9 +430,9 @@ def inspect(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Show the kernels, variants and resources of ARCHIVE."""
-    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
-    from aotc.package import inspect as views  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.inspect import content as views  # noqa: PLC0415
     from aotc.package.tuning import tree_text  # noqa: PLC0415
 
     path = Path(archive)
@@ -475,9 +475,9 @@ def dump(
 ) -> int:
     """Print one stage of the compile of a kernel, or what an archive holds of a variant."""
     from aotc import stages  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package import archived  # noqa: PLC0415
-    from aotc.package.dump import find_request  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.inspect import archived  # noqa: PLC0415
+    from aotc.package.inspect.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
     if _is_archive(kernel, variant, target, without, settings):
@@ -505,7 +505,7 @@ def _is_archive(
     settings: Sequence[str],
 ) -> bool:
     """Return whether `subject` is an archive. Raises: UsageError for options of the other kind."""
-    from aotc.package.archived import SUFFIX  # noqa: PLC0415 - start-up time
+    from aotc.package.inspect.archived import SUFFIX  # noqa: PLC0415 - start-up time
 
     is_archive = subject.endswith(SUFFIX)
     if is_archive and (target or without or settings):
@@ -545,10 +545,10 @@ def explain(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Say what a kernel became: resources, occupancy, accesses to memory, every remark."""
-    from aotc.package import explain as explaining  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.archived import find_variant  # noqa: PLC0415
-    from aotc.package.dump import find_request  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.inspect import explain as explaining  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.inspect.archived import find_variant  # noqa: PLC0415
+    from aotc.package.inspect.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
     if _is_archive(kernel, variant, target, without, settings):

@@ -16,7 +16,7 @@ from aotc.cli.commands import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, show
 
 if TYPE_CHECKING:
-    from aotc.package.cache_folder import Entry
+    from aotc.package.cache.folder import Entry
 
 __all__ = ["commands"]
 
@@ -32,8 +32,8 @@ _folder = click.option("--cache-dir", help="Folder of the cache; default: the pl
 @_json
 def doctor(*, archives: tuple[str, ...], driver: str, cache_dir: str | None, is_json: bool) -> int:
     """Say what this machine has and lacks, and whether ARCHIVEs run on its GPUs."""
-    from aotc.package import cuda_driver  # noqa: PLC0415 - start-up time, as is below
-    from aotc.package import doctor as doctors  # noqa: PLC0415
+    from aotc.package.inspect import cuda_driver  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.inspect import doctor as doctors  # noqa: PLC0415
 
     found = doctors.examine(cuda_driver.ask(driver), cache_path(cache_dir), archives)
     show(json.dumps(doctors.describe(found), indent=2) if is_json else doctors.text(found))
@@ -53,7 +53,7 @@ def cache() -> None:
 @_json
 def info(*, cache_dir: str | None, is_json: bool) -> int:
     """Show where the cache is, and how large."""
-    from aotc.package import cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     folder = cache_path(cache_dir)
     found = cache_folder.describe(folder)
@@ -73,7 +73,7 @@ def info(*, cache_dir: str | None, is_json: bool) -> int:
 @_json
 def prune(*, cache_dir: str | None, days: float | None, max_mib: int | None, is_json: bool) -> int:
     """Remove what no build reads any more, and with options what is old or too much."""
-    from aotc.package import cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     max_bytes = None if max_mib is None else max_mib << 20
     found = cache_folder.entries(cache_path(cache_dir))
@@ -86,13 +86,13 @@ def prune(*, cache_dir: str | None, days: float | None, max_mib: int | None, is_
 @_json
 def clear(*, cache_dir: str | None, is_json: bool) -> int:
     """Remove every entry of the cache."""
-    from aotc.package import cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     return _remove(cache_folder.entries(cache_path(cache_dir)), is_json=is_json)
 
 
 def _remove(entries: list[Entry], *, is_json: bool) -> int:
-    from aotc.package import cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     size_bytes = cache_folder.remove(entries)
     if is_json:

@@ -23,7 +23,7 @@ from aotc.cli.shipping import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, report_failures, show
 
 if TYPE_CHECKING:
-    from aotc.package.workers import Compiler
+    from aotc.package.build.workers import Compiler
     from aotc.tuning.launch_tuner import Options
     from aotc.tuning.run import Cluster, Device, Subject
 
@@ -149,7 +149,7 @@ def run(
     **rest: Any,
 ) -> int:
     """Measure the configs of ARCHIVE or MANIFEST on GPUs and write the tuning table."""
-    from aotc.package import cuda_driver  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.inspect import cuda_driver  # noqa: PLC0415 - start-up time, as are all below
     from aotc.tuning import report  # noqa: PLC0415
     from aotc.tuning import run as runs  # noqa: PLC0415
 
@@ -204,8 +204,8 @@ def _cluster(
 def _pack(archive: Path, table: Path) -> None:
     """Put the selections of a table into an archive. Raises: ManifestError."""
     from aotc.ir.diagnostics import ManifestError  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.tuning.rewriting import tune_archive  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.build.rewriting import tune_archive  # noqa: PLC0415
     from aotc.package.tuning.text import read_tuning  # noqa: PLC0415
 
     try:
@@ -227,8 +227,8 @@ def _subject(path: str, shapes: str, manifest: str | None) -> Subject:
     Raises: DiagnosticError.
     """
     from aotc.ir.diagnostics import HostError  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.manifest import load  # noqa: PLC0415
-    from aotc.package.records import LIMITS  # noqa: PLC0415
+    from aotc.package.archive.layout import LIMITS  # noqa: PLC0415
+    from aotc.package.manifest.read import load  # noqa: PLC0415
     from aotc.package.tuning.shapes import read_shapes  # noqa: PLC0415
     from aotc.regular_file import read_regular  # noqa: PLC0415
     from aotc.tuning.run import Subject  # noqa: PLC0415
@@ -255,10 +255,10 @@ def _built(
 ) -> bytes | None:
     """Return the archive of a manifest, or None after saying why it cannot be built."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package import build as builds  # noqa: PLC0415
-    from aotc.package.archive import encode  # noqa: PLC0415
-    from aotc.package.manifest import load  # noqa: PLC0415
-    from aotc.package.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.archive.file import encode  # noqa: PLC0415
+    from aotc.package.build import run as builds  # noqa: PLC0415
+    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.manifest.read import load  # noqa: PLC0415
 
     listener = listener_for(is_json=is_json, doing="compiling")
     try:

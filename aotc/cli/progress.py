@@ -17,7 +17,7 @@ from aotc.ir.diagnostics import one_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from aotc.package.workers import Outcome
+    from aotc.package.build.workers import Outcome
 
 
 class Listener:
@@ -126,7 +126,7 @@ def listener_for(*, is_json: bool, doing: str) -> Listener:
 
 
 def _state(outcome: Outcome) -> str:
-    from aotc.package.cache import CachedKernel  # noqa: PLC0415
+    from aotc.package.cache.store import CachedKernel  # noqa: PLC0415
 
     if not isinstance(outcome.result, CachedKernel):
         return "FAILED"

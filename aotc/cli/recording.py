@@ -50,7 +50,7 @@ def record(
 
     With --log, of what a JIT monitor says that Triton compiled.
     """
-    from aotc.package.manifest import load  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.manifest.read import load  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415

@@ -18,8 +18,8 @@ from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
-    from aotc.package.index import Archive
-    from aotc.package.sources import SourcesFile
+    from aotc.package.archive.index import Archive
+    from aotc.package.emit.sources import SourcesFile
 
 __all__ = ["commands"]
 
@@ -37,7 +37,7 @@ def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
 
     @wraps(command)
     def reporting(*args: _Inputs.args, **options: _Inputs.kwargs) -> int:
-        from aotc.package.index import ArchiveError  # noqa: PLC0415 - start-up time
+        from aotc.package.archive.index import ArchiveError  # noqa: PLC0415 - start-up time
 
         try:
             return command(*args, **options)
@@ -50,9 +50,9 @@ def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
 
 def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
     """Read an archive, and what the file beside it says of its sources."""
-    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.sources import read_sources  # noqa: PLC0415
+    from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.emit.sources import read_sources  # noqa: PLC0415
 
     try:
         return archives.read(path), read_sources(path)
@@ -65,7 +65,7 @@ def _write(
     archive: Archive, sources: SourcesFile | None, path: Path, *, frames: str = "shared"
 ) -> int:
     """Write an archive, and the file beside it if its sources are known; return the size."""
-    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
+    from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
 
     data = archives.encode(archive, is_grouped=frames == "shared", is_compressed=frames != "stored")
     contents: dict[Path, bytes] = {}
@@ -105,7 +105,7 @@ def split(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Write an archive for each target of ARCHIVE, with the kernels that it has for that."""
-    from aotc.package.split import file_stem, part_of  # noqa: PLC0415 - start-up time
+    from aotc.package.archive.split import file_stem, part_of  # noqa: PLC0415 - start-up time
 
     whole, sources = _read(Path(archive))
     part_of(whole, targets, kernels)  # a mistake is found before anything is written
@@ -143,7 +143,7 @@ def merge(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Write one archive with the kernels and variants of all ARCHIVEs; a contradiction is an error."""
-    from aotc.package.merge import merge as merge_archives  # noqa: PLC0415 - start-up time
+    from aotc.package.archive.merge import merge as merge_archives  # noqa: PLC0415 - start-up time
 
     read = [(path, *_read(Path(path))) for path in paths]
     merged = merge_archives([(path, archive) for path, archive, _ in read], name, version)
@@ -177,9 +177,9 @@ def wheel(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Write a Python wheel for each target of ARCHIVE: the code and a typed module that loads it."""
-    from aotc.package.archive import make_folder, write_together  # noqa: PLC0415 - start-up time
-    from aotc.package.split import part_of  # noqa: PLC0415
-    from aotc.package.wheel import make_wheel, renamed  # noqa: PLC0415
+    from aotc.package.archive.file import make_folder, write_together  # noqa: PLC0415 - start-up time
+    from aotc.package.archive.split import part_of  # noqa: PLC0415
+    from aotc.package.emit.wheel import make_wheel, renamed  # noqa: PLC0415
 
     whole, sources = _read(Path(archive))
     whole = renamed(part_of(whole, targets), name, version)
@@ -223,12 +223,12 @@ def report(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Show what ARCHIVE takes by kernel and target: size, coverage, registers, spills, shared memory."""
-    from aotc.package import report as reports  # noqa: PLC0415 - start-up time
-    from aotc.package.archive import decode, write_file  # noqa: PLC0415
-    from aotc.package.decoder import stored_frames  # noqa: PLC0415
-    from aotc.package.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.records import LIMITS  # noqa: PLC0415
-    from aotc.package.report_page import page as page_of  # noqa: PLC0415
+    from aotc.package.archive.decoder import stored_frames  # noqa: PLC0415
+    from aotc.package.archive.file import decode, write_file  # noqa: PLC0415
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.archive.layout import LIMITS  # noqa: PLC0415
+    from aotc.package.inspect import report as reports  # noqa: PLC0415 - start-up time
+    from aotc.package.inspect.report_page import page as page_of  # noqa: PLC0415
     from aotc.regular_file import read_regular  # noqa: PLC0415
 
     found = reports.read_measured(Path(measured)) if measured else None
@@ -248,7 +248,7 @@ def report(
 
 
 def _ready(archive: Archive, path: str, device: int) -> dict[str, object]:
-    from aotc.package import first_launch  # noqa: PLC0415 - the loader
+    from aotc.package.inspect import first_launch  # noqa: PLC0415 - the loader
 
     seconds = first_launch.ready_seconds(archive, path, device)
     return {"gpu": first_launch.device_name(device), "seconds": seconds}

@@ -2,7 +2,7 @@
 
 A manifest says `cdiv(n_cols, BLOCK)`; at launch somebody has to compute it without a compiler. So
 an expression lives in three forms: text (manifest, messages), a tree (here), and bytecode
-(`package/bytecode.py`), which the archive carries and the runtime runs. The language is specified
+(`package/archive/bytecode.py`), which the archive carries and the runtime runs. The language is specified
 in `docs/reference/archive-format.md`, section 6.
 
 Arithmetic is on checked 64-bit integers with Python's floor semantics. There are no loops and no

@@ -29,18 +29,18 @@ from aotc.frontend import KernelParameter, kernel_parameters
 from aotc.ir.diagnostics import CompileError, Loc, ResourceError, did_you_mean
 from aotc.limits import split_limits
 from aotc.live_functions import locate, named_constant
-from aotc.package.archive import encode
-from aotc.package.argument_type import DTYPE_WORDS, ArgumentType
-from aotc.package.argument_type import parse as parse_type
-from aotc.package.assemble import assemble
-from aotc.package.cache import CachedKernel
-from aotc.package.condition import launch_condition
-from aotc.package.cuda_driver import ask
-from aotc.package.grid import expand
-from aotc.package.index import Archive
-from aotc.package.parameters import Function, Parameter
-from aotc.package.spec import CartesianConfigs, KernelSpec
-from aotc.package.toolchain import toolchain_text
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive
+from aotc.package.build.assemble import assemble
+from aotc.package.build.condition import launch_condition
+from aotc.package.build.toolchain import toolchain_text
+from aotc.package.cache.store import CachedKernel
+from aotc.package.inspect.cuda_driver import ask
+from aotc.package.manifest.argument_type import DTYPE_WORDS, ArgumentType
+from aotc.package.manifest.argument_type import parse as parse_type
+from aotc.package.manifest.parameters import Function, Parameter
+from aotc.package.manifest.spec import CartesianConfigs, KernelSpec
+from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import ArgumentError, Kernel, Library, load
 from aotc.target import TARGETS
 from aotc.triton.specialization import (

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Protocol
 
+from aotc.package.archive.index import Kernel, Variant
+from aotc.package.archive.selection import ANY_GPU
 from aotc.package.cover.choose import Refusal, choose
-from aotc.package.index import Kernel, Variant
-from aotc.package.tuning.selection import ANY_GPU
 from aotc.package.tuning.shapes import Launch
-from aotc.package.verify_subjects import Subject
+from aotc.package.verify.subjects import Subject
 from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.launcher import LostError
 from aotc.tuning.messages import Times

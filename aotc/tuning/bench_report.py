@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import one_line
-from aotc.package.bench_labels import config_label, launch_labels
-from aotc.package.label import variant_label
+from aotc.package.archive.label import variant_label
+from aotc.package.inspect.bench_labels import config_label, launch_labels
 from aotc.package.tuning.work import Peak, Work, dot_dtype
 from aotc.tuning.bench import Timed
 

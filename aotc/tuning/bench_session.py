@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import HostError, did_you_mean
-from aotc.package import archive as archives
-from aotc.package.index import Archive, ArchiveError
-from aotc.package.records import LIMITS
-from aotc.package.spec import BenchSpec, KernelSpec, Manifest
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, ArchiveError
+from aotc.package.archive.layout import LIMITS
+from aotc.package.manifest.spec import BenchSpec, KernelSpec, Manifest
 from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.work import Work, peak_of, work_of
 from aotc.regular_file import read_regular

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aotc.ir.types import SCALARS, ScalarType
-from aotc.package.index import Kernel
+from aotc.package.archive.index import Kernel
 from aotc.package.tuning.shapes import Launch
 from aotc.verify.checks import input_data
 from aotc.verify.checks.contents import HEAD_BYTES, Contents, Listed, loaded_dtype
 from aotc.verify.interpreter.numerics import dtype_of
 
 if TYPE_CHECKING:
-    from aotc.package.verify_subjects import Subject
+    from aotc.package.verify.subjects import Subject
 
 
 class UnsizedError(Exception):

@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import Self
 
 from aotc import runtime
-from aotc.package.index import Kernel
+from aotc.package.archive.index import Kernel
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.buffers import BufferPlan, UnsizedError
 from aotc.tuning.gpu import FaultError, Gpu, NoMemoryError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.package.cuda_driver import DEFAULT_PATH, Driver, RefusedError
+from aotc.package.inspect.cuda_driver import DEFAULT_PATH, Driver, RefusedError
 from aotc.verify.arrays import view
 
 _OUT_OF_MEMORY = 2

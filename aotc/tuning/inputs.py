@@ -20,8 +20,8 @@ from aotc.ir.core import Kernel as TileKernel
 from aotc.ir.dialects import tile
 from aotc.ir.text import parse_kernel
 from aotc.package.tuning.shapes import Launch
-from aotc.package.verify_conditions import checks_of, grid_blocks
-from aotc.package.verify_subjects import Subject, VerifyOptions
+from aotc.package.verify.conditions import checks_of, grid_blocks
+from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.tuning.buffers import BufferPlan, UnsizedError
 from aotc.verify.arrays import Array
 from aotc.verify.checks.contents import HEAD_BYTES

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.package.index import Kernel
+from aotc.package.archive.index import Kernel
 from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.text import rounded
-from aotc.package.verify_subjects import Subject
+from aotc.package.verify.subjects import Subject
 from aotc.tuning.journal import Record, Records
 from aotc.tuning.search import Passes
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from aotc.package.tuning.shapes import Launch
-from aotc.package.verify_subjects import Subject
+from aotc.package.verify.subjects import Subject
 from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.messages import (
     Answer,

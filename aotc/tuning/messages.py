@@ -9,7 +9,7 @@ from aotc.package.tuning.shapes import Launch
 from aotc.tuning.gpu import Bytes
 
 if TYPE_CHECKING:
-    from aotc.package.verify_subjects import Subject
+    from aotc.package.verify.subjects import Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import Any, cast
 from aotc.config import CONFIG_KEYS
 from aotc.ir import expression
 from aotc.ir.expression import ExpressionError
-from aotc.package.configs import integer_values
 from aotc.package.cover.choose import launch_values
-from aotc.package.spec import KernelSpec
+from aotc.package.manifest.configs import integer_values
+from aotc.package.manifest.spec import KernelSpec
 from aotc.package.tuning.work import bench_values, dot_dtype, evaluated
 from aotc.tuning.bench import BenchOptions, Timed
 from aotc.tuning.buffers import BufferPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aotc.package.label import value_text
+from aotc.package.archive.label import value_text
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.tuning.run import Tuned
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from aotc.package.tables import Constant
+from aotc.package.manifest.toml_table import Constant
 from aotc.package.tuning.merge import config_key, merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
 from aotc.package.tuning.text import rounded

@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 
 from aotc.ir.diagnostics import HostError, ManifestError, did_you_mean
-from aotc.package import cuda_driver
-from aotc.package.archive import decode
-from aotc.package.index import Kernel, combination
-from aotc.package.spec import Manifest
-from aotc.package.tuning.selection import ANY_GPU, leaf_of
+from aotc.package.archive.file import decode
+from aotc.package.archive.index import Kernel, combination
+from aotc.package.archive.selection import ANY_GPU, leaf_of
+from aotc.package.inspect import cuda_driver
+from aotc.package.manifest.spec import Manifest
 from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from aotc.package.tuning.text import read_tuning, write_tuning

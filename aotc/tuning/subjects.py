@@ -13,12 +13,12 @@ from typing import cast
 from aotc.compiler import PtxKernel, autotune_configs, translate_request
 from aotc.config import CONFIG_KEYS
 from aotc.ir.text import print_kernel
-from aotc.package.grid import Expansion, expand
-from aotc.package.index import Archive, Kernel, Value, parse_target, value_key
-from aotc.package.spec import Manifest
+from aotc.package.archive.index import Archive, Kernel, Value, parse_target, value_key
+from aotc.package.manifest.spec import Manifest
+from aotc.package.manifest.variant_grid import Expansion, expand
 from aotc.package.tuning.shape_text import Entry
 from aotc.package.tuning.shapes import Launch
-from aotc.package.verify_subjects import Subject, subject_of, subjects_of_archive
+from aotc.package.verify.subjects import Subject, subject_of, subjects_of_archive
 from aotc.target import Target
 
 

@@ -13,8 +13,8 @@ import time
 from multiprocessing.connection import Connection
 
 from aotc import runtime
-from aotc.package.archive import decode
-from aotc.package.index import Kernel
+from aotc.package.archive.file import decode
+from aotc.package.archive.index import Kernel
 from aotc.tuning.buffers import UnsizedError, buffers_of
 from aotc.tuning.device_launch import DeviceLaunch, RefusedLaunchError
 from aotc.tuning.gpu import FaultError, Gpu, NoGpuError, NoMemoryError

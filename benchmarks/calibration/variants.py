@@ -14,10 +14,10 @@ from pathlib import Path
 
 from aotc.compiler import PtxKernel
 from aotc.ir.types import ScalarType
-from aotc.package.archive import read
-from aotc.package.index import Archive
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
+from aotc.package.archive.file import read
+from aotc.package.archive.index import Archive
+from aotc.package.verify.subjects import Subject, VerifyOptions, load_subjects
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks.check import Execute, Execution, ExecutionFault
 from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.emulated import Emulation

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc import runtime
-from aotc.package.verify_device import DeviceRun
+from aotc.package.verify.device import DeviceRun
 from aotc.verify.checks.check import Execute, ExecutionFault
 from aotc.verify.checks.device import NoRoomError
 from aotc.verify.checks.emulated import Emulation, Param

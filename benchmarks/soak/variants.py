@@ -22,13 +22,13 @@ from aotc.config import CONFIG_KEYS, Config
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError, IRError
 from aotc.ir.expression import Expression
-from aotc.package import archive as archives
-from aotc.package.assemble import assemble, member_label, misfit
-from aotc.package.index import Archive, Kernel
-from aotc.package.manifest import load
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
-from aotc.package.workers import compile_both_ways
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, Kernel
+from aotc.package.build.assemble import assemble, member_label, misfit
+from aotc.package.build.workers import compile_both_ways
+from aotc.package.manifest.read import load
+from aotc.package.verify.subjects import Subject, VerifyOptions, load_subjects
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks.check import Execute, Execution
 from aotc.verify.checks.compare import compare
 from aotc.verify.checks.reference import Bytes, Reference

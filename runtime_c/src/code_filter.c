@@ -1,4 +1,4 @@
-/* code_filter.c: undo what aotc/package/code_filter.py does to cubins before they are compressed.
+/* code_filter.c: undo what aotc/package/archive/code_filter.py does to cubins before they are compressed.
  *
  * Of a cubin the header of the file, its table of sections, and all else are stored without the code, which lies
  * apart. The operands of an instruction are stored as differences from those of the one before with the same

@@ -20,11 +20,11 @@ from unittest.mock import patch
 import zstandard
 
 from aotc.ir.expression import parse
-from aotc.package.archive_root import Root, read_header
-from aotc.package.check_index import check_archive
-from aotc.package.decoder import Decoder
-from aotc.package.encoder import _lay_out, encode_records
-from aotc.package.index import (
+from aotc.package.archive.archive_root import Root, read_header
+from aotc.package.archive.check_index import check_archive
+from aotc.package.archive.decoder import Decoder
+from aotc.package.archive.encoder import _lay_out, encode_records
+from aotc.package.archive.index import (
     Archive,
     Choice,
     CubinParam,
@@ -37,8 +37,14 @@ from aotc.package.index import (
     canonical,
     parse_target,
 )
-from aotc.package.records import DIRECTORY_ENTRY, DIRECTORY_HEAD, MINOR, RECORDS, ROOT_SECTIONS
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+from aotc.package.archive.layout import (
+    DIRECTORY_ENTRY,
+    DIRECTORY_HEAD,
+    MINOR,
+    RECORDS,
+    ROOT_SECTIONS,
+)
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
@@ -535,8 +541,8 @@ def main(directory: Path) -> None:
     _write_stored(directory, "many", Archive("many", "1", many, "aotc"))
     _write(directory, "empty", Archive("empty", "1", ()))
     with (
-        patch("aotc.package.encoder._lay_out", _later),
-        patch("aotc.package.encoder.MINOR", MINOR + 1),
+        patch("aotc.package.archive.encoder._lay_out", _later),
+        patch("aotc.package.archive.encoder.MINOR", MINOR + 1),
     ):
         _write_stored(directory, "later", Archive("later", "1", kernels, "aotc"))
 

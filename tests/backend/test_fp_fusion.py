@@ -9,8 +9,8 @@ import pytest
 
 from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.grid import expand
-from aotc.package.manifest import load
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import expand
 from aotc.stages import stage_text
 
 _SOURCE = """import triton

@@ -9,8 +9,8 @@ import pytest
 
 import aotc
 from aotc.compiler import autotune_configs
-from aotc.package.grid import expand
-from aotc.package.manifest import load
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import expand
 from aotc.stages import stage_text
 from aotc.verify.emulator.run import emulate
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from aotc.package.manifest import load
+from aotc.package.manifest.read import load
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

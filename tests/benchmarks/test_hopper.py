@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from aotc.compiler import autotune_configs
-from aotc.package.grid import expand
-from aotc.package.manifest import load
-from aotc.package.spec import missing_constexpr
+from aotc.package.manifest.read import load
+from aotc.package.manifest.spec import missing_constexpr
+from aotc.package.manifest.variant_grid import expand
 from aotc.target import TARGETS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

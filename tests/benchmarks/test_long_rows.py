@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from aotc.compiler import autotune_configs
-from aotc.package.grid import expand
-from aotc.package.manifest import load
-from aotc.package.spec import KernelSpec
+from aotc.package.manifest.read import load
+from aotc.package.manifest.spec import KernelSpec
+from aotc.package.manifest.variant_grid import expand
 from aotc.target import TARGETS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

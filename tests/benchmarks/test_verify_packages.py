@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.diagnostics import CompileError
-from aotc.package.verify import VariantResult, verify_variant
-from aotc.package.verify_subjects import Subject
+from aotc.package.verify.subjects import Subject
+from aotc.package.verify.variants import VariantResult, verify_variant
 from benchmarks import verify_packages
 from benchmarks.verify_packages import (
     look_at,

@@ -12,7 +12,7 @@ import pytest
 
 from aotc import cli
 from aotc.compiler import CompiledKernel, CompileRequest
-from aotc.package.cache import Cache
+from aotc.package.cache.store import Cache
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from aotc.package.tuning.text import write_tuning
 from aotc.schedule.remarks import Remark

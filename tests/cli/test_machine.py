@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aotc.package.cache import FORMAT
+from aotc.package.cache.store import FORMAT
 from tests.support.command_line import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_worker")

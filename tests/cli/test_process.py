@@ -34,7 +34,7 @@ def test_unexpected_exceptions_exit_with_3(run: Any, monkeypatch: pytest.MonkeyP
     def fail(path: str) -> None:
         raise RuntimeError("impossible")
 
-    monkeypatch.setattr("aotc.package.manifest.load", fail)
+    monkeypatch.setattr("aotc.package.manifest.read.load", fail)
     code, _, err = run("build")
     assert code == cli.EXIT_BUG
     assert err.startswith("aotc: internal error: RuntimeError: impossible")
@@ -74,7 +74,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(
     assert (folder / "dist/demo.aotc").read_bytes() == old
 
 
-@pytest.mark.parametrize("module", ["aotc.cli", "click", "aotc.package.build"])
+@pytest.mark.parametrize("module", ["aotc.cli", "click", "aotc.package.build.run"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_it_starts_is_no_traceback(
     folder: Path, module: str, number: signal.Signals
@@ -114,7 +114,7 @@ def test_what_the_machine_lacks_exits_with_1(
     def fail(path: str) -> None:
         raise OSError(number, os.strerror(number), "/tmp/x")
 
-    monkeypatch.setattr("aotc.package.manifest.load", fail)
+    monkeypatch.setattr("aotc.package.manifest.read.load", fail)
     code, out, err = run("build")
     assert (code, out) == (cli.EXIT_WRONG, "")
     assert err.startswith(f"error: {os.strerror(number)}: /tmp/x (errno {number})\n  help: ")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aotc.package import archive as archives
-from aotc.package.index import Choice, Kernel
-from aotc.package.label import variant_label
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Choice, Kernel
+from aotc.package.archive.label import variant_label
 from tests.support.command_line import MANIFEST
 
 _LOGGED = """\

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from aotc import cli
-from aotc.package import archive as archives
-from aotc.package import audit, stored_ptx, verify, verify_device, workers
+from aotc.package.archive import file as archives
+from aotc.package.archive import stored_ptx
+from aotc.package.build import workers
+from aotc.package.verify import audit
+from aotc.package.verify import device as verify_device
+from aotc.package.verify import variants as verify
 from aotc.verify.checks.device import NoDeviceError
 from tests.support.verify_subjects import manifest_text
 

@@ -11,9 +11,9 @@ import pytest
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.diagnostics import CompileError
-from aotc.package.manifest import parse
-from aotc.package.verify import VariantResult, verify_variant
-from aotc.package.verify_subjects import subjects_of_manifest
+from aotc.package.manifest.read import parse
+from aotc.package.verify.subjects import subjects_of_manifest
+from aotc.package.verify.variants import VariantResult, verify_variant
 
 SOURCE = Path(__file__).parents[1] / "support" / "assembly_kernels.py"
 SIGNATURES = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import compile_ptx
-from aotc.package.manifest import load
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
+from aotc.package.manifest.read import load
+from aotc.package.verify.subjects import VerifyOptions, subjects_of_manifest
+from aotc.package.verify.variants import verify_variant
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 HEAD = """[package]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from aotc.frontend import translate
-from aotc.package.manifest import load
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.manifest.read import load
+from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"

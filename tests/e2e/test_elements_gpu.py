@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aotc.package import archive
+from aotc.package.archive import file as archive
 from tests.support.built import Built
 
 pytestmark = pytest.mark.usefixtures("one_worker")

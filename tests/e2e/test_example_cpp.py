@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from aotc import cli
-from aotc.package import manifest
+from aotc.package.manifest import read as manifest
 from tests.support import fake_gpu
 
 ROOT = Path(__file__).parents[2]

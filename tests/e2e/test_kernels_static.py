@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import autotune_configs, compile_kernel
-from aotc.package import manifest
-from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import read as manifest
+from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.target import TARGETS
 
 MANIFEST = Path(__file__).parents[2] / "kernels.toml"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aotc.cli import EXIT_DONE, run
-from aotc.package import manifest
+from aotc.package.manifest import read as manifest
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 

@@ -17,9 +17,9 @@ import pytest
 import aotc
 from aotc.backend import assemble, emit_ptx, lower_kernel, param_places
 from aotc.ir.text import parse_kernel
-from aotc.package import archive
-from aotc.package.index import Archive, CubinParam, Kernel, Param, Variant
-from aotc.package.inspect import COLUMNS, rows
+from aotc.package.archive import file as archive
+from aotc.package.archive.index import Archive, CubinParam, Kernel, Param, Variant
+from aotc.package.inspect.content import COLUMNS, rows
 from aotc.runtime import ArgumentError
 from aotc.target import TARGETS
 from tests.support.built import Built

@@ -9,7 +9,7 @@ import pytest
 
 from aotc.cli import EXIT_DONE, run
 from aotc.ir.expression import Integer
-from aotc.package.archive import read
+from aotc.package.archive.file import read
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 

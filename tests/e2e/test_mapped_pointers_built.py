@@ -10,14 +10,14 @@ import pytest
 
 import aotc
 from aotc.compiler import compile_kernel
-from aotc.package.archive import encode
-from aotc.package.assemble import assemble
-from aotc.package.grid import Expansion, expand
-from aotc.package.index import Archive, Kernel
-from aotc.package.manifest import load
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import subject_of
-from aotc.package.workers import compile_both_ways
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive, Kernel
+from aotc.package.build.assemble import assemble
+from aotc.package.build.workers import compile_both_ways
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import Expansion, expand
+from aotc.package.verify.subjects import subject_of
+from aotc.package.verify.variants import verify_variant
 from tests.support.fake_gpu import FakeGpu, build
 
 pytestmark = pytest.mark.usefixtures("one_worker")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aotc
-from aotc.package import archive
+from aotc.package.archive import file as archive
 from tests.support.built import Built
 from tests.support.grouped_products import GROUPED
 

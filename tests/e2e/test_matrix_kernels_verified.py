@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from aotc.cli import EXIT_DONE, run
-from aotc.package import manifest
-from aotc.package.verify_subjects import subjects_of_manifest
+from aotc.package.manifest import read as manifest
+from aotc.package.verify.subjects import subjects_of_manifest
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 

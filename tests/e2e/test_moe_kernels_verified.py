@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from aotc.compiler import compile_ptx
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, verify_variant
-from aotc.package.verify_subjects import Subject, subjects_of_manifest
+from aotc.package.manifest.read import load
+from aotc.package.verify.subjects import Subject, subjects_of_manifest
+from aotc.package.verify.variants import VerifyOptions, verify_variant
 from tests.support.descriptors import launch
 from tests.support.requests import request_of
 

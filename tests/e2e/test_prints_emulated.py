@@ -15,7 +15,7 @@ import pytest
 import aotc
 from aotc.frontend import translate
 from aotc.ir.diagnostics import CompileError
-from aotc.package import archive
+from aotc.package.archive import file as archive
 from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter.run import Interpreter
 from tests.support.built import Built

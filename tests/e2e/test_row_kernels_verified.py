@@ -9,10 +9,10 @@ import pytest
 
 from aotc.compiler import autotune_configs, compile_kernel
 from aotc.frontend import translate
-from aotc.package.grid import VariantSpec, expand
-from aotc.package.manifest import load
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import VariantSpec, expand
+from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"

@@ -12,8 +12,8 @@ import pytest
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.config import Config
-from aotc.package import manifest
-from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import read as manifest
+from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.target import TARGETS
 
 ROOT = Path(__file__).parents[2]

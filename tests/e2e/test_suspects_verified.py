@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.audit import audit_variant
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.verify.audit import audit_variant
+from aotc.package.verify.subjects import Subject, load_subjects
+from aotc.package.verify.variants import verify_variant
 
 RISKY = Path(__file__).parents[2] / "benchmarks" / "soak" / "risky.toml"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aotc import cli
-from aotc.package import cuda_driver
+from aotc.package.inspect import cuda_driver
 from tests.support import fresh_environment
 
 ROOT = Path(__file__).parents[2]

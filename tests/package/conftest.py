@@ -11,8 +11,7 @@ import pytest
 
 from aotc.compiler import compile_kernel
 from aotc.ir.expression import parse
-from aotc.package.build import BuildOptions, build
-from aotc.package.index import (
+from aotc.package.archive.index import (
     Archive,
     Choice,
     CubinParam,
@@ -24,8 +23,9 @@ from aotc.package.index import (
     Variant,
     parse_target,
 )
-from aotc.package.manifest import parse as parse_manifest
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection
+from aotc.package.build.run import BuildOptions, build
+from aotc.package.manifest.read import parse as parse_manifest
 from tests.support.listeners import Silent
 from tests.support.verify_subjects import manifest_text
 

@@ -11,7 +11,7 @@ import pytest
 import aotc
 from aotc import LaunchableKernel
 from aotc.ir.diagnostics import CompileError
-from aotc.package.archive import decode
+from aotc.package.archive.file import decode
 from aotc.runtime import ArgumentError
 from tests.runtime.conftest import driver, frameworks, gpu
 from tests.support.fake_gpu import AMPERE, ROOT, FakeGpu
@@ -241,7 +241,8 @@ def test_the_native_target_is_that_of_the_first_gpu(
     gpu: FakeGpu,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from aotc.package import cuda_driver, launchable
+    from aotc.package import launchable
+    from aotc.package.inspect import cuda_driver
 
     gpu.reset(AMPERE)
     monkeypatch.setattr(launchable, "ask", lambda: cuda_driver.ask(str(gpu.path)))

@@ -11,8 +11,8 @@ import pytest
 import aotc
 from aotc import runtime
 from aotc.ir.expression import parse
-from aotc.package.archive import encode
-from aotc.package.index import Archive, CubinParam, Kernel, Param, TypeVariable, Variant
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive, CubinParam, Kernel, Param, TypeVariable, Variant
 from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu, build, golden
 from tests.support.gpu_arrays import ExchangeArray, torch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aotc.package.archive import encode
-from aotc.package.index import Archive
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive
 from aotc.runtime import ArgumentError, Library, Tensor
 from tests.support.descriptor_manifest import built
 from tests.support.fake_gpu import FakeGpu

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import pytest
 import zstandard
 
-from aotc.package.archive import decode
-from aotc.package.index import ArchiveError
-from aotc.package.records import (
+from aotc.package.archive.file import decode
+from aotc.package.archive.index import ArchiveError
+from aotc.package.archive.layout import (
     BYTE_SECTIONS,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,

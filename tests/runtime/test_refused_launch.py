@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.expression import parse
-from aotc.package.archive import encode
-from aotc.package.grid import expand
-from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
-from aotc.package.manifest import load as load_manifest
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive, CubinParam, Guard, Kernel, Param, Variant
+from aotc.package.manifest.read import load as load_manifest
+from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import ArgumentError, Library, NotFoundError
 from aotc.target import TARGETS
 from tests.support.fake_gpu import FakeGpu, golden

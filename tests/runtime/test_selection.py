@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.package.archive import decode, encode
-from aotc.package.index import Archive, Kernel
-from aotc.package.tuning.selection import ANY_GPU, Selection, leaf_of
+from aotc.package.archive.file import decode, encode
+from aotc.package.archive.index import Archive, Kernel
+from aotc.package.archive.selection import ANY_GPU, Selection, leaf_of
 from aotc.runtime import Library, NotFoundError
 from tests.support.fake_gpu import HOPPER, FakeGpu
 from tests.support.fake_gpu import golden as golden_module

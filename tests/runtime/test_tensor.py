@@ -284,7 +284,7 @@ def test_strides_of_the_cuda_array_interface_are_bytes(
     """No typestr means bf16, so a kernel over fp32 matrices shows it."""
     from dataclasses import replace
 
-    from aotc.package.archive import decode, encode
+    from aotc.package.archive.file import decode, encode
 
     archive = decode((archives / "loader.aotc").read_bytes())
     kernel = next(kernel for kernel in archive.kernels if kernel.name == "shape")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import compile_kernel
-from aotc.package.archive import encode
-from aotc.package.assemble import assemble
-from aotc.package.grid import expand
-from aotc.package.index import Archive
-from aotc.package.inspect import COLUMNS, describe, rows
-from aotc.package.manifest import load as load_manifest
-from aotc.package.workers import compile_both_ways
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive
+from aotc.package.build.assemble import assemble
+from aotc.package.build.workers import compile_both_ways
+from aotc.package.inspect.content import COLUMNS, describe, rows
+from aotc.package.manifest.read import load as load_manifest
+from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import Library, NotFoundError
 from tests.support.descriptors import PRELUDE
 from tests.support.fake_gpu import FakeGpu

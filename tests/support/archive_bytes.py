@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import zstandard
 
-from aotc.package.archive import decode
-from aotc.package.archive_root import Header, header_digest, root_digests
-from aotc.package.code_filter import filtered
-from aotc.package.index import (
+from aotc.package.archive.archive_root import Header, header_digest, root_digests
+from aotc.package.archive.code_filter import filtered
+from aotc.package.archive.file import decode
+from aotc.package.archive.index import (
     ArchiveError,
 )
-from aotc.package.records import (
+from aotc.package.archive.layout import (
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
     FEATURE_ZSTD,

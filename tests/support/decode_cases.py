@@ -17,7 +17,7 @@ from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.types import BF16, ScalarType
 from aotc.ir.verify import verify
-from aotc.package import argument_type
+from aotc.package.manifest import argument_type
 from aotc.verify.interpreter.run import run
 from tests.support.attention_reference import attend
 from tests.support.references import Expected

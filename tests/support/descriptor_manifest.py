@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from aotc.compiler import compile_kernel
-from aotc.package.assemble import assemble
-from aotc.package.cache import CachedKernel
-from aotc.package.grid import expand
-from aotc.package.index import Kernel
-from aotc.package.manifest import load
+from aotc.package.archive.index import Kernel
+from aotc.package.build.assemble import assemble
+from aotc.package.cache.store import CachedKernel
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import expand
 
 KERNEL = """import triton
 import triton.language as tl

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import BF16, FP32, ScalarType
-from aotc.package import argument_type
+from aotc.package.manifest import argument_type
 from aotc.verify.interpreter.numerics import dtype_of
 from tests.support import references
 from tests.support.kernel_cases import Launch

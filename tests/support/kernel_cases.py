@@ -17,7 +17,7 @@ import numpy as np
 
 from aotc.ir import expression
 from aotc.ir.types import FP32, I8, I64, SCALARS, ScalarType
-from aotc.package import manifest
+from aotc.package.manifest import read as manifest
 from aotc.verify.interpreter.numerics import dtype_of
 from tests.support import references
 from tests.support.references import Expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aotc.ir.expression import parse
-from aotc.package.archive import encode
-from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
+from aotc.package.archive.file import encode
+from aotc.package.archive.index import Archive, CubinParam, Guard, Kernel, Param, Variant
 from tests.support.fake_gpu import golden
 
 SHAPES = """

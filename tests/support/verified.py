@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aotc.package.manifest import load
-from aotc.package.verify import VariantResult, verify_variant
-from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
+from aotc.package.manifest.read import load
+from aotc.package.verify.subjects import VerifyOptions, subjects_of_manifest
+from aotc.package.verify.variants import VariantResult, verify_variant
 
 
 def check_verified(folder: Path, source: str, manifest: str) -> VariantResult:

@@ -107,7 +107,7 @@ for words in ({{"enable_fp_fusion": False}}, {{}}, {{"enable_fp_fusion": False, 
 
 
 def test_the_rows_of_an_error_build_what_is_missing(launches: Any, tmp_path: Path) -> None:
-    from aotc.package.manifest import parse
+    from aotc.package.manifest.read import parse
 
     ((_, text),) = launches(f"""{START}
 launched(lambda: ops.add[(1,)](half, y, None, 32, 1, 0.5, BLOCK=128, ACT=None, num_warps=8))

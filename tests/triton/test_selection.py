@@ -11,10 +11,10 @@ import pytest
 
 from aotc import cli
 from aotc.ir.expression import parse
-from aotc.package import archive as archives
-from aotc.package.index import Archive, num_combinations
-from aotc.package.sources import read_sources
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, num_combinations
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection
+from aotc.package.emit.sources import read_sources
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from aotc.ir.expression import parse
-from aotc.package.index import Guard, Kernel, Param, Variant
+from aotc.package.archive.index import Guard, Kernel, Param, Variant
 from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.work import Work, peak_of
 from aotc.tuning.bench import BenchOptions, time_launch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc import runtime
-from aotc.package.archive import decode
+from aotc.package.archive.file import decode
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.buffers import BufferPlan, described_buffers
 from aotc.tuning.device_launch import DeviceLaunch

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aotc.package.index import Archive
-from aotc.package.manifest import load
+from aotc.package.archive.index import Archive
+from aotc.package.manifest.read import load
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning import inputs
 from aotc.tuning.buffers import BufferPlan, UnsizedError, described_buffers

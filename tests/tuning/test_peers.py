@@ -11,8 +11,8 @@ import pytest
 from aotc.compiler import autotune_configs
 from aotc.ir.types import SCALARS
 from aotc.package.cover.choose import kernel_of
-from aotc.package.grid import expand
-from aotc.package.manifest import load
+from aotc.package.manifest.read import load
+from aotc.package.manifest.variant_grid import expand
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.bench import BenchOptions, Timed
 from aotc.tuning.buffers import BufferPlan

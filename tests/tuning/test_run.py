@@ -8,8 +8,8 @@ import pytest
 
 from aotc.ir.diagnostics import HostError
 from aotc.ir.expression import parse
-from aotc.package.cuda_driver import Gpu, Machine
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection
+from aotc.package.inspect.cuda_driver import Gpu, Machine
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.run import devices_of, selected_order
 from tests.support.tuned_archive import TARGET, scale_kernel

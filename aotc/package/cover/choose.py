@@ -15,10 +15,7 @@ from typing import Literal
 
 from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
-from aotc.package.assemble import param_of
-from aotc.package.configs import launch_arguments
-from aotc.package.grid import Expansion, VariantSpec
-from aotc.package.index import (
+from aotc.package.archive.index import (
     Choice,
     Guard,
     Kernel,
@@ -30,7 +27,10 @@ from aotc.package.index import (
     guard_mask,
     value_key,
 )
-from aotc.package.tuning.selection import ANY_GPU, Leaf, Selection, leaf_of
+from aotc.package.archive.selection import ANY_GPU, Leaf, Selection, leaf_of
+from aotc.package.build.assemble import param_of
+from aotc.package.manifest.configs import launch_arguments
+from aotc.package.manifest.variant_grid import Expansion, VariantSpec
 from aotc.package.tuning.shapes import Launch
 
 _ADDRESS = 1 << 20

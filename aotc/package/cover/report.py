@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import did_you_mean, one_line
+from aotc.package.archive.index import Archive, Kernel, Variant
+from aotc.package.archive.label import variant_label
 from aotc.package.cover.choose import Refusal, accepting, choose, kernel_of
 from aotc.package.cover.rows import Row, joined, row_of
 from aotc.package.cover.slow import Slow, archived_reasons, compiled_reasons, fitting, tuning_reason
-from aotc.package.explain import explain
-from aotc.package.grid import VariantSpec, expand
-from aotc.package.index import Archive, Kernel, Variant
-from aotc.package.label import variant_label
-from aotc.package.spec import KernelSpec, Manifest
+from aotc.package.inspect.explain import explain
+from aotc.package.manifest.spec import KernelSpec, Manifest
+from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.package.tuning.shape_text import Entry
 from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.table import TuningTable

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.ir import expression
-from aotc.package.argument_type import PROMISED_DIVISOR, ArgumentType
-from aotc.package.configs import fixed_values, integer_values
+from aotc.package.archive.index import Kernel, Value, value_key
 from aotc.package.cover.choose import Refusal, holds
-from aotc.package.index import Kernel, Value, value_key
-from aotc.package.spec import CartesianConfigs, KernelSpec, ListedConfigs
-from aotc.package.tables import Constant
-from aotc.package.toml_text import toml, toml_key
+from aotc.package.manifest.argument_type import PROMISED_DIVISOR, ArgumentType
+from aotc.package.manifest.configs import fixed_values, integer_values
+from aotc.package.manifest.spec import CartesianConfigs, KernelSpec, ListedConfigs
+from aotc.package.manifest.toml_table import Constant
+from aotc.package.manifest.toml_text import toml, toml_key
 from aotc.package.tuning.shapes import Launch
 
 _MAX_CONSTANT = 1 << 20

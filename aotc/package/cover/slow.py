@@ -13,13 +13,13 @@ from typing import Literal
 from aotc.compiler import CompileRequest
 from aotc.ir import expression
 from aotc.ir.diagnostics import ResourceError
-from aotc.package.argument_type import PROMISED_DIVISOR
-from aotc.package.assemble import misfit
+from aotc.package.archive.index import Kernel, Variant
+from aotc.package.build.assemble import misfit
 from aotc.package.cover.choose import holds, launch_values, promised_argument
 from aotc.package.cover.rows import Row, signature_row
-from aotc.package.explain import Explanation, explain
-from aotc.package.grid import VariantSpec
-from aotc.package.index import Kernel, Variant
+from aotc.package.inspect.explain import Explanation, explain
+from aotc.package.manifest.argument_type import PROMISED_DIVISOR
+from aotc.package.manifest.variant_grid import VariantSpec
 from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.table import Measurement, TuningTable
 from aotc.schedule.remarks import Remark

@@ -8,7 +8,7 @@ from itertools import permutations
 
 from aotc.package.init.draft import Draft, as_list, listed
 from aotc.package.init.subject import Line, todo
-from aotc.package.toml_text import toml
+from aotc.package.manifest.toml_text import toml
 
 _ELEMENTS = ("i32", "i64", "u8", "fp32", "i1", "i8", "fp8e4nv")
 _KINDS = (

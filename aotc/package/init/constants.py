@@ -19,7 +19,7 @@ from aotc.package.init.arguments import is_block_name
 from aotc.package.init.launches import Host
 from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
-from aotc.package.toml_text import toml
+from aotc.package.manifest.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tomli
 
 from aotc.package.init.subject import Line
-from aotc.package.toml_text import toml
+from aotc.package.manifest.toml_text import toml
 
 SECTIONS = ("signature", "types", "constants", "choices", "configs")
 

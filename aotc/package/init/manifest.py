@@ -23,7 +23,6 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, printable
 from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package.check import CheckedKernel, check
 from aotc.package.init.arguments import Signature, signature_of
 from aotc.package.init.constants import DTYPES, Constants, constants_of, default_line
 from aotc.package.init.draft import Draft, as_list
@@ -33,8 +32,9 @@ from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
 from aotc.package.init.uses import parameter_names, uses_of
-from aotc.package.manifest import read_function
-from aotc.package.toml_text import toml
+from aotc.package.inspect.survey import CheckedKernel, check
+from aotc.package.manifest.read import read_function
+from aotc.package.manifest.toml_text import toml
 
 _HEAD = """\
 # Written from the sources: check what is said here against what launches pass.

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.grid import VariantSpec
 from aotc.package.init.alternatives import (
     Change,
     computed_changes,
@@ -24,6 +23,7 @@ from aotc.package.init.alternatives import (
 )
 from aotc.package.init.draft import Axis, Draft, as_list
 from aotc.package.init.trial import Problem, Stage, Trial
+from aotc.package.manifest.variant_grid import VariantSpec
 
 _MAX_TRIES = 240
 _MAX_COMPILES = 8

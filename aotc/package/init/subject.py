@@ -14,7 +14,7 @@ from aotc.frontend.support import Survey
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.launches import Host, Launch
 from aotc.package.init.uses import Uses, defaults, parameters
-from aotc.package.parameters import Function
+from aotc.package.manifest.parameters import Function
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from aotc.compiler import autotune_configs, compile_ptx, translate_request
 from aotc.ir.diagnostics import DiagnosticError, Loc, one_line
 from aotc.ir.types import TileType
-from aotc.package.grid import Expansion, VariantSpec, expand
-from aotc.package.manifest import parse
+from aotc.package.manifest.read import parse
+from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand
 from aotc.python_source import parse_python
 from aotc.target import parse as parse_target
 

@@ -27,8 +27,8 @@ from aotc.limits import SPILL_BYTES
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
-from aotc.package.manifest import parse, read_function
-from aotc.package.toml_text import toml
+from aotc.package.manifest.read import parse, read_function
+from aotc.package.manifest.toml_text import toml
 
 _ARCHS = (80, 86, 89, 90, 100, 103, 120)
 _TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
+from aotc.package.manifest.toml_text import toml, toml_key
 from aotc.package.record.manifest import Written, table_key, tuned_constants
-from aotc.package.toml_text import toml, toml_key
 
 _Shape: TypeAlias = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...]]
 """A kernel, its key, and the grid if the manifest has none."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
-from aotc.package.configs import completed
+from aotc.package.manifest.configs import completed
+from aotc.package.manifest.spec import KernelSpec, ListedConfigs, Manifest
+from aotc.package.manifest.toml_table import Constant
 from aotc.package.record.manifest import Written, table_key, target_of, tuned_constants
 from aotc.package.record.shapes import passed_integers
-from aotc.package.spec import KernelSpec, ListedConfigs, Manifest
-from aotc.package.tables import Constant
 from aotc.package.tuning.merge import merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
 from aotc.package.tuning.text import read_tuning, write_tuning

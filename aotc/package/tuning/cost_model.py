@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 from aotc.ir import expression
 from aotc.ir.expression import Expression, Extent, Name
-from aotc.package import index
+from aotc.package.archive import index
+from aotc.package.archive.selection import ANY_GPU, Selection
 from aotc.package.tuning.between import LaunchEstimates
 from aotc.package.tuning.device import DEVICES
 from aotc.package.tuning.estimate import estimate
 from aotc.package.tuning.fit import fit
 from aotc.package.tuning.launch_arrays import Integers, Launches, parsed
-from aotc.package.tuning.selection import ANY_GPU, Selection
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
 from aotc.work import Work
 
 if TYPE_CHECKING:
-    from aotc.package.tables import Constant
+    from aotc.package.manifest.toml_table import Constant
 
 MAX_LAUNCHES = 640
 _ROUND_BITS = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.package import index
+from aotc.package.archive import index
 from aotc.package.tuning.device import Device
 from aotc.package.tuning.launch_arrays import Integers, LaunchArrays, Launches, Reals
 from aotc.target import Target

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from aotc.ir import expression
 from aotc.ir.expression import INT64_MAX, Binary, Expression, ExpressionError, Integer
-from aotc.package import index
+from aotc.package.archive import index
+from aotc.package.archive.selection import Branch, Leaf, Selection, Tree
 from aotc.package.tuning.between import Estimator, guesses
 from aotc.package.tuning.growth import LOSS_UNIT, Integers, Samples, grow
-from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
 
 TOLERANCE = 0.015

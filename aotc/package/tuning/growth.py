@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aotc.ir.expression import INT64_MAX, Expression
-from aotc.package.tuning.selection import Branch, Leaf, Tree
+from aotc.package.archive.selection import Branch, Leaf, Tree
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aotc.package.tables import Constant
+from aotc.package.manifest.toml_table import Constant
 from aotc.package.tuning.table import Identity, KernelTuning, Measurement, TuningTable
 
 

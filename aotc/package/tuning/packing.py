@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aotc.metadata import Metadata
-from aotc.package.index import (
+from aotc.package.archive.flat_tree import depth, flatten
+from aotc.package.archive.index import (
     Archive,
     Kernel,
     Variant,
@@ -21,10 +22,9 @@ from aotc.package.index import (
     selection_key,
     value_key,
 )
-from aotc.package.label import value_text
-from aotc.package.records import LIMITS
-from aotc.package.tuning.flat_tree import depth, flatten
-from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
+from aotc.package.archive.label import value_text
+from aotc.package.archive.layout import LIMITS
+from aotc.package.archive.selection import Branch, Leaf, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, TuningTable
 
 _MAX_NAMED = 4

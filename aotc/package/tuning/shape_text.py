@@ -31,7 +31,7 @@ from typing import TypeAlias, cast
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError
 from aotc.ir.expression import Expression, ExpressionError
-from aotc.package.tables import Constant, Document, Mistakes, Table, describe
+from aotc.package.manifest.toml_table import Constant, Document, Mistakes, Table, describe
 from aotc.package.tuning.text import read_document
 
 MAX_LAUNCHES = 4096

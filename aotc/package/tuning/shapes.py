@@ -15,8 +15,8 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import did_you_mean
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package.index import Kernel, Param, Value, value_key
-from aotc.package.tables import Constant
+from aotc.package.archive.index import Kernel, Param, Value, value_key
+from aotc.package.manifest.toml_table import Constant
 from aotc.package.tuning.shape_text import (
     MAX_LAUNCHES,
     OPTIONS,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from aotc.package.tables import Constant
+from aotc.package.manifest.toml_table import Constant
 
 CacheState: TypeAlias = Literal["cold", "warm"]
 Identity: TypeAlias = "tuple[tuple[tuple[str, str], ...], ...]"

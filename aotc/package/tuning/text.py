@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import cast
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.tables import Constant, Document, Mistakes, Table, describe
+from aotc.package.manifest.toml_table import Constant, Document, Mistakes, Table, describe
+from aotc.package.manifest.toml_text import toml, toml_table
 from aotc.package.text_output import write_text
-from aotc.package.toml_text import toml, toml_table
 from aotc.package.tuning.table import CacheState, KernelTuning, Measurement, TuningTable
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 

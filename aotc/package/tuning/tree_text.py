@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from aotc.ir.diagnostics import one_line
 from aotc.ir.expression import to_text
-from aotc.package.index import Archive, Kernel, split_combination
-from aotc.package.label import value_text
-from aotc.package.tuning.selection import Branch, Leaf, Selection, Tree
+from aotc.package.archive.index import Archive, Kernel, split_combination
+from aotc.package.archive.label import value_text
+from aotc.package.archive.selection import Branch, Leaf, Selection, Tree
 
 Data: TypeAlias = dict[str, Any]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from aotc.ir import expression
 from aotc.ir.expression import ExpressionError
-from aotc.package.index import DTYPE_BYTES, Kernel
-from aotc.package.spec import BenchSpec, ManifestExpression
+from aotc.package.archive.index import DTYPE_BYTES, Kernel
+from aotc.package.manifest.spec import BenchSpec, ManifestExpression
 from aotc.package.tuning.shapes import Launch
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.package.manifest import parse
-from aotc.package.verify_subjects import Subject, subjects_of_manifest
+from aotc.package.manifest.read import parse
+from aotc.package.verify.subjects import Subject, subjects_of_manifest
 from benchmarks.soak import variants
 
 _PACKAGE = """

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from aotc.package.verify_subjects import Subject
+from aotc.package.verify.subjects import Subject
 from benchmarks.soak import variants
 from benchmarks.soak.devices import Emulator
 from benchmarks.soak.variants import Group, Settings, VariantCase

@@ -10,14 +10,14 @@ import pytest
 import zstandard
 
 from aotc.ir.expression import parse
-from aotc.package import archive as archives
-from aotc.package.build import BuildOptions, build
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, Kernel
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection, Tree
+from aotc.package.build.run import BuildOptions, build
 from aotc.package.cover.choose import Refusal, choose
-from aotc.package.index import Archive, Kernel
-from aotc.package.manifest import load
-from aotc.package.planned import stand_in_cubin
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection, Tree
+from aotc.package.manifest.read import load
 from aotc.package.tuning.shapes import Launch
+from aotc.package.verify.planned_launch import stand_in_cubin
 from aotc.runtime import Pointer, _native
 from aotc.runtime.errors import ArgumentError, NotFoundError
 from tests.support.cover_kernels import write

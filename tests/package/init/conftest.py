@@ -10,7 +10,7 @@ import pytest
 import tomli
 
 from aotc.package.init.manifest import Written, write_manifest
-from aotc.package.manifest import parse
+from aotc.package.manifest.read import parse
 
 PRELUDE = "import torch\nimport triton\nimport triton.language as tl\n"
 

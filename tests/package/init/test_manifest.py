@@ -11,10 +11,10 @@ import tomli
 
 from aotc.compiler import CompileRequest, autotune_configs, translate_request
 from aotc.ir.diagnostics import CompileError, IRError
-from aotc.package.grid import expand
 from aotc.package.init import trial
 from aotc.package.init.manifest import Wanted, write_manifest
-from aotc.package.manifest import parse
+from aotc.package.manifest.read import parse
+from aotc.package.manifest.variant_grid import expand
 from tests.package.init.conftest import PRELUDE, Tables, Write
 
 NORM = """

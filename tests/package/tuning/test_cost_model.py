@@ -9,12 +9,13 @@ import pytest
 from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir import expression
 from aotc.ir.expression import parse
-from aotc.package import index
-from aotc.package.assemble import assemble
-from aotc.package.cache import CachedKernel
-from aotc.package.grid import expand
-from aotc.package.manifest import load
-from aotc.package.spec import ListedConfigs
+from aotc.package.archive import index
+from aotc.package.archive.selection import ANY_GPU, Branch, Tree
+from aotc.package.build.assemble import assemble
+from aotc.package.cache.store import CachedKernel
+from aotc.package.manifest.read import load
+from aotc.package.manifest.spec import ListedConfigs
+from aotc.package.manifest.variant_grid import expand
 from aotc.package.tuning.cost_model import (
     MAX_LAUNCHES,
     TargetEstimates,
@@ -22,7 +23,6 @@ from aotc.package.tuning.cost_model import (
     selections,
 )
 from aotc.package.tuning.fit import fit, select
-from aotc.package.tuning.selection import ANY_GPU, Branch, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
 from aotc.work import Segment, Transfer, Work

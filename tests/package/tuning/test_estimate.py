@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.expression import parse
-from aotc.package import index
+from aotc.package.archive import index
 from aotc.package.tuning.device import DEVICES
 from aotc.package.tuning.estimate import CONSTANTS, estimate, resident_ctas
 from aotc.package.tuning.launch_arrays import Launches

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir import expression
-from aotc.package import index
-from aotc.package.records import LIMITS
+from aotc.package.archive import index
+from aotc.package.archive.flat_tree import flatten
+from aotc.package.archive.layout import LIMITS
+from aotc.package.archive.selection import Branch, Selection, Tree
 from aotc.package.tuning.fit import MAX_FEATURES, TOLERANCE, fit, select
-from aotc.package.tuning.flat_tree import flatten
 from aotc.package.tuning.growth import MAX_DEPTH, MAX_LEAF_CONFIGS
-from aotc.package.tuning.selection import Branch, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, Measurement
 
 _TARGET, _GPU = "sm_90a", "NVIDIA H200"

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from aotc.ir.expression import parse
-from aotc.package.archive import decode, encode
-from aotc.package.check_index import check_archive
-from aotc.package.index import Archive, Guard, Kernel, Variant
+from aotc.package.archive.check_index import check_archive
+from aotc.package.archive.file import decode, encode
+from aotc.package.archive.index import Archive, Guard, Kernel, Variant
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection, Tree
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.packing import joined, only_tuned, stale, with_selections
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection, Tree
 from aotc.package.tuning.table import KernelTuning, TuningTable
 
 _H200, _H100 = "NVIDIA H200", "NVIDIA H100"

@@ -8,7 +8,15 @@ import pytest
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Integer, parse
-from aotc.package.index import Choice, Guard, Kernel, Param, TypeVariable, Variant, null_test
+from aotc.package.archive.index import (
+    Choice,
+    Guard,
+    Kernel,
+    Param,
+    TypeVariable,
+    Variant,
+    null_test,
+)
 from aotc.package.tuning.shapes import Launch, launches, parse_shapes
 
 

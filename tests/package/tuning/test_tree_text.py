@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from aotc.ir.expression import parse
-from aotc.package.index import Archive
-from aotc.package.tuning.selection import ANY_GPU, Branch, Selection
+from aotc.package.archive.index import Archive
+from aotc.package.archive.selection import ANY_GPU, Branch, Selection
 from aotc.package.tuning.tree_text import describe, text
 
 _TREE = Branch(

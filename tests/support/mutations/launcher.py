@@ -12,7 +12,9 @@ from aotc import compiler
 from aotc.ir import expression
 from aotc.ir.core import Kernel
 from aotc.metadata import ParamSlot, TensorMapSpec
-from aotc.package import condition, planned, verify
+from aotc.package.build import condition
+from aotc.package.verify import planned_launch as planned
+from aotc.package.verify import variants as verify
 from tests.support.mutations.plant import Mutation, after_pass, replacing, together, wrapping
 
 Slots = tuple[ParamSlot, ...]

@@ -164,8 +164,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _verify_under(library: str) -> str:
     sys.meta_path.insert(0, _Finder(library))
-    from aotc.package.verify import verify_variant
-    from aotc.package.verify_subjects import load_subjects
+    from aotc.package.verify.subjects import load_subjects
+    from aotc.package.verify.variants import verify_variant
 
     for path, kernel, target in _KERNELS:
         for subject in load_subjects(str(ROOT / path), [kernel], [target]):

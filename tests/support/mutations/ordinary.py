@@ -24,11 +24,12 @@ from typing import TypeAlias
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.diagnostics import DiagnosticError, IRError
 from aotc.ir.text import parse_kernel
-from aotc.package import planned, refusals
-from aotc.package.index import ArchiveError
-from aotc.package.planned import launcher_of_request
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.archive.index import ArchiveError
+from aotc.package.verify import planned_launch as planned
+from aotc.package.verify import refusals
+from aotc.package.verify.planned_launch import launcher_of_request
+from aotc.package.verify.subjects import Subject, load_subjects
+from aotc.package.verify.variants import verify_variant
 from aotc.verify.emulator.text.parse import parse_module
 from tests.support.mutations.plant import Mutation
 from tests.support.mutations.table import AREAS

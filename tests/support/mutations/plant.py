@@ -25,10 +25,10 @@ from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
 from aotc.metadata import ParamSlot
-from aotc.package import planned
-from aotc.package.index import Kernel as Record
-from aotc.package.verify import VariantResult, verify_variant
-from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.archive.index import Kernel as Record
+from aotc.package.verify import planned_launch as planned
+from aotc.package.verify.subjects import Subject, load_subjects
+from aotc.package.verify.variants import VariantResult, verify_variant
 from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
 from tests.support.hazards import HazardError, no_fallback

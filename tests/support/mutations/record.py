@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from aotc.ir.expression import Binary, Integer
-from aotc.package import assemble
-from aotc.package.index import CubinParam, Guard, TensorMap, Variant
+from aotc.package.archive.index import CubinParam, Guard, TensorMap, Variant
+from aotc.package.build import assemble
 from tests.support.mutations.plant import Mutation, wrapping
 
 Plant = Callable[[], AbstractContextManager[None]]

@@ -27,11 +27,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 from aotc.compiler import PtxKernel, compile_ptx
-from aotc.package.verify import verify_variant
-from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.verify.subjects import Subject, load_subjects
+from aotc.package.verify.variants import verify_variant
 
 ROOT = Path(__file__).parents[3]
-_PARTS = ("aotc/schedule", "aotc/backend", "aotc/package/condition.py", "aotc/package/assemble.py")
+_PARTS = (
+    "aotc/schedule",
+    "aotc/backend",
+    "aotc/package/build/condition.py",
+    "aotc/package/build/assemble.py",
+)
 _LIMIT_S = 240
 _KERNELS = (
     ("kernels.toml", "vector_add", "sm_80", "T=fp16 x_ptr:16"),

@@ -14,8 +14,8 @@ from aotc.backend.llvm import binding
 from aotc.backend.wheels import find_file
 from aotc.compiler import autotune_configs, compile_ptx
 from aotc.ir.types import SCALARS
-from aotc.package import manifest
-from aotc.package.grid import expand
+from aotc.package.manifest import read as manifest
+from aotc.package.manifest.variant_grid import expand
 from aotc.target import TARGETS
 from aotc.verify.emulator.compute.registry import COMPUTES
 from aotc.verify.emulator.engine.registry import executing

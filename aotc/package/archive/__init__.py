@@ -1,0 +1,1 @@
+"""The archive: its records, its encoding, and parts and unions of archives."""

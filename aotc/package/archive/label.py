@@ -1,0 +1,44 @@
+"""What a variant is called in messages and on the command line.
+
+Invariant: a variant has the same label whether it comes from a manifest (`VariantSpec.label`) or
+from the archive built of it.
+"""
+
+from __future__ import annotations
+
+from aotc.ir import expression
+from aotc.ir.expression import Expression
+from aotc.package.archive.index import Kernel, Variant, null_test
+
+
+def value_text(value: object) -> str:
+    """Format a value as in the manifest, without quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def member_label(label: str, condition: Expression | None) -> str:
+    """Return a variant's label, which tells the two kernels of one config apart."""
+    return label if condition is None else f"{label} with tensor maps"
+
+
+def absent_pointers(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
+    """Return the pointers that are None in a variant."""
+    held = [kernel.guards[index].expression for index in variant.guards]
+    return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in held)
+
+
+def variant_label(kernel: Kernel, variant: Variant) -> str:
+    """Return the label of an archive's variant."""
+    parts = [kernel.name, variant.target]
+    parts += [f"{v.name}={d}" for v, d in zip(kernel.type_variables, variant.types, strict=True)]
+    choices = zip(kernel.choices, variant.choices, strict=True)
+    parts += [f"{choice.name}={value_text(value)}" for choice, value in choices]
+    parts += [f"{name}=none" for name in absent_pointers(kernel, variant)]
+    held = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
+    parts += [
+        f"{param.name}:{param.divisibility}"
+        for param in kernel.params
+        if param.is_optional and f"{param.name} % {param.divisibility} == 0" in held
+    ]
+    parts += [f"{name}={value_text(value)}" for name, value in kernel.configs[variant.config]]
+    return member_label(" ".join(parts), variant.condition)

@@ -1,0 +1,205 @@
+"""What a build would do, before it starts: how many variants, why, what is cached, how long.
+
+The variants of a kernel are a product, and the plan shows its factors. How long compiles take is
+from the times that earlier builds kept (`compile_times`); how long a build takes on a number of
+workers follows from them, each next compile going to the worker that is free first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aotc.compiler import autotune_configs
+from aotc.ir.diagnostics import one_line
+from aotc.package.build.run import BuildOptions, expand_all
+from aotc.package.cache.compile_times import Basis, CompileTimes
+from aotc.package.cache.store import Cache
+from aotc.package.manifest.configs import AutotuneReader
+from aotc.package.manifest.spec import Manifest
+from aotc.package.manifest.variant_grid import Expansion, num_forms
+
+WORKERS = (1, 2, 4, 16, 64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """The variants of a kernel: the factors of their number, and what has to be compiled.
+
+    `factors` are counts and what they count, such as (2, "targets"); their product is the number of
+    variants and of those that `num_dropped` counts, which a target cannot hold.
+    """
+
+    name: str
+    factors: tuple[tuple[int, str], ...]
+    num_variants: int
+    num_dropped: int
+    num_cached: int
+    seconds: tuple[float, ...]
+
+    @property
+    def num_compiles(self) -> int:
+        """How many variants are not in the cache."""
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a build of a manifest would do; `bases` counts what its compiles' times are from.
+
+    Variants of two kernels that need the same compile are compiled once, for the first of the two.
+    """
+
+    kernels: tuple[KernelPlan, ...]
+    workers: tuple[int, ...]
+    bases: Counter[Basis] = field(default_factory=Counter["Basis"])
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """How long all compiles take on each number of workers."""
+        seconds = [each for kernel in self.kernels for each in kernel.seconds]
+        return {count: makespan(seconds, count) for count in self.workers}
+
+
+def plan(
+    manifest: Manifest,
+    options: BuildOptions,
+    *,
+    cache: Cache | None,
+    times: CompileTimes,
+    autotune: AutotuneReader = autotune_configs,
+) -> Plan:
+    """Return what a build would do.
+
+    Raises:
+        ManifestError: `options` names an unknown kernel or target, or a kernel's grid is wrong.
+    """
+    expanded = expand_all(manifest, options, autotune)
+    if cache is not None:
+        cache.prepare_sets([task.request for each in expanded for task in each.tasks])
+    times.load(task.request for each in expanded for task in each.tasks[:1])
+    seen: set[object] = set()
+    kernels: list[KernelPlan] = []
+    bases: Counter[Basis] = Counter()
+    for each in expanded:
+        seconds: list[float] = []
+        num_cached = 0
+        for task in each.tasks:
+            if task.request in seen:
+                continue
+            seen.add(task.request)
+            if cache is not None and cache.has(task.request):
+                num_cached += 1
+                continue
+            expected, basis = times.seconds(task.request)
+            bases[basis] += 1
+            seconds.append(expected)
+        factors = _factors(each.expansion)
+        num_variants = len(each.tasks)
+        num_dropped = math.prod(count for count, _ in factors) - num_variants
+        kernel = each.expansion.kernel.name
+        kernels.append(
+            KernelPlan(kernel, factors, num_variants, num_dropped, num_cached, tuple(seconds))
+        )
+    workers = tuple(sorted({*WORKERS, options.jobs}))
+    return Plan(tuple(kernels), workers, bases)
+
+
+def _factors(expansion: Expansion) -> tuple[tuple[int, str], ...]:
+    """Return what the number of a kernel's variants is the product of, without ones."""
+    kernel = expansion.kernel
+    targets = {variant.target for variant in expansion.variants}
+    found = [
+        (len(targets), "targets"),
+        *((len(dtypes), name) for name, dtypes in kernel.types.items()),
+        *((len(values), name) for name, values in kernel.choices.items()),
+        (num_forms(kernel), "guards"),
+        (len(expansion.configs), "configs"),
+    ]
+    return tuple((count, name) for count, name in found if count != 1)
+
+
+def makespan(seconds: Sequence[float], num_workers: int) -> float:
+    """Return how long jobs take together, each, the longest first, on the worker free first."""
+    free = [0.0] * num_workers
+    for each in sorted(seconds, reverse=True):
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
+
+
+def text(found: Plan) -> str:
+    """Return a plan as a table for people."""
+    rows: list[tuple[str, ...]] = [
+        ("kernel", "variants", "cached", "compile", "seconds", "factors")
+    ]
+    for kernel in found.kernels:
+        factors = " x ".join(f"{count} {name}" for count, name in kernel.factors)
+        if kernel.num_dropped:
+            factors += f", less {kernel.num_dropped} dropped"
+        counts = (kernel.num_variants, kernel.num_cached, kernel.num_compiles)
+        cells = (kernel.name, *map(str, counts), f"{sum(kernel.seconds):.1f}", factors)
+        rows.append(tuple(map(one_line, cells)))
+    total = [sum(column) for column in zip(*_counts(found), strict=True)] or [0, 0, 0]
+    work = sum(sum(kernel.seconds) for kernel in found.kernels)
+    rows.append(("total", *map(str, total), f"{work:.1f}", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column in (0, 5) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *_time_lines(found)])
+
+
+def _counts(found: Plan) -> list[tuple[int, int, int]]:
+    return [(k.num_variants, k.num_cached, k.num_compiles) for k in found.kernels]
+
+
+def _time_lines(found: Plan) -> list[str]:
+    if not sum(found.bases.values()):
+        return ["nothing to compile"]
+    lines = [
+        f"{count:5} {'worker ' if count == 1 else 'workers'} {_duration(seconds)}"
+        for count, seconds in found.seconds.items()
+    ]
+    words: dict[Basis, str] = {
+        "measured": "as measured by earlier builds",
+        "estimated": "estimated from other variants",
+        "guessed": "guessed, since nothing was measured yet",
+    }
+    from_what = ", ".join(f"{found.bases[b]} {w}" for b, w in words.items() if found.bases[b])
+    return [*lines, f"times of compiles: {from_what}"]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:8.1f} s"
+    return f"{seconds / 60:8.1f} min" if seconds < 7200 else f"{seconds / 3600:8.1f} h"
+
+
+def describe(found: Plan) -> dict[str, object]:
+    """Return a plan as JSON-ready data; keys are added, never renamed."""
+    return {
+        "kernels": [
+            {
+                "name": kernel.name,
+                "factors": [{"name": name, "count": count} for count, name in kernel.factors],
+                "variants": kernel.num_variants,
+                "dropped": kernel.num_dropped,
+                "cached": kernel.num_cached,
+                "compiles": kernel.num_compiles,
+                "seconds": round(sum(kernel.seconds), 3),
+            }
+            for kernel in found.kernels
+        ],
+        "variants": sum(kernel.num_variants for kernel in found.kernels),
+        "cached": sum(kernel.num_cached for kernel in found.kernels),
+        "compiles": sum(kernel.num_compiles for kernel in found.kernels),
+        "times": {basis: found.bases[basis] for basis in ("measured", "estimated", "guessed")},
+        "seconds": {str(count): round(each, 3) for count, each in found.seconds.items()},
+    }

@@ -1,0 +1,235 @@
+"""When a variant that uses tensor maps for its pointer loads may be launched.
+
+The compiler states what its proof requires of the arguments, and the driver what it can encode:
+addresses and strides in multiples of 16 bytes, extents from 1 to 2^32, strides below 2^40 bytes.
+The signature settles most of that, such as an i32 promised to be a multiple of 16; the rest becomes
+one expression, evaluated at every launch that might use the variant.
+
+Invariant: for arguments that keep the signature's promises, the condition holds exactly where all
+guards hold and every such map can be encoded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TypeAlias
+
+from aotc.compiler import CompileRequest
+from aotc.ir import expression
+from aotc.ir.expression import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_TEXT_BYTES,
+    Binary,
+    Expression,
+    Integer,
+    Name,
+    Unary,
+)
+from aotc.ir.types import SCALARS
+from aotc.metadata import ParamSlot, TensorMapSpec
+from aotc.package.manifest import argument_type
+from aotc.package.manifest.argument_type import ArgumentType
+from aotc.tuple_type import flattened
+
+_ALIGNMENT_BYTES = 16
+_MAX_EXTENT = 1 << 32
+_END_STRIDE_BYTES = 1 << 40
+
+NEVER = Integer(0)
+
+
+def launch_condition(
+    request: CompileRequest, guards: Iterable[str], params: Sequence[ParamSlot]
+) -> Expression | None:
+    """Return the condition on launches that use a kernel, None if all may, `NEVER` if none can.
+
+    `guards` and `params` are those of the compiled kernel.
+    """
+    types = flattened(dict(request.signature))
+    signature = {name: argument_type.parse(text) for name, text in types.items()}
+    fixed = {name: a.value for name, a in signature.items() if isinstance(a.value, int)}
+    known = {Name(name): _argument_facts(argument) for name, argument in signature.items()}
+    needed = [expression.parse(guard) for guard in guards]
+    for slot in params:
+        spec = slot.tensor_map
+        if spec is not None and signature[slot.argument].kind == "pointer":
+            needed += _encodable(spec)
+    left: list[Expression] = []
+    for root in needed:
+        root = expression.fold(root, fixed)  # noqa: PLW2901 - the same condition
+        facts = _facts(root, known)
+        if facts is None or facts.low <= 0 <= facts.high:
+            left.append(root)
+            _learn(root, known)
+        if facts is not None and facts.low == facts.high == 0:
+            return NEVER
+    if not left:
+        return None
+    condition = reduce(lambda lhs, rhs: Binary("and", lhs, rhs), left)
+    too_long = len(expression.to_text(condition).encode()) > MAX_TEXT_BYTES
+    return NEVER if too_long else condition
+
+
+def _encodable(spec: TensorMapSpec) -> Iterator[Expression]:
+    """Yield what `cuTensorMapEncodeTiled` requires of a tensor's address, extents and strides."""
+    size_bytes = SCALARS[spec.element].size_bytes
+    address = expression.parse(spec.address)
+    yield _is_multiple(address, _ALIGNMENT_BYTES)
+    for extent in map(expression.parse, spec.shape):
+        yield Binary(">=", extent, Integer(1))
+        yield Binary("<=", extent, Integer(_MAX_EXTENT))
+    for stride in map(expression.parse, spec.strides):
+        yield Binary(">=", stride, Integer(0))
+        yield Binary("<", stride, Integer(_END_STRIDE_BYTES // size_bytes))
+        yield _is_multiple(stride, _ALIGNMENT_BYTES // size_bytes)
+
+
+def _is_multiple(value: Expression, divisor: int) -> Expression:
+    return Binary("==", Binary("%", value, Integer(divisor)), Integer(0))
+
+
+# ---- what is known of values ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """A value's bounds, `low` to `high`, and a divisor of it, which is 0 only for the value 0."""
+
+    low: int
+    high: int
+    divisor: int = 1
+
+
+_Known: TypeAlias = "dict[Name, _Facts | None]"
+_BOOL = _Facts(0, 1)
+
+
+def _argument_facts(argument: ArgumentType) -> _Facts | None:
+    """Return what the signature states about an argument, None if no value satisfies it."""
+    if argument.kind == "none":
+        return None
+    if argument.kind == "pointer":
+        return _Facts(0, INT64_MAX, argument.divisor)
+    scalar = SCALARS[argument.element]
+    if argument.kind == "tensordesc" or not scalar.is_int:
+        return None
+    low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
+    high = low + (1 << scalar.bits) - 1
+    return _Facts(low, high, argument.divisor) if high <= INT64_MAX else None
+
+
+def _facts(node: Expression, known: Mapping[Name, _Facts | None]) -> _Facts | None:
+    """Bound the value of an expression; None if evaluating it may fail."""
+    facts: _Facts | None = None
+    match node:
+        case Integer(value):
+            facts = _Facts(value, value, abs(value))
+        case Name():
+            facts = known.get(node)
+        case Binary(op, lhs, rhs):
+            first, second = _facts(lhs, known), _facts(rhs, known)
+            rule = _RULES.get(op)
+            if rule is not None and first is not None and second is not None:
+                facts = rule(first, second)
+        case Unary("not", operand):
+            inner = _facts(operand, known)
+            facts = None if inner is None else _compared(inner, _Facts(0, 0, 0), "==")
+        case _:
+            pass
+    return (
+        facts if facts is not None and INT64_MIN <= facts.low <= facts.high <= INT64_MAX else None
+    )
+
+
+def _product(a: _Facts, b: _Facts) -> _Facts:
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return _Facts(min(corners), max(corners), a.divisor * b.divisor)
+
+
+def _remainder(a: _Facts, b: _Facts) -> _Facts | None:
+    if b.low < 1:
+        return None
+    if b.low == b.high and a.divisor % b.low == 0:
+        return _Facts(0, 0, 0)
+    if a.low >= 0 and a.high < b.low:
+        return a
+    return _Facts(0, b.high - 1, math.gcd(a.divisor, b.divisor))
+
+
+def _quotient(a: _Facts, b: _Facts) -> _Facts | None:
+    if b.low < 1:
+        return None
+    corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return _Facts(min(corners), max(corners))
+
+
+def _rounded_up(a: _Facts, b: _Facts) -> _Facts | None:
+    if b.low < 1:
+        return None
+    corners = [-(-x // y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return _Facts(min(corners), max(corners))
+
+
+def _compared(a: _Facts, b: _Facts, op: str) -> _Facts:
+    """Bound the result of a comparison, "<", "<=" or "==", of two values."""
+    if op == "==":
+        always = a.low == a.high == b.low == b.high
+        never = a.high < b.low or b.high < a.low
+    else:
+        always = a.high < b.low or (op == "<=" and a.high == b.low)
+        never = a.low > b.high or (op == "<" and a.low == b.high)
+    return _Facts(1, 1) if always else _Facts(0, 0, 0) if never else _BOOL
+
+
+def _negated(truth: _Facts) -> _Facts:
+    return _Facts(1 - truth.high, 1 - truth.low)
+
+
+_RULES: dict[str, Callable[[_Facts, _Facts], _Facts | None]] = {
+    "+": lambda a, b: _Facts(a.low + b.low, a.high + b.high, math.gcd(a.divisor, b.divisor)),
+    "-": lambda a, b: _Facts(a.low - b.high, a.high - b.low, math.gcd(a.divisor, b.divisor)),
+    "*": _product,
+    "//": _quotient,
+    "%": _remainder,
+    "cdiv": _rounded_up,
+    "min": lambda a, b: _Facts(
+        min(a.low, b.low), min(a.high, b.high), math.gcd(a.divisor, b.divisor)
+    ),
+    "max": lambda a, b: _Facts(
+        max(a.low, b.low), max(a.high, b.high), math.gcd(a.divisor, b.divisor)
+    ),
+    "<": lambda a, b: _compared(a, b, "<"),
+    "<=": lambda a, b: _compared(a, b, "<="),
+    ">": lambda a, b: _compared(b, a, "<"),
+    ">=": lambda a, b: _compared(b, a, "<="),
+    "==": lambda a, b: _compared(a, b, "=="),
+    "!=": lambda a, b: _negated(_compared(a, b, "==")),
+}
+
+
+def _learn(root: Expression, known: _Known) -> None:
+    """Refine what is known of arguments, given that a condition holds."""
+    match root:
+        case Binary("==", Binary("%", Name() as name, Integer(divisor)), Integer(0)) if divisor > 0:
+            facts = known.get(name)
+            if facts is not None:
+                known[name] = replace(facts, divisor=math.lcm(facts.divisor, divisor))
+        case Binary(op, Name() as name, Integer(value)) if op in _BOUNDS:
+            facts = known.get(name)
+            if facts is not None:
+                low, high = _BOUNDS[op](value)
+                known[name] = replace(facts, low=max(facts.low, low), high=min(facts.high, high))
+        case _:
+            pass
+
+
+_BOUNDS: dict[str, Callable[[int], tuple[int, int]]] = {
+    ">": lambda value: (value + 1, INT64_MAX),
+    ">=": lambda value: (value, INT64_MAX),
+    "<": lambda value: (INT64_MIN, value - 1),
+    "<=": lambda value: (INT64_MIN, value),
+}

@@ -1,0 +1,84 @@
+"""What a compile depends on besides its request and its sources: our code and the tools.
+
+Two questions are answered from file names and contents alone, because they are asked at every
+start: which versions are installed (importing `importlib.metadata` takes longer than a build
+with nothing to do), and whether the compiler has changed since a cache entry was written. The
+second matters when working on the compiler: its output changes while its version does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from aotc import __version__
+
+UNKNOWN = "unknown"
+
+# Distributions, and their names in the archive. `nvidia-nvvm` brings libdevice.
+_TOOLS = (
+    ("llvmlite", "llvmlite"),
+    ("nvidia_cuda_nvcc", "ptxas"),
+    ("nvidia_nvvm", "libdevice"),
+)
+# Code that affects cache entries: what makes a cubin, and the part of the package layer that
+# decides whether and when a kernel has a fallback. Changes elsewhere keep the cache valid.
+_COMPILER = (
+    *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
+    *(
+        "package/manifest/argument_type.py",
+        "package/build/condition.py",
+        "package/archive/stored_ptx.py",
+    ),
+    *("package/build/workers.py", "schedule", "source_snapshot.py", "target.py"),
+)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed."""
+    found = {distribution: UNKNOWN for distribution, _ in _TOOLS}
+    for folder in sys.path:
+        for name in _names(Path(folder)):
+            distribution, _, version = name.removesuffix(".dist-info").partition("-")
+            if name.endswith(".dist-info") and found.get(distribution) == UNKNOWN:
+                found[distribution] = version
+    tools = {label: found[distribution] for distribution, label in _TOOLS}
+    return {"aotc": __version__, **tools}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []  # a zip file, or a missing folder
+
+
+def toolchain_text() -> str:
+    """Return the versions as one line, such as "aotc 0.1.0; llvmlite 0.50.0; ptxas 13.5.37"."""
+    return "; ".join(f"{label} {version}" for label, version in installed_versions().items())
+
+
+def compiler_digest(package: Path | None = None) -> str:
+    """Return a hexadecimal digest of the compiler's code, the tools and the Python version.
+
+    `package` is the folder of the aotc package, by default this one.
+    """
+    root = Path(__file__).parents[1] if package is None else package
+    digest = hashlib.sha256()
+    digest.update(f"{toolchain_text()}; python {sys.version_info[:2]}".encode())
+    for path in _compiler_files(root):
+        content = path.read_bytes()
+        digest.update(f"\n{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _compiler_files(root: Path) -> Iterator[Path]:
+    for name in _COMPILER:
+        path = root / name
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.exists():
+            yield path

@@ -1,0 +1,1 @@
+"""The cache of compiled kernels, on this machine and on others."""

@@ -1,0 +1,270 @@
+"""Make a tuning table of a manifest's kernels from what other autotuners say.
+
+A config that was chosen without a time is written as one microsecond, and alone: so its launch
+takes it, and a launch that has measured times keeps those.
+
+Invariant: an imported launch names only what the kernel has, with the dtypes and values it is built for.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from aotc.compiler import autotune_configs
+from aotc.config import CONFIG_KEYS
+from aotc.frontend.resolve import dotted_name
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.ir.expression import Expression, ExpressionError
+from aotc.package.archive.index import value_key
+from aotc.package.imports.read import Imported
+from aotc.package.init.dtypes import dtype_word
+from aotc.package.manifest.configs import (
+    completed,
+    config_text,
+    configs_of_targets,
+    launch_arguments,
+)
+from aotc.package.manifest.spec import KernelSpec, Manifest
+from aotc.package.manifest.toml_table import Constant
+from aotc.package.tuning.merge import merge_tunings
+from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.target import Target
+
+UNTIMED_SECONDS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What files leave open: the kernel, the target, the GPU, and arguments as expressions."""
+
+    kernel: str = ""
+    target: str = ""
+    gpu: str = ""
+    arguments: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The table, and for each file what was not taken of it and why."""
+
+    table: TuningTable
+    notes: tuple[str, ...]
+
+
+def import_table(manifest: Manifest, imported: Sequence[Imported], options: Options) -> Result:
+    """Return the tuning of a manifest's kernels. Raises: ManifestError for what is not said."""
+    target = _target(manifest, options)
+    notes: dict[str, None] = {}
+    tables: list[TuningTable] = []
+    for one in imported:
+        kernels = _kernels(manifest, one, options)
+        if not kernels:
+            notes[f"{one.path}: no kernel of the manifest is {one.function}"] = None
+        for kernel in kernels:
+            launches = _launches(kernel, one, options)
+            if isinstance(launches, str):
+                notes[f"{one.path}: {kernel.name}: {launches}"] = None
+                continue
+            tuning, unknown = _tuning(kernel, one, target, options.gpu or one.gpu)
+            for config in unknown:
+                notes[f"{kernel.name}: no config of the manifest is {config}"] = None
+            tables += (
+                TuningTable((replace(tuning, measurements=(measurement,)),))
+                for measurement in _measurements(one, launches)
+            )
+    return Result(merge_tunings(tables), tuple(notes))
+
+
+def add_to(table: TuningTable, imported: TuningTable) -> TuningTable:
+    """Return a table with what was imported; launches that it has keep their times."""
+    known = {
+        (tuning.identity, launch.identity)
+        for tuning in table.kernels
+        for launch in tuning.measurements
+    }
+    added = [
+        replace(
+            tuning,
+            measurements=tuple(
+                launch
+                for launch in tuning.measurements
+                if (tuning.identity, launch.identity) not in known
+            ),
+        )
+        for tuning in imported.kernels
+    ]
+    return merge_tunings([table, TuningTable(tuple(one for one in added if one.measurements))])
+
+
+def _target(manifest: Manifest, options: Options) -> Target:
+    found = manifest.targets_for([options.target] if options.target else [], ())
+    if len(found) != 1:
+        names = ", ".join(target.name for target in found)
+        message = f"expected one target, the manifest has {names}"
+        raise ManifestError(message, remedy="name the GPU's with --target")
+    return found[0]
+
+
+def _kernels(manifest: Manifest, one: Imported, options: Options) -> list[KernelSpec]:
+    if options.kernel:
+        return [manifest.kernel(options.kernel)]
+    if one.function:
+        return [k for k in manifest.kernels if k.function.name[:150] == one.function]
+    if len(manifest.kernels) == 1:
+        return [*manifest.kernels]
+    message = f"expected a kernel for {one.path}, which does not name it"
+    raise ManifestError(message, remedy="name it with --kernel")
+
+
+# ---- one launch --------------------------------------------------------------------------------
+
+_Launch = tuple[dict[str, int], dict[str, str], dict[str, Constant]]
+
+
+def _launches(kernel: KernelSpec, one: Imported, options: Options) -> list[_Launch] | str:
+    """Return key, types and choices of the launches that were tuned, or why there is none."""
+    named: dict[str, object] = dict(one.numbers)
+    if one.key:
+        names = autotune_key(kernel.source, kernel.function.name)
+        arguments = [parameter.name for parameter in kernel.function.parameters]
+        if names is None or len(names) < len(one.key):
+            return "its source has no @triton.autotune with this key"
+        names = [name for name in names if name in arguments]
+        named |= dict(zip(names, one.key, strict=False))
+    integers = {n: v for n, v in named.items() if isinstance(v, int)}
+    for name, root in options.arguments.items():
+        named[name] = integers[name] = _computed(name, root, integers, one.path)
+    if not one.key:  # names of the file may be of something else than the argument of that name
+        named = {n: v for n, v in named.items() if n in options.arguments or n == "M"}
+    fixed = {n: a.value for n, a in kernel.signature.items() if a.value is not None}
+    for name, value in (*fixed.items(), *kernel.constants.items()):
+        if name in named and named[name] != value:
+            return f"{name} is compiled in as {value}, and was tuned for {named[name]}"
+    types = _types(kernel, one.dtypes)
+    if isinstance(types, str):
+        return types
+    passed = launch_arguments(kernel)
+    key = {
+        name: value
+        for name, value in named.items()
+        if isinstance(value, int) and name.partition(".")[0] in passed
+    }
+    if not key:
+        return "no argument of a launch is known: give some with --set NAME=EXPRESSION"
+    chosen = list(_choices(kernel, named))
+    return [(key, dict(each), choices) for each in types for choices in chosen] or (
+        "it was tuned for choices that are not built"
+    )
+
+
+def _computed(name: str, root: Expression, integers: Mapping[str, int], path: Path) -> int:
+    try:
+        return expression.evaluate(root, integers)
+    except ExpressionError as error:
+        known = ", ".join(integers) or "none"
+        message = f"cannot compute {name} for {path}: {error.message}"
+        raise ManifestError(message, remedy=f"values are {known}") from None
+
+
+def _types(kernel: KernelSpec, dtypes: Sequence[str]) -> list[dict[str, str]] | str:
+    """Return the types of a launch with tensors of these dtypes; of unknown ones, all."""
+    pointers = [
+        kernel.signature[name].element
+        for name in launch_arguments(kernel)
+        if kernel.signature[name].kind != "scalar"
+    ]
+    words = [dtype_word(text) for text in dtypes]
+    if not words or len(words) != len(pointers):
+        products = itertools.product(*kernel.types.values())
+        return [dict(zip(kernel.types, product, strict=True)) for product in products]
+    types: dict[str, str] = {}
+    for element, word in zip(pointers, words, strict=True):
+        listed = kernel.types.get(element, (element,))
+        if word not in listed or types.get(element, word) != word:
+            return f"it was tuned for {', '.join(words)}"
+        if element in kernel.types:
+            types[element] = word
+    open_ = {name: values for name, values in kernel.types.items() if name not in types}
+    return [
+        {**types, **dict(zip(open_, product, strict=True))}
+        for product in itertools.product(*open_.values())
+    ]
+
+
+def _choices(kernel: KernelSpec, named: Mapping[str, object]) -> Iterator[dict[str, Constant]]:
+    """Yield the choices that a key allows; those that are not in it are all."""
+    for values in itertools.product(*kernel.choices.values()):
+        choices = dict(zip(kernel.choices, values, strict=True))
+        if all(
+            name not in named or value_key(value) == value_key(named[name])  # pyright: ignore[reportArgumentType]
+            for name, value in choices.items()
+        ):
+            yield choices
+
+
+def _tuning(
+    kernel: KernelSpec, one: Imported, target: Target, gpu: str
+) -> tuple[KernelTuning, list[str]]:
+    """Return the configs as the manifest has them, and those that it does not have."""
+    names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
+    names -= {*kernel.constants, *kernel.choices}
+    listed = configs_of_targets(kernel, [target], autotune_configs)[target]
+    own = {completed(dict(config)): dict(config) for config, _ in listed}
+    configs: list[Mapping[str, Constant]] = []
+    unknown: list[str] = []
+    for config, _ in one.configs:
+        kept = {name: value for name, value in config.items() if name in names}
+        if completed(kept) not in own:
+            unknown.append(config_text(kept.items()))
+        configs.append(own.get(completed(kept), kept))
+    return KernelTuning(kernel.name, target.name, gpu, tuple(configs), ()), unknown
+
+
+def _measurements(one: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:
+    seconds = tuple(
+        UNTIMED_SECONDS if measured is None else measured for _, measured in one.configs
+    )
+    for key, types, choices in launches:
+        yield Measurement(key=key, types=types, choices=choices, seconds=seconds)
+
+
+# ---- the source --------------------------------------------------------------------------------
+
+
+def autotune_key(source: str, function: str) -> list[str] | None:
+    """Return the names of the key of a function's `@triton.autotune`, None if it lists none.
+
+    Raises: CompileError if the source cannot be read.
+    """
+    try:
+        tree = ast.parse(read_regular(Path(source), MAX_SOURCE_BYTES))
+    except OSError as error:
+        raise CompileError(f"cannot read {source}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise CompileError(f"{source} is not Python: {error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            for decorator in node.decorator_list:
+                names = _key_of(decorator)
+                if names is not None:
+                    return names
+    return None
+
+
+def _key_of(decorator: ast.expr) -> list[str] | None:
+    if not isinstance(decorator, ast.Call):
+        return None
+    if dotted_name(decorator.func).rpartition(".")[2] != "autotune":
+        return None
+    listed = [one.value for one in decorator.keywords if one.arg == "key"] or decorator.args[1:2]
+    try:
+        value: object = ast.literal_eval(listed[0])
+    except (ValueError, IndexError):
+        return None
+    return [str(name) for name in value] if isinstance(value, list | tuple) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

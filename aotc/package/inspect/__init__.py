@@ -1,0 +1,1 @@
+"""Views for people: of archives, compiles, sources and this machine."""

@@ -1,0 +1,213 @@
+"""What this machine has for building and launching, one finding a line, each with its remedy.
+
+A finding is `ok`; a `note`, what not everybody needs, such as a GPU where archives are only built;
+or a `problem`, with which a command that the user may run next would fail.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aotc.backend.ptxas import version_text
+from aotc.ir.diagnostics import DiagnosticError, one_line
+from aotc.package.archive import file as archives
+from aotc.package.archive.index import Archive, ArchiveError, Kernel, parse_target
+from aotc.package.build.toolchain import UNKNOWN, installed_versions
+from aotc.package.cache import folder as cache_folder
+from aotc.package.inspect.cuda_driver import Gpu, Machine
+from aotc.target import TARGETS
+
+State = Literal["ok", "note", "problem"]
+_WHEELS = {"llvmlite": "llvmlite", "ptxas": "nvidia-cuda-nvcc", "libdevice": "nvidia-nvvm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, how it is, and what would help if it is not `ok`."""
+
+    subject: str
+    state: State
+    text: str
+    remedy: str = ""
+
+
+def examine(machine: Machine, cache: Path, paths: Sequence[str]) -> list[Finding]:
+    """Return the findings: of driver, GPUs, toolchain, cache, and of archives for these GPUs."""
+    found = [*_driver(machine, needs_gpu=bool(paths))]
+    for ordinal, gpu in enumerate(machine.gpus):
+        found.append(_gpu(ordinal, gpu))
+    found += _peers(machine)
+    found += _toolchain()
+    found.append(_cache(cache))
+    for path in paths:
+        found += _archive(path, machine)
+    return found
+
+
+def has_problem(found: Sequence[Finding]) -> bool:
+    """Say whether anything needs its remedy."""
+    return any(finding.state == "problem" for finding in found)
+
+
+def text(found: Sequence[Finding]) -> str:
+    """Return the findings as lines, remedies below what they are for."""
+    width = max(len(one_line(finding.subject)) for finding in found)
+    lines: list[str] = []
+    for finding in found:
+        lines.append(f"{finding.state:7}  {one_line(finding.subject):{width}}  {finding.text}")
+        if finding.remedy:
+            lines.append(f"{'':7}  {'':{width}}  → {finding.remedy}")
+    return "\n".join(map(one_line, lines))
+
+
+def describe(found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings as data."""
+    return {"ok": not has_problem(found), "findings": [asdict(finding) for finding in found]}
+
+
+# ------------------------------------------------------------------------------ driver and GPUs
+
+
+def _driver(machine: Machine, *, needs_gpu: bool) -> Iterator[Finding]:
+    if machine.problem:
+        state: State = "problem" if needs_gpu else "note"
+        can = "" if needs_gpu else "; archives can be built and verified here, not launched"
+        yield Finding("driver", state, machine.problem + can, machine.remedy)
+        return
+    version = f"CUDA {machine.version // 1000}.{machine.version % 1000 // 10}"
+    yield Finding("driver", "ok", version)
+
+
+def _targets_of(gpu: Gpu) -> list[str]:
+    return [name for name, target in TARGETS.items() if target.runs_on(gpu.major, gpu.minor)]
+
+
+def _gpu(ordinal: int, gpu: Gpu) -> Finding:
+    what = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {gpu.memory_bytes / 2**30:.0f} GiB"
+    targets = _targets_of(gpu)
+    subject = f"GPU {ordinal}"
+    if not targets:
+        remedy = f"targets are {', '.join(TARGETS)}"
+        return Finding(subject, "problem", f"{what}: aotc has no target for it", remedy)
+    what += f": build for {targets[-1]}"
+    if gpu.is_mig:
+        remedy = "MIG instances cannot access each other's memory, and a process sees one of them"
+        return Finding(subject, "note", f"{what}; a MIG instance", remedy)
+    return Finding(subject, "ok", what)
+
+
+def _peers(machine: Machine) -> Iterator[Finding]:
+    """Tell pairs of GPUs with peer access from those without, and why those have none."""
+    count = len(machine.gpus)
+    pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
+    if not pairs:
+        return
+    both = [pair for pair in pairs if pair in machine.peers and pair[::-1] in machine.peers]
+    if len(both) == len(pairs):
+        yield Finding("peer access", "ok", f"between all {count} GPUs")
+        return
+    lacking = [pair for pair in pairs if pair not in both]
+    if any(machine.gpus[ordinal].is_mig for pair in lacking for ordinal in pair):
+        remedy = "MIG instances have none: use whole GPUs where kernels share memory"
+    else:
+        remedy = "see nvidia-smi topo -p2p r; launches on one GPU each do not need it"
+    listed = ", ".join(f"{one}-{other}" for one, other in lacking)
+    yield Finding("peer access", "note", f"none between GPUs {listed}", remedy)
+
+
+# ------------------------------------------------------------------------- toolchain and cache
+
+
+def _toolchain() -> Iterator[Finding]:
+    versions = installed_versions()
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("aotc", "ok", f"{versions['aotc']}, Python {python}")
+    for tool, wheel in _WHEELS.items():
+        if versions[tool] == UNKNOWN:
+            remedy = f"pip install {wheel}"
+            yield Finding(tool, "problem", "not installed: nothing can be compiled", remedy)
+            continue
+        try:
+            runs = tool == "ptxas" and version_text() != ""
+        except DiagnosticError as error:
+            remedy = f"pip install --force-reinstall {wheel}"
+            yield Finding(tool, "problem", f"{versions[tool]}, {error}", remedy)
+        else:
+            yield Finding(tool, "ok", f"{versions[tool]}{', it runs' if runs else ''}")
+
+
+def _cache(folder: Path) -> Finding:
+    try:
+        found = cache_folder.entries(folder)
+        problem = cache_folder.write_problem(folder)
+    except OSError as error:
+        found, problem = [], error.strerror or str(error)
+    size = sum(entry.size_bytes for entry in found)
+    if problem:
+        remedy = "use --cache-dir, or set XDG_CACHE_HOME to a folder of yours"
+        return Finding("cache", "note", f"{folder}: {problem}; builds go on without it", remedy)
+    old = sum(entry.kind == "old" for entry in found)
+    remedy = "aotc cache prune" if old else ""
+    note = f", {old} of them of another version" if old else ""
+    what = f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB{note}"
+    return Finding("cache", "note" if old else "ok", what, remedy)
+
+
+# ------------------------------------------------------------------------------------- archives
+
+
+def _archive(path: str, machine: Machine) -> Iterator[Finding]:
+    try:
+        archive = archives.read(Path(path))
+    except (ArchiveError, OSError) as error:
+        remedy = "check the path; build it again with aotc build"
+        yield Finding(path, "problem", str(error), remedy)
+        return
+    targets = sorted({variant.target for kernel in archive.kernels for variant in kernel.variants})
+    yield Finding(path, "ok", f"{len(archive.kernels)} kernels for {', '.join(targets)}")
+    for ordinal, gpu in enumerate(machine.gpus):
+        yield _fit(path, archive, ordinal, gpu)
+
+
+def _fit(path: str, archive: Archive, ordinal: int, gpu: Gpu) -> Finding:
+    subject = f"{path} on GPU {ordinal}"
+    lacking = [kernel.name for kernel in archive.kernels if not _has_target(kernel, gpu)]
+    large = [
+        kernel.name
+        for kernel in archive.kernels
+        if _has_target(kernel, gpu) and not _has_room(kernel, gpu)
+    ]
+    running = len(archive.kernels) - len(lacking) - len(large)
+    what = f"{running} of {len(archive.kernels)} kernels run"
+    if lacking:
+        targets = _targets_of(gpu)
+        remedy = f"aotc build --target {targets[-1]}" if targets else "aotc has no target for it"
+        state: State = "note" if running else "problem"
+        return Finding(subject, state, f"{what}; no code for {_some(lacking)}", remedy)
+    if large:
+        remedy = "build a config that uses less shared memory"
+        state = "note" if running else "problem"
+        limit = f"{gpu.shared_bytes} bytes a CTA"
+        return Finding(subject, state, f"{what}; {_some(large)} take more than {limit}", remedy)
+    return Finding(subject, "ok", what)
+
+
+def _has_target(kernel: Kernel, gpu: Gpu) -> bool:
+    return any(parse_target(v.target).runs_on(gpu.major, gpu.minor) for v in kernel.variants)
+
+
+def _has_room(kernel: Kernel, gpu: Gpu) -> bool:
+    return any(
+        parse_target(variant.target).runs_on(gpu.major, gpu.minor)
+        and variant.dynamic_shared_bytes + variant.static_shared_bytes <= gpu.shared_bytes
+        for variant in kernel.variants
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"

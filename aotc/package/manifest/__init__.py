@@ -1,0 +1,1 @@
+"""The manifest: its TOML, its tables and the variants they ask for."""

@@ -1,0 +1,119 @@
+"""Parameters that `@triton.heuristics` compute of a launch's integers: both values are built.
+
+`EVEN` of `lambda args: args["n"] % args["BLOCK"] == 0` becomes a part of the configs, true and false, each
+with the condition under which it is the heuristic's: the launcher checks it as what is left of `where`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from aotc.compiler import launch_heuristics
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.ir.expression import ExpressionError
+from aotc.ir.types import SCALARS
+from aotc.package.manifest.argument_type import ArgumentType
+from aotc.package.manifest.spec import (
+    AutotuneConfigs,
+    CartesianConfigs,
+    KernelSpec,
+    ListedConfigs,
+    ManifestExpression,
+)
+from aotc.package.manifest.toml_table import Constant
+from aotc.target import Target
+
+_MAX_COMPUTED = 6
+"""2**6 is how many conditions a kernel's launches may have (`grid.MAX_GUARDS`)."""
+_MAX_FILTERED = 10
+
+ConfigEntries = tuple[tuple[str, Constant], ...]
+
+
+def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
+    """Return a kernel whose configs have what its heuristics compute of launches.
+
+    A kernel is as it was if nothing is, or if the manifest says all of it; what cannot be read is left to
+    its compile, which says why.
+    """
+    names = [one.name for one in kernel.function.constexprs if one.may_be_computed]
+    names = [name for name in names if name not in _given(kernel)]
+    if not names:
+        return kernel
+    constants = [one.name for one in kernel.function.constexprs if one.name not in names]
+    integers = [name for name, argument in kernel.signature.items() if _is_integer(argument)]
+    try:
+        found = launch_heuristics(kernel.source, kernel.function.name, integers, constants, target)
+        computed = {name: found[name] for name in names if name in found}
+        root = _condition(kernel, computed)
+    except (CompileError, ExpressionError):
+        return kernel
+    if not computed:
+        return kernel
+    _check_few(kernel, computed)
+    axes = tuple((name, (True, False)) for name in computed)
+    configs = kernel.configs
+    match configs:
+        case CartesianConfigs(given):
+            configs = CartesianConfigs((*given, *axes))
+        case ListedConfigs(given):
+            configs = ListedConfigs(tuple(crossed(given, axes)))
+        case AutotuneConfigs():
+            configs = AutotuneConfigs(axes)
+    loc = kernel.where.loc if kernel.where is not None else kernel.configs_loc
+    return replace(kernel, configs=configs, where=ManifestExpression(root, loc))
+
+
+def crossed(
+    configs: Iterable[ConfigEntries], axes: tuple[tuple[str, tuple[Constant, ...]], ...]
+) -> Iterator[ConfigEntries]:
+    """Yield each config with every combination of the axes that it does not have itself."""
+    for config in configs:
+        missing = [(name, values) for name, values in axes if name not in dict(config)]
+        names = [name for name, _ in missing]
+        for values in itertools.product(*(values for _, values in missing)):
+            yield (*config, *zip(names, values, strict=True))
+
+
+def _check_few(kernel: KernelSpec, computed: Iterable[str]) -> None:
+    """Raise ManifestError for more parameters than have conditions: each combination is one.
+
+    A `where` may leave out combinations, so it is asked about some more.
+    """
+    names = list(computed)
+    most = _MAX_COMPUTED if kernel.where is None else _MAX_FILTERED
+    if len(names) > most:
+        raise ManifestError(
+            f"expected at most {most} parameters of {kernel.name!r} that heuristics compute of a launch's "
+            f"arguments, got {len(names)}: {', '.join(names)}",
+            kernel.loc,
+            remedy=f"give some in the manifest, such as constants = {{ {names[-1]} = true }}",
+        )
+
+
+def _given(kernel: KernelSpec) -> set[str]:
+    """Return the parameters that the manifest gives."""
+    names = {*kernel.constants, *kernel.choices}
+    match kernel.configs:
+        case CartesianConfigs(axes):
+            return names | {name for name, _ in axes}
+        case ListedConfigs(configs):
+            return names | {name for config in configs for name, _ in config}
+        case AutotuneConfigs():
+            return names
+
+
+def _is_integer(argument: ArgumentType) -> bool:
+    element = SCALARS.get(argument.element)
+    is_number = argument.kind == "scalar" and element is not None and element.is_int
+    return is_number and argument.is_passed
+
+
+def _condition(kernel: KernelSpec, computed: dict[str, str]) -> expression.Expression:
+    texts = [f"({name} == ({text}))" for name, text in computed.items()]
+    if kernel.where is not None:
+        texts.insert(0, f"({expression.to_text(kernel.where.root)})")
+    return expression.parse(" and ".join(texts))

@@ -1,0 +1,280 @@
+"""Read the manifest, `kernels.toml`, and check it to the last key.
+
+Every mistake that shows in the manifest and in the names of the kernel sources is reported here,
+before anything is compiled: with file, line and column, what was expected, what was given and the
+nearest valid name. The values returned are in `spec.py`; `kernel_table.py` reads the sections of a
+kernel's table, and `grid.py` expands variants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from aotc import target as targets
+from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
+from aotc.package.manifest.facts_table import Facts, read_facts
+from aotc.package.manifest.include import check_agrees, read_included
+from aotc.package.manifest.kernel_table import KERNEL_KEYS, read_kernel
+from aotc.package.manifest.parameters import Function, parse_functions
+from aotc.package.manifest.spec import KernelSpec, Manifest
+from aotc.package.manifest.toml_table import Document, Mistakes, Table
+from aotc.package.manifest.tuned import TUNED_KEYS, TunedConfig, read_tuned
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.target import Target
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTION = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*")
+_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
+_IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
+# The pattern of PEP 263.
+_DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
+_ROOT_KEYS = ("include", "package", "kernel", "tuned")
+_PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
+
+
+def load(path: str) -> Manifest:
+    """Read the manifest at `path` and check it against the kernel sources it names.
+
+    Raises:
+        ManifestError: the manifest cannot be read or is wrong.
+        CompileError: a kernel source is not Python.
+    """
+    return parse(_read_text(Path(path), "a manifest", None, ""), path)
+
+
+def parse(text: str, path: str) -> Manifest:
+    """Parse a manifest; sources are relative to the folder of `path`.
+
+    Raises:
+        ManifestError: the manifest is wrong; what else is wrong is in its `others`.
+        CompileError: a kernel source is not Python.
+    """
+    reader = _Reader(Document.parse(text, path))
+    manifest = reader.manifest()
+    reader.mistakes.check()
+    if manifest is None:
+        raise IRError(f"{path} is wrong, and nothing says why")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """The `[package]` table."""
+
+    name: str
+    version: str
+    targets: tuple[Target, ...]
+    without: tuple[str, ...]
+    facts: dict[str, Facts]
+
+
+@dataclass(slots=True)
+class _Reader:
+    document: Document
+    mistakes: Mistakes = field(default_factory=Mistakes)
+    functions: dict[str, dict[str, Function]] = field(
+        default_factory=dict[str, dict[str, Function]]
+    )
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest, or None if `mistakes` says why there is none."""
+        collected = self.mistakes.collected
+        root = self.document.root(_ROOT_KEYS, self.mistakes)
+        included: list[tuple[str, Table]] = []
+        with collected():
+            included = read_included(root, self.document.file, self.included)
+        read: list[_Package] = []
+        with collected():
+            table = root.table("package", _PACKAGE_KEYS)
+            read.append(self.package(table))
+            for _, other in included:
+                with collected():
+                    check_agrees(other, table)
+        tables: list[tuple[str, Table]] = []
+        for file, each in (*included, (self.document.file, root)):
+            if each.has("kernel") or not included:
+                with collected():
+                    tables += ((file, one) for one in each.tables("kernel", KERNEL_KEYS))
+        kernels: dict[str, KernelSpec] = {}
+        for file, table in tables:
+            with collected():
+                kernel = self.kernel(file, table)
+                if kernel.name in kernels:
+                    first = kernels[kernel.name].loc
+                    place = "name" if table.has("name") else "source"
+                    message = f"expected a unique name, got {kernel.name!r} as at {first}"
+                    raise table.wrong(place, message, "give one of the two another `name`")
+                kernels[kernel.name] = kernel
+                if read and file == self.document.file:
+                    _check_targets(table, kernel, read[0])
+        tuned: list[TunedConfig] = []
+        for file, each in (*included, (self.document.file, root)):
+            with collected():
+                for table in each.tables("tuned", TUNED_KEYS) if each.has("tuned") else ():
+                    with collected():
+                        tuned.append(read_tuned(table, *self.source(file, table)))
+        if not read:
+            return None
+        (package,) = read
+        found = tuple(kernels.values())
+        return Manifest(
+            self.document.file,
+            package.name,
+            package.version,
+            package.targets,
+            found,
+            package.without,
+            package.facts,
+            tuple(tuned),
+        )
+
+    def package(self, package: Table) -> _Package:
+        name = version = ""
+        with self.mistakes.collected():
+            name = package.string("name")
+            _check_identifier(package, "name", name, "a package name")
+        with self.mistakes.collected():
+            version = package.string("version")
+            if not _VERSION.fullmatch(version):
+                message = f"expected a version such as '0.1.0', got {version!r}"
+                raise package.wrong("version", message)
+        built: list[Target] = []
+        chosen = package.unique("targets", package.strings("targets"))
+        for index, text in enumerate(chosen):
+            with self.mistakes.collected():
+                built.append(targets.parse(text, package.element("targets", index)))
+        without = package.strings("without") if package.has("without") else ()
+        for index, feature in enumerate(without):
+            with self.mistakes.collected():
+                place = package.element("without", index)
+                built = [target.excluding([feature], place) for target in built]
+        facts = read_facts(package)
+        built = [replace(target, facts=facts[target.name]) for target in built]
+        return _Package(name, version, tuple(built), without, facts)
+
+    def included(self, path: str, loc: Loc) -> Table:
+        """Return the top level of an included manifest."""
+        text = _read_text(Path(path), "a manifest to include", loc, "")
+        return Document.parse(text, path).root(_ROOT_KEYS, self.mistakes)
+
+    def kernel(self, manifest: str, table: Table) -> KernelSpec:
+        source, function = self.source(manifest, table)
+        name = function.name.rpartition(".")[2]
+        with self.mistakes.collected():
+            if table.has("name"):
+                name = table.string("name")
+                _check_identifier(table, "name", name, "a kernel name")
+        kernel = read_kernel(table, name, source, function)
+        return replace(kernel, targets=_kernel_targets(table))
+
+    def source(self, manifest: str, table: Table) -> tuple[str, Function]:
+        text = table.string("source")
+        loc = table.value_loc("source")
+        file, colon, name = text.rpartition(":")
+        if not (file and colon and _FUNCTION.fullmatch(name)):
+            message = f"expected 'FILE.py:FUNCTION', got {text!r}"
+            raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
+        path = (Path(manifest).parent / file).as_posix()
+        if path not in self.functions:
+            self.functions[path] = _read_functions(path, loc)
+        return path, _pick(self.functions[path], path, name, loc)
+
+
+def _kernel_targets(table: Table) -> tuple[str, ...]:
+    """Return the targets of a `[[kernel]]` table, in their order; empty if it names none."""
+    if not table.has("targets"):
+        return ()
+    named: list[str] = []
+    for index, text in enumerate(table.unique("targets", table.strings("targets"))):
+        with table.mistakes.collected():
+            named.append(targets.parse(text, table.element("targets", index)).name)
+    return tuple(named)
+
+
+def _check_targets(table: Table, kernel: KernelSpec, package: _Package) -> None:
+    """Check that a package has the targets of a kernel. Raises: ManifestError."""
+    built = [target.name for target in package.targets]
+    for index, name in enumerate(kernel.targets):
+        if built and name not in built:
+            message = f"expected targets of the package ({', '.join(built)}), got {name!r}"
+            remedy = "add it to `targets` of [package], or leave it out here"
+            raise ManifestError(message, table.element("targets", index), remedy=remedy)
+
+
+def read_function(path: str, name: str) -> Function:
+    """Return the function `name` of the kernel source at `path`.
+
+    Raises:
+        ManifestError: there is no such file or no such function in it.
+        CompileError: the file is not Python.
+    """
+    return _pick(_read_functions(path, None), path, name, None)
+
+
+def _read_functions(path: str, loc: Loc | None) -> dict[str, Function]:
+    return parse_functions(_read_text(Path(path), "a kernel source", loc, _DECLARATION), path)
+
+
+def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | None) -> Function:
+    if name in functions:
+        return functions[name]
+    listed = ", ".join(functions) or "no function"
+    remedy = did_you_mean(name, functions) or f"it defines {listed}"
+    raise ManifestError(f"expected a function of {path}, got {name!r}", loc, remedy=remedy)
+
+
+def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
+    """Read a text file, without the byte-order mark that some editors add.
+
+    It is UTF-8 unless a comment that matches `declaration` names another encoding.
+    """
+    if not _is_utf8(str(path)):
+        message = f"expected {what} whose path is UTF-8, got {str(path)!r}"
+        raise ManifestError(message, loc, remedy="rename the file or folder")
+    try:
+        data = read_regular(path, MAX_SOURCE_BYTES)
+    except OSError as error:
+        reason = error.strerror or error
+        message = f"expected {what}, cannot read {path}: {reason}"
+        remedy = _nearest_file(path) or _IF_UNREADABLE.get(what, "")
+        raise ManifestError(message, loc, remedy=remedy) from None
+    head = b"\n".join(data.split(b"\n", 2)[:2])
+    declared = re.search(declaration.encode(), head) if declaration else None
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        return data.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"expected {what} in UTF-8, {path} is not at line {line}, byte {error.start}"
+        raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
+    except LookupError:
+        message = f"expected {what} in a known encoding, {path} declares {encoding!r}"
+        raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a path's bytes are UTF-8, the only encoding in archives."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _nearest_file(path: Path) -> str:
+    try:
+        entries = [entry for entry in path.parent.iterdir() if entry.suffix == path.suffix]
+    except (OSError, ValueError):
+        return ""
+    # A suffix that all names share would make them look similar.
+    found = nearest(path.stem, [entry.stem for entry in entries if entry.name != path.name])
+    return f"did you mean {found + path.suffix!r}?" if found else ""
+
+
+def _check_identifier(table: Table, key: str, name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        message = f"expected {what} of letters, digits and '_', got {name!r}"
+        raise table.wrong(key, message, "it becomes part of the names in the C header")

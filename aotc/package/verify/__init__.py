@@ -1,0 +1,1 @@
+"""Verification of the variants of a manifest or an archive."""

@@ -1,0 +1,121 @@
+"""Audit the cubins of variants: does the SASS do what the verified PTX says?
+
+The PTX that an archive holds is assembled again: a cubin that is anything else is refused.
+
+A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
+shipped ones: an archive's own cubins, or those that a build would store in one. To locate a finding
+in the source, the same PTX is assembled once more with line numbers; its code may be scheduled
+a little differently, so lines are used only where the findings are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from aotc.compiler import compile_kernel
+from aotc.ir.diagnostics import CompileError, IRError, ResourceError
+from aotc.package.archive import stored_ptx
+from aotc.package.build.toolchain import toolchain_text
+from aotc.package.build.workers import compile_both_ways
+from aotc.package.verify.subjects import Subject, VerifyOptions
+from aotc.package.verify.variants import VariantResult
+from aotc.stages import disassemble, disassemble_located, reassembled_difference
+from aotc.verify.sass.audit import audit
+from aotc.verify.sass.findings import Finding
+
+_TOOL_SECTION = ".note.nv.tkinfo"  # which ptxas made a cubin; it comes before code
+
+
+@dataclass(frozen=True, slots=True)
+class _Cubin:
+    """A cubin, and its PTX with line numbers."""
+
+    content: bytes
+    ptx: str
+    target: str
+
+
+def verify_and_audit(
+    subject: Subject,
+    options: VerifyOptions,
+    verify: Callable[[Subject, VerifyOptions], VariantResult],
+) -> VariantResult:
+    """Verify a variant and, if its target can hold it, audit its cubins.
+
+    What ptxas spills too much of is dropped, as by a build, though its PTX may be right.
+
+    Raises: as `verify`, and CompileError if a cubin cannot be made.
+    """
+    result = verify(subject, options)
+    if result.dropped:
+        return result
+    try:
+        return replace(result, cubins=audit_variant(subject))
+    except ResourceError as error:
+        return replace(result, findings=(), fallback=None, dropped=error.message)
+
+
+def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
+    """Return the findings in each cubin of a variant; the one with tensor maps comes first.
+
+    Raises: ResourceError if the target can hold none, and CompileError if a cubin cannot be made.
+    """
+    if subject.archived is None:
+        return tuple(_audit(cubin) for cubin in _cubins(subject))
+    return tuple((*_compare(cubin, subject.label), *_audit(cubin)) for cubin in _cubins(subject))
+
+
+def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
+    """Yield a finding if the cubin is not what its PTX assembles to.
+
+    Raises: CompileError if another ptxas has made it, or the PTX is none.
+    """
+    try:
+        section = reassembled_difference(cubin.content, cubin.ptx, cubin.target)
+    except (IRError, ValueError) as error:
+        message = f"cannot compare the cubin of {label} with its PTX: {error}"
+        raise CompileError(message, remedy="build the archive again") from None
+    if section == _TOOL_SECTION:
+        message = (
+            f"expected the cubin of {label} to be of {toolchain_text()}, another ptxas made it"
+        )
+        raise CompileError(message, remedy="verify it with the versions that `aotc inspect` shows")
+    if section:
+        meaning = "the cubin does other than the PTX that was verified: build the archive again"
+        yield Finding("other code", 0, f"section {section}", meaning)
+
+
+def _cubins(subject: Subject) -> Iterator[_Cubin]:
+    target = subject.target.name
+    if subject.archived is not None:
+        assert subject.stored is not None
+        yield _Cubin(subject.archived[1].cubin, subject.stored.ptx, target)
+        return
+    assert subject.request is not None
+    request = replace(subject.request, with_ptx=True)
+    kernel = compile_both_ways(compile_kernel, request)
+    if kernel.is_misfit:
+        raise ResourceError(kernel.misfit)
+    limit = subject.target.max_shared_bytes
+    while kernel is not None:
+        if kernel.metadata.shared_bytes <= limit:
+            assert kernel.ptx is not None
+            yield _Cubin(kernel.cubin, stored_ptx.split(kernel.ptx)[1], target)
+        kernel = kernel.fallback
+
+
+def _audit(cubin: _Cubin) -> tuple[Finding, ...]:
+    found = audit(disassemble(cubin.content), cubin.ptx)
+    if not any(each.is_failure and not each.source for each in found):
+        return found
+    located = audit(disassemble_located(cubin.ptx, cubin.target), cubin.ptx)
+    if [_what(each) for each in located] != [_what(each) for each in found]:
+        return found
+    return tuple(
+        replace(each, source=other.source) for each, other in zip(found, located, strict=True)
+    )
+
+
+def _what(finding: Finding) -> tuple[str, str]:
+    return finding.kind, finding.text

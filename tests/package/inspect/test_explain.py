@@ -1,0 +1,103 @@
+"""What `aotc explain` says of a compile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.metadata import Metadata
+from aotc.package.inspect.dump import find_request
+from aotc.package.inspect.explain import describe, explain, occupancy, text
+from aotc.target import TARGETS
+from tests.support import mapped
+from tests.support.pipelined import SOURCE
+
+REQUEST = CompileRequest(
+    SOURCE,
+    "turned",
+    (
+        *(("a_ptr", "*fp16:16"), ("b_ptr", "*fp16:16"), ("c_ptr", "*fp32:16")),
+        *(("count", "i32"), ("stride", "i32:16")),
+    ),
+    (("OTHER", 0), ("BLOCK", 32)),
+    "sm_80",
+)
+
+
+def test_everything_is_said() -> None:
+    explanation = explain(REQUEST)
+    said = text(explanation)
+    assert "turned for sm_80: num_warps=4 num_stages=3 OTHER=0 BLOCK=32" in said
+    assert ": load of a_ptr: 2 bytes a thread, 16 instructions, masked" in said
+    assert ": asynchronous copy of b_ptr: 8 bytes a thread, 6 instructions, masked" in said
+    assert ": store of c_ptr: 16 bytes a thread, 2 instructions" in said
+    assert "is exchanged between threads through 2048 bytes of shared memory" in said
+    assert "the loop is pipelined over 3 stages through shared memory: b_ptr" in said
+    assert "0 bytes spilled" in said
+    data = json.loads(json.dumps(describe(explanation)))
+    assert data["shared_bytes"] == 3 * 2048
+    widths = {access["pointer"]: access["bytes_per_thread"] for access in data["accesses"]}
+    assert widths == {"a_ptr": 2, "b_ptr": 8, "c_ptr": 16}
+    assert data["remarks"] == list(explanation.metadata.remarks)
+
+
+BASE = Metadata(
+    *("k", "k", "sm_90a", 128, 1),
+    *(0, 0, 32, 0, 0),
+    *((), (), (), ()),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "blocks", "limit"),
+    [
+        ({}, "sm_90a", 16, "threads"),
+        ({}, "sm_86", 12, "threads"),
+        ({"num_threads": 32}, "sm_90a", 32, "CTAs"),
+        ({"num_threads": 32}, "sm_86", 16, "CTAs"),
+        ({"registers": 255}, "sm_90a", 2, "registers"),
+        ({"registers": 33}, "sm_90a", 12, "registers"),
+        ({"shared_bytes": 100 * 1024}, "sm_90a", 2, "shared memory"),
+        ({"shared_bytes": 99 * 1024}, "sm_120a", 1, "shared memory"),
+    ],
+)
+def test_occupancy(changes: dict[str, int], target: str, blocks: int, limit: str) -> None:
+    held = occupancy(replace(BASE, **changes), TARGETS[target])
+    assert (held.ctas, held.limit) == (blocks, limit)
+    assert held.warps == blocks * changes.get("num_threads", 128) // 32
+
+
+@pytest.mark.parametrize(
+    ("guards", "condition", "has_map"),
+    [
+        ((), "stride >= 0", True),
+        (("rows % 16 == 0",), "rows % 16 == 0 and stride >= 0", True),
+        (("rows < -2147483648",), "", False),
+    ],
+)
+def test_a_kernel_that_is_compiled_both_ways(
+    guards: tuple[str, ...],
+    condition: str,
+    has_map: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiler(request: CompileRequest, observer: object) -> CompiledKernel:
+        del observer
+        made = mapped.compile_mapped(request)
+        own = guards if made.metadata.guards else ()
+        return replace(made, metadata=replace(made.metadata, guards=own))
+
+    monkeypatch.setattr("aotc.package.inspect.explain.compile_kernel", compiler)
+    request = find_request(f"{mapped.written(tmp_path)}:twice", TARGETS["sm_90a"], {}, ())
+    explanation = explain(request)
+    assert (explanation.condition, bool(explanation.mapped)) == (condition, has_map)
+    said, data = text(explanation), describe(explanation)
+    assert data["condition"] == condition
+    assert data["tensor_maps"] == (["x_ptr"] if has_map else [])
+    assert ("  tensor maps of x_ptr\n" in f"{said}\n") == has_map
+    assert (f"launched where {condition}; without tensor maps elsewhere" in said) == has_map
