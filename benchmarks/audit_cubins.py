@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.build.workers import Failure, Job, default_jobs, run_all
+from aotc.package.builder.workers import Failure, Job, default_jobs, run_all
 from aotc.package.verify.audit import audit_variant
 from aotc.package.verify.subjects import Subject, load_subjects
 

@@ -35,9 +35,9 @@ sys.path.insert(0, str(ROOT))
 
 from aotc.compiler import CompileRequest, compile_kernel  # noqa: E402
 from aotc.package.archive import file as archives  # noqa: E402
-from aotc.package.build import build_plan  # noqa: E402
-from aotc.package.build.run import BuildOptions, BuildResult, build, expand_all  # noqa: E402
-from aotc.package.build.workers import Done, Failure, Task, compile_both_ways, run_all  # noqa: E402
+from aotc.package.builder import build_plan  # noqa: E402
+from aotc.package.builder.run import BuildOptions, BuildResult, build, expand_all  # noqa: E402
+from aotc.package.builder.workers import Done, Failure, Task, compile_both_ways, run_all  # noqa: E402
 from aotc.package.cache.store import Cache, CachedKernel  # noqa: E402
 from aotc.package.manifest.read import load  # noqa: E402
 
@@ -261,7 +261,7 @@ def simulate(arguments: argparse.Namespace) -> None:
     """Build on workers that sleep: what a scheduler and a client cost."""
     import pickle
 
-    from aotc.package.build.dask_executor import connected
+    from aotc.package.builder.dask_executor import connected
     from benchmarks.build_farm import sleep_compile  # by a name that workers can import
 
     sleeper = measure_kernels()
@@ -329,7 +329,7 @@ def measure_kills(arguments: argparse.Namespace) -> None:
     import dask
     import distributed
 
-    from aotc.package.build.dask_executor import DaskExecutor
+    from aotc.package.builder.dask_executor import DaskExecutor
     from benchmarks.build_farm import Killer  # by a name that workers can import
 
     kernels = tuple(arguments.kernels.split(","))

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.build.workers import Failure, Job, default_jobs, run_all
+from aotc.package.builder.workers import Failure, Job, default_jobs, run_all
 from aotc.package.init.manifest import write_manifest
 from aotc.package.verify.subjects import Subject, load_subjects
 from aotc.package.verify.variants import verify_variant

@@ -58,7 +58,7 @@ def workers_at(
     if address is None:
         yield None
         return
-    from aotc.package.build.dask_executor import connected  # noqa: PLC0415 - an extra
+    from aotc.package.builder.dask_executor import connected  # noqa: PLC0415 - an extra
 
     with connected(address, jobs, request_of) as executor:
         for warning in executor.warnings():
@@ -98,7 +98,7 @@ def cache_at(
             raise click.UsageError("--no-cache and --cache-url contradict each other")
         yield None
         return
-    from aotc.package.build.toolchain import compiler_digest  # noqa: PLC0415
+    from aotc.package.builder.toolchain import compiler_digest  # noqa: PLC0415
     from aotc.package.cache.store import Cache  # noqa: PLC0415 - start-up time, as is below
 
     folder = cache_path(cache_dir)

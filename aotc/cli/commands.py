@@ -37,8 +37,8 @@ from aotc.cli.streams import (
 from aotc.ir.diagnostics import DiagnosticError, ManifestError, one_line
 
 if TYPE_CHECKING:
-    from aotc.package.build.run import BuildOptions, BuildResult, Listener
-    from aotc.package.build.workers import Compiler
+    from aotc.package.builder.run import BuildOptions, BuildResult, Listener
+    from aotc.package.builder.workers import Compiler
     from aotc.package.cache.store import Cache
     from aotc.package.manifest.spec import Manifest
     from aotc.package.tuning.table import TuningTable
@@ -148,8 +148,8 @@ def build(
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.build import run as builds  # noqa: PLC0415
-    from aotc.package.build.workers import Failure, default_jobs  # noqa: PLC0415
+    from aotc.package.builder import run as builds  # noqa: PLC0415
+    from aotc.package.builder.workers import Failure, default_jobs  # noqa: PLC0415
     from aotc.package.manifest.read import load  # noqa: PLC0415
 
     if no_tuning and (tuning is not None or only_tuned):
@@ -212,7 +212,7 @@ def _tuning(manifest: str, given: str | None) -> TuningTable | None:
 
 def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
     """Print what a build would do."""
-    from aotc.package.build import build_plan  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.builder import build_plan  # noqa: PLC0415 - start-up time, as is below
     from aotc.package.cache.compile_times import CompileTimes  # noqa: PLC0415
 
     times = CompileTimes(None) if cache is None else cache.times
@@ -242,7 +242,7 @@ def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> N
 
 def _note(result: BuildResult) -> None:
     """Print what a build decided that nobody may have meant, in a line each."""
-    from aotc.package.build.index_limits import notes  # noqa: PLC0415 - start-up time
+    from aotc.package.builder.index_limits import notes  # noqa: PLC0415 - start-up time
 
     if result.dropped:
         count = len(result.dropped)
@@ -314,7 +314,7 @@ def verify(
 ) -> int:
     """Check every variant of a manifest or an archive against the source's meaning, on no GPU."""
     from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
     from aotc.package.verify import report as verify_report  # noqa: PLC0415
     from aotc.package.verify import variants as verifying  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.verify.audit import verify_and_audit  # noqa: PLC0415
@@ -393,7 +393,7 @@ def check(
     *, paths: tuple[str, ...], target: str, jobs: int | None, is_json: bool, debug: bool
 ) -> int:
     """Say of every kernel in files and folders whether the language has all that it uses."""
-    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
     from aotc.package.inspect import survey as checking  # noqa: PLC0415 - start-up time, as are all below
     from aotc.target import parse  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ from aotc.cli.shipping import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, report_failures, show
 
 if TYPE_CHECKING:
-    from aotc.package.build.workers import Compiler
+    from aotc.package.builder.workers import Compiler
     from aotc.tuning.launch_tuner import Options
     from aotc.tuning.run import Cluster, Device, Subject
 
@@ -205,7 +205,7 @@ def _pack(archive: Path, table: Path) -> None:
     """Put the selections of a table into an archive. Raises: ManifestError."""
     from aotc.ir.diagnostics import ManifestError  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.build.rewriting import tune_archive  # noqa: PLC0415
+    from aotc.package.builder.rewriting import tune_archive  # noqa: PLC0415
     from aotc.package.tuning.text import read_tuning  # noqa: PLC0415
 
     try:
@@ -256,8 +256,8 @@ def _built(
     """Return the archive of a manifest, or None after saying why it cannot be built."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.archive.file import encode  # noqa: PLC0415
-    from aotc.package.build import run as builds  # noqa: PLC0415
-    from aotc.package.build.workers import default_jobs  # noqa: PLC0415
+    from aotc.package.builder import run as builds  # noqa: PLC0415
+    from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
     from aotc.package.manifest.read import load  # noqa: PLC0415
 
     listener = listener_for(is_json=is_json, doing="compiling")

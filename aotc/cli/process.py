@@ -31,7 +31,7 @@ from aotc.cli.streams import (
 from aotc.ir.diagnostics import DiagnosticError, host_error
 
 if TYPE_CHECKING:
-    from aotc.package.build.workers import Compiler
+    from aotc.package.builder.workers import Compiler
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered

@@ -17,7 +17,7 @@ from aotc.ir.diagnostics import one_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from aotc.package.build.workers import Outcome
+    from aotc.package.builder.workers import Outcome
 
 
 class Listener:

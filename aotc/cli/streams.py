@@ -22,7 +22,7 @@ import click
 from aotc.ir.diagnostics import HostError, one_line, printable
 
 if TYPE_CHECKING:
-    from aotc.package.build.workers import Failure
+    from aotc.package.builder.workers import Failure
 
 EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 BUG_ADVICE = (

@@ -31,9 +31,9 @@ from aotc.limits import split_limits
 from aotc.live_functions import locate, named_constant
 from aotc.package.archive.file import encode
 from aotc.package.archive.index import Archive
-from aotc.package.build.assemble import assemble
-from aotc.package.build.condition import launch_condition
-from aotc.package.build.toolchain import toolchain_text
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.condition import launch_condition
+from aotc.package.builder.toolchain import toolchain_text
 from aotc.package.cache.store import CachedKernel
 from aotc.package.inspect.cuda_driver import ask
 from aotc.package.manifest.argument_type import DTYPE_WORDS, ArgumentType

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aotc.ir.diagnostics import HostError
-from aotc.package.build.dask_executor import connected_client
+from aotc.package.builder.dask_executor import connected_client
 from aotc.package.inspect import cuda_driver
 from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.journal import Record

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from aotc.package.build.workers import default_jobs
+from aotc.package.builder.workers import default_jobs
 from benchmarks.soak import plan, programs, report, variants
 from benchmarks.soak.devices import Emulator, GpuDevice
 from benchmarks.soak.journal import Journal, Outcome, Run

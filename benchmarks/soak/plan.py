@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from aotc.package.build.workers import Failure, Job, run_all
+from aotc.package.builder.workers import Failure, Job, run_all
 from benchmarks.soak import programs, variants
 from benchmarks.soak.journal import Record
 from benchmarks.soak.soak import Task

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from aotc.backend import disassemble
-from aotc.package.build.workers import Failure, Job, default_jobs, run_all
+from aotc.package.builder.workers import Failure, Job, default_jobs, run_all
 from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.device import NoDeviceError
 from aotc.verify.checks.reference import Reference

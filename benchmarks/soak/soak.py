@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from aotc.package.build.workers import Failure, Job, run_all
+from aotc.package.builder.workers import Failure, Job, run_all
 from benchmarks.soak.journal import Journal, Outcome
 from benchmarks.soak.launcher import Batch, write_batch
 from benchmarks.soak.launchers import Launchers

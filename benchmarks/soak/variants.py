@@ -24,8 +24,8 @@ from aotc.ir.diagnostics import CompileError, DiagnosticError, IRError
 from aotc.ir.expression import Expression
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive, Kernel
-from aotc.package.build.assemble import assemble, member_label, misfit
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble, member_label, misfit
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import Subject, VerifyOptions, load_subjects
 from aotc.package.verify.variants import verify_variant

@@ -74,7 +74,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(
     assert (folder / "dist/demo.aotc").read_bytes() == old
 
 
-@pytest.mark.parametrize("module", ["aotc.cli", "click", "aotc.package.build.run"])
+@pytest.mark.parametrize("module", ["aotc.cli", "click", "aotc.package.builder.run"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_it_starts_is_no_traceback(
     folder: Path, module: str, number: signal.Signals

@@ -15,7 +15,7 @@ import pytest
 from aotc import cli
 from aotc.package.archive import file as archives
 from aotc.package.archive import stored_ptx
-from aotc.package.build import workers
+from aotc.package.builder import workers
 from aotc.package.verify import audit
 from aotc.package.verify import device as verify_device
 from aotc.package.verify import variants as verify

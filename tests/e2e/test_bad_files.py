@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aotc import cli
-from aotc.package.build import workers
+from aotc.package.builder import workers
 from tests.support.mistakes import (
     ADD,
     HEAD,

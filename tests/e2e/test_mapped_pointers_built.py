@@ -12,8 +12,8 @@ import aotc
 from aotc.compiler import compile_kernel
 from aotc.package.archive.file import encode
 from aotc.package.archive.index import Archive, Kernel
-from aotc.package.build.assemble import assemble
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import Expansion, expand
 from aotc.package.verify.subjects import subject_of

@@ -24,7 +24,7 @@ from aotc.package.archive.index import (
     parse_target,
 )
 from aotc.package.archive.selection import ANY_GPU, Branch, Selection
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.manifest.read import parse as parse_manifest
 from tests.support.listeners import Silent
 from tests.support.verify_subjects import manifest_text

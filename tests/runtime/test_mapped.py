@@ -9,8 +9,8 @@ import pytest
 
 from aotc.package.archive.file import encode
 from aotc.package.archive.index import Archive
-from aotc.package.build.assemble import assemble
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.manifest.read import load as load_manifest
 from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import Library

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.types import SCALARS, DescriptorType
-from aotc.package.build.assemble import DATA_TYPES
+from aotc.package.builder.assemble import DATA_TYPES
 from aotc.runtime import ArgumentError, Library, StateError, Tensor
 from aotc.schedule.layout.tensor_copies import tensor_map_of
 from tests.runtime.conftest import Load

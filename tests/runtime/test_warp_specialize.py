@@ -10,8 +10,8 @@ import pytest
 from aotc.compiler import compile_kernel
 from aotc.package.archive.file import encode
 from aotc.package.archive.index import Archive
-from aotc.package.build.assemble import assemble
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.inspect.content import COLUMNS, describe, rows
 from aotc.package.manifest.read import load as load_manifest
 from aotc.package.manifest.variant_grid import expand

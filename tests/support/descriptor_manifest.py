@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aotc.compiler import compile_kernel
 from aotc.package.archive.index import Kernel
-from aotc.package.build.assemble import assemble
+from aotc.package.builder.assemble import assemble
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import expand

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aotc.package.build.workers import Outcome
+from aotc.package.builder.workers import Outcome
 
 
 class Silent:

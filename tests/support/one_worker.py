@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 import pytest
 from typing_extensions import Self
 
-from aotc.package.build import workers
+from aotc.package.builder import workers
 
 _Pool = workers._Pool  # type: ignore[attr-defined]
 _T = TypeVar("_T")

@@ -28,7 +28,7 @@ from aotc.package.archive.index import (
     value_key,
 )
 from aotc.package.archive.selection import ANY_GPU, Leaf, Selection, leaf_of
-from aotc.package.build.assemble import param_of
+from aotc.package.builder.assemble import param_of
 from aotc.package.manifest.configs import launch_arguments
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec
 from aotc.package.tuning.shapes import Launch

@@ -14,7 +14,7 @@ from aotc.compiler import CompileRequest
 from aotc.ir import expression
 from aotc.ir.diagnostics import ResourceError
 from aotc.package.archive.index import Kernel, Variant
-from aotc.package.build.assemble import misfit
+from aotc.package.builder.assemble import misfit
 from aotc.package.cover.choose import holds, launch_values, promised_argument
 from aotc.package.cover.rows import Row, signature_row
 from aotc.package.inspect.explain import Explanation, explain

@@ -16,7 +16,7 @@ from aotc.backend.ptxas import version_text
 from aotc.ir.diagnostics import DiagnosticError, one_line
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive, ArchiveError, Kernel, parse_target
-from aotc.package.build.toolchain import UNKNOWN, installed_versions
+from aotc.package.builder.toolchain import UNKNOWN, installed_versions
 from aotc.package.cache import folder as cache_folder
 from aotc.package.inspect.cuda_driver import Gpu, Machine
 from aotc.target import TARGETS

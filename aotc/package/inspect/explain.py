@@ -27,8 +27,8 @@ from aotc.metadata import Metadata
 from aotc.package.archive.index import Kernel as ArchivedKernel
 from aotc.package.archive.index import Variant
 from aotc.package.archive.label import absent_pointers
-from aotc.package.build.assemble import stored_params
-from aotc.package.build.condition import NEVER, launch_condition
+from aotc.package.builder.assemble import stored_params
+from aotc.package.builder.condition import NEVER, launch_condition
 from aotc.target import Target
 
 Data: TypeAlias = dict[str, Any]

@@ -22,7 +22,7 @@ from typing import Any
 from aotc.frontend.support import FunctionSupport, Survey
 from aotc.frontend.untyped import Key, Refusal
 from aotc.ir.diagnostics import CompileError, one_line
-from aotc.package.build.workers import Done, Failure, Job, run_all
+from aotc.package.builder.workers import Done, Failure, Job, run_all
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _FILES_PER_TASK = 16

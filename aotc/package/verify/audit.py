@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from aotc.compiler import compile_kernel
 from aotc.ir.diagnostics import CompileError, IRError, ResourceError
 from aotc.package.archive import stored_ptx
-from aotc.package.build.toolchain import toolchain_text
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.toolchain import toolchain_text
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.package.verify.variants import VariantResult
 from aotc.stages import disassemble, disassemble_located, reassembled_difference

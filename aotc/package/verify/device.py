@@ -18,8 +18,8 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive, Kernel, Value
-from aotc.package.build.assemble import assemble
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.package.verify.variants import VariantResult, verify_variant
 from aotc.verify.checks.check import Execute, Execution, ExecutionFault

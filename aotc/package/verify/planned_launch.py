@@ -29,8 +29,8 @@ from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive, Kernel, parse_target
-from aotc.package.build.assemble import assemble
-from aotc.package.build.condition import launch_condition
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.condition import launch_condition
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.argument_type import PROMISED_DIVISOR
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aotc.ir.diagnostics import one_line
-from aotc.package.build.workers import Done, Failure
+from aotc.package.builder.workers import Done, Failure
 from aotc.package.verify.subjects import Subject
 from aotc.package.verify.variants import VariantResult
 from aotc.verify.checks.check import Finding

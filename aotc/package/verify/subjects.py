@@ -26,7 +26,7 @@ from aotc.package.archive import file as archives
 from aotc.package.archive import stored_ptx
 from aotc.package.archive.index import Archive, Kernel, Variant
 from aotc.package.archive.label import absent_pointers, variant_label
-from aotc.package.build.assemble import stored_params
+from aotc.package.builder.assemble import stored_params
 from aotc.package.manifest.configs import integer_values
 from aotc.package.manifest.read import load
 from aotc.package.manifest.spec import Manifest, VerifySpec

@@ -25,9 +25,9 @@ from aotc.ir.expression import Expression
 from aotc.ir.params import GRID_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.metadata import ParamSlot
-from aotc.package.build.assemble import guards_of
-from aotc.package.build.condition import NEVER, launch_condition
-from aotc.package.build.workers import Done, Job, misfit_text, run_all
+from aotc.package.builder.assemble import guards_of
+from aotc.package.builder.condition import NEVER, launch_condition
+from aotc.package.builder.workers import Done, Job, misfit_text, run_all
 from aotc.package.verify.conditions import checks_of, grid_blocks
 from aotc.package.verify.planned_launch import launcher_of_record, launcher_of_request
 from aotc.package.verify.reference_cache import KeptReferences

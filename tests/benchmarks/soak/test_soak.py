@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.build.workers import Job
+from aotc.package.builder.workers import Job
 from benchmarks.soak.journal import Journal, Outcome
 from benchmarks.soak.launcher import Batch
 from benchmarks.soak.launchers import Launchers

@@ -19,7 +19,7 @@ import zstandard
 
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.cache.bundle import (
     decode_bundle,
     encode_bundle,

@@ -13,7 +13,7 @@ from aotc.ir.expression import parse
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive, Kernel
 from aotc.package.archive.selection import ANY_GPU, Branch, Selection, Tree
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.cover.choose import Refusal, choose
 from aotc.package.manifest.read import load
 from aotc.package.tuning.shapes import Launch

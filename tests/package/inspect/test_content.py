@@ -11,8 +11,8 @@ import pytest
 
 from aotc.ir.expression import parse
 from aotc.package.archive.index import Archive, Guard
-from aotc.package.build.assemble import assemble
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.inspect.content import COLUMNS, describe, guards, rows, summary, text
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import expand

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from aotc.package.archive.file import read
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.emit.header import header_text
 from aotc.package.inspect.content import describe
 from aotc.package.manifest.read import load

@@ -9,7 +9,7 @@ import zstandard
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive.file import read
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.emit.header import header_text
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import load_subjects

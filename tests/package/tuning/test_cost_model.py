@@ -11,7 +11,7 @@ from aotc.ir import expression
 from aotc.ir.expression import parse
 from aotc.package.archive import index
 from aotc.package.archive.selection import ANY_GPU, Branch, Tree
-from aotc.package.build.assemble import assemble
+from aotc.package.builder.assemble import assemble
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.read import load
 from aotc.package.manifest.spec import ListedConfigs

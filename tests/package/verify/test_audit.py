@@ -10,7 +10,7 @@ import pytest
 
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import ResourceError
-from aotc.package.build.workers import Done, Job
+from aotc.package.builder.workers import Done, Job
 from aotc.package.manifest.read import load
 from aotc.package.verify import audit
 from aotc.package.verify.audit import audit_variant, verify_and_audit

@@ -13,7 +13,7 @@ from aotc.ir.expression import Binary, parse, to_text
 from aotc.package.archive.elf import check_cubin
 from aotc.package.archive.file import read
 from aotc.package.archive.index import Archive, Kernel, Param, TensorMap, Variant
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.manifest.read import load
 from aotc.package.verify import planned_launch as planned_module
 from aotc.package.verify import variants as verify

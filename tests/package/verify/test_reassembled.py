@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.diagnostics import CompileError
 from aotc.package.archive import file as archives
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.manifest.read import load
 from aotc.package.verify.audit import audit_variant
 from aotc.package.verify.subjects import Subject, subjects_of_archive

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from aotc.package.build.workers import Done, Failure, Job
+from aotc.package.builder.workers import Done, Failure, Job
 from aotc.package.manifest.read import parse
 from aotc.package.verify.report import Report, shape_text, table
 from aotc.package.verify.subjects import Subject, subjects_of_manifest

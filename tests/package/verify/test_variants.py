@@ -14,8 +14,8 @@ from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.metadata import ParamSlot
-from aotc.package.build.run import BuildOptions, build
-from aotc.package.build.workers import Failure
+from aotc.package.builder.run import BuildOptions, build
+from aotc.package.builder.workers import Failure
 from aotc.package.manifest.read import load, parse
 from aotc.package.verify.subjects import (
     Subject,

@@ -12,7 +12,7 @@ from aotc import compiler
 from aotc.ir import expression
 from aotc.ir.core import Kernel
 from aotc.metadata import ParamSlot, TensorMapSpec
-from aotc.package.build import condition
+from aotc.package.builder import condition
 from aotc.package.verify import planned_launch as planned
 from aotc.package.verify import variants as verify
 from tests.support.mutations.plant import Mutation, after_pass, replacing, together, wrapping

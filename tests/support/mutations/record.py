@@ -9,7 +9,7 @@ from typing import Any
 
 from aotc.ir.expression import Binary, Integer
 from aotc.package.archive.index import CubinParam, Guard, TensorMap, Variant
-from aotc.package.build import assemble
+from aotc.package.builder import assemble
 from tests.support.mutations.plant import Mutation, wrapping
 
 Plant = Callable[[], AbstractContextManager[None]]

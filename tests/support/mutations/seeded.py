@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[3]
 _PARTS = (
     "aotc/schedule",
     "aotc/backend",
-    "aotc/package/build/condition.py",
-    "aotc/package/build/assemble.py",
+    "aotc/package/builder/condition.py",
+    "aotc/package/builder/assemble.py",
 )
 _LIMIT_S = 240
 _KERNELS = (

@@ -14,7 +14,7 @@ from aotc.package.archive import file as archives
 from aotc.package.archive.decoder import stored_frames
 from aotc.package.archive.index import ArchiveError
 from aotc.package.archive.selection import Selection
-from aotc.package.build.rewriting import tune_archive
+from aotc.package.builder.rewriting import tune_archive
 from aotc.package.emit.object import library_bytes
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.table import KernelTuning, TuningTable

@@ -31,8 +31,8 @@ from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.package.archive import index
 from aotc.package.archive.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.archive.label import member_label
-from aotc.package.build.condition import launch_condition
-from aotc.package.build.overflow_guards import overflow_guards
+from aotc.package.builder.condition import launch_condition
+from aotc.package.builder.overflow_guards import overflow_guards
 from aotc.package.cache.store import CachedKernel
 from aotc.package.emit.sources import KernelSource, kernel_source
 from aotc.package.manifest.argument_type import ArgumentType

@@ -15,10 +15,10 @@ import pytest
 
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
-from aotc.package.build import dask_executor
-from aotc.package.build.dask_executor import DaskExecutor, check_workers, connected
-from aotc.package.build.run import BuildOptions, build, describe_result
-from aotc.package.build.workers import Batch, Failure, Job, Outcome, Task, compile_all, run_all
+from aotc.package.builder import dask_executor
+from aotc.package.builder.dask_executor import DaskExecutor, check_workers, connected
+from aotc.package.builder.run import BuildOptions, build, describe_result
+from aotc.package.builder.workers import Batch, Failure, Job, Outcome, Task, compile_all, run_all
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.read import load
 from tests.support.fake_compiler import compile_empty
@@ -191,7 +191,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_what_was_not_sent_ahead_is_asked_for(
     project: Path, tmp_path: Path, executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aotc.package.build.snapshots._searches", lambda path, content: [])
+    monkeypatch.setattr("aotc.package.builder.snapshots._searches", lambda path, content: [])
     manifest = load(str(project))
     results = [
         build(manifest, BuildOptions(tmp_path / name, 1), Silent(), cache=None, executor=each)

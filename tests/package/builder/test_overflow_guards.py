@@ -9,7 +9,7 @@ import zstandard
 
 from aotc.package.archive.file import encode
 from aotc.package.archive.index import Archive
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import load_subjects
 from aotc.package.verify.variants import verify_variant

@@ -9,7 +9,7 @@ import pytest
 from aotc.compiler import CompileRequest, compile_ptx
 from aotc.ir.diagnostics import CompileError
 from aotc.module_search import find_module
-from aotc.package.build.snapshots import Snapshots
+from aotc.package.builder.snapshots import Snapshots
 from aotc.source_snapshot import NotInSnapshotError, Search, Snapshot, read_source, using
 
 _KERNEL = """\
@@ -57,7 +57,7 @@ def test_a_compile_away_from_its_files_is_the_same(folder: Path) -> None:
 def test_what_imports_do_not_tell_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aotc.package.build.snapshots._searches", lambda path, content: [])
+    monkeypatch.setattr("aotc.package.builder.snapshots._searches", lambda path, content: [])
     request = _request(folder)
     expected = compile_ptx(request)
     snapshots = Snapshots()

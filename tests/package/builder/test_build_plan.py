@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.package.build.build_plan import describe, makespan, plan, text
-from aotc.package.build.run import BuildOptions, build
+from aotc.package.builder.build_plan import describe, makespan, plan, text
+from aotc.package.builder.run import BuildOptions, build
 from aotc.package.cache.compile_times import CompileTimes
 from aotc.package.cache.store import Cache
 from aotc.package.manifest.read import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.package.build.batches import MAX_SECONDS, batches
+from aotc.package.builder.batches import MAX_SECONDS, batches
 
 _JOBS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.001, 10)), max_size=60)
 

@@ -36,9 +36,9 @@ import zstandard
 
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
-from aotc.package.build.snapshots import Snapshots
-from aotc.package.build.toolchain import compiler_digest, installed_versions
-from aotc.package.build.workers import (
+from aotc.package.builder.snapshots import Snapshots
+from aotc.package.builder.toolchain import compiler_digest, installed_versions
+from aotc.package.builder.workers import (
     Batch,
     Done,
     Failure,

@@ -45,8 +45,8 @@ from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError, HostError, ResourceError, host_error
 from aotc.metadata import Metadata
 from aotc.package.archive import stored_ptx
-from aotc.package.build.batches import batches
-from aotc.package.build.condition import NEVER, launch_condition
+from aotc.package.builder.batches import batches
+from aotc.package.builder.condition import NEVER, launch_condition
 from aotc.package.cache.store import CachedKernel
 from aotc.source_snapshot import NotInSnapshotError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.package.build.toolchain import compiler_digest, installed_versions, toolchain_text
+from aotc.package.builder.toolchain import compiler_digest, installed_versions, toolchain_text
 
 
 def test_versions_are_those_that_importlib_finds() -> None:

@@ -29,10 +29,10 @@ _COMPILER = (
     *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
     *(
         "package/manifest/argument_type.py",
-        "package/build/condition.py",
+        "package/builder/condition.py",
         "package/archive/stored_ptx.py",
     ),
-    *("package/build/workers.py", "schedule", "source_snapshot.py", "target.py"),
+    *("package/builder/workers.py", "schedule", "source_snapshot.py", "target.py"),
 )
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
 from aotc.ir.diagnostics import HostError
-from aotc.package.build import workers
-from aotc.package.build.workers import (
+from aotc.package.builder import workers
+from aotc.package.builder.workers import (
     Failure,
     Job,
     Outcome,
@@ -200,7 +200,7 @@ def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.Monke
 _LOADS_NUMPY = """
 import os
 SEEN = os.environ.get("OPENBLAS_NUM_THREADS")  # as NumPy would, if it were loaded here
-from aotc.package.build.workers import Job, run_all
+from aotc.package.builder.workers import Job, run_all
 
 def work(_):
     return SEEN

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import one_line
-from aotc.package.build.run import BuildOptions, expand_all
+from aotc.package.builder.run import BuildOptions, expand_all
 from aotc.package.cache.compile_times import Basis, CompileTimes
 from aotc.package.cache.store import Cache
 from aotc.package.manifest.configs import AutotuneReader

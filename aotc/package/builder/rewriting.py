@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aotc.package.archive import file as archives
 from aotc.package.archive.index import Archive
-from aotc.package.build.outputs import library_beside
+from aotc.package.builder.outputs import library_beside
 from aotc.package.emit.sources import read_sources
 from aotc.package.tuning.packing import with_selections
 from aotc.package.tuning.table import TuningTable

@@ -12,7 +12,7 @@ from aotc.compiler import CompileRequest
 from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.metadata import ParamSlot, TensorMapSpec
-from aotc.package.build.condition import NEVER, launch_condition
+from aotc.package.builder.condition import NEVER, launch_condition
 from tests.support.extent import examples
 
 SIGNATURE = {

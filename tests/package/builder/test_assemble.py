@@ -14,8 +14,8 @@ from aotc.ir.expression import to_text
 from aotc.metadata import TensorMapSpec
 from aotc.package.archive.file import decode, encode
 from aotc.package.archive.index import Archive, Kernel, Variant
-from aotc.package.build.assemble import assemble, stored_params
-from aotc.package.build.workers import compile_both_ways
+from aotc.package.builder.assemble import assemble, stored_params
+from aotc.package.builder.workers import compile_both_ways
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand

@@ -17,8 +17,8 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import to_text
 from aotc.package.archive import file as archive
 from aotc.package.archive.index import Archive
-from aotc.package.build.run import BuildOptions, BuildResult, build, describe_result
-from aotc.package.build.workers import Outcome
+from aotc.package.builder.run import BuildOptions, BuildResult, build, describe_result
+from aotc.package.builder.workers import Outcome
 from aotc.package.cache.store import Cache, CachedKernel
 from aotc.package.manifest.read import load
 from tests.support.fake_compiler import compile_empty, make_cubin

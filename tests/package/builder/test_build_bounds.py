@@ -9,8 +9,8 @@ import pytest
 
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.package.archive import file as archive
-from aotc.package.build.run import BuildOptions, BuildResult, build
-from aotc.package.build.workers import Outcome
+from aotc.package.builder.run import BuildOptions, BuildResult, build
+from aotc.package.builder.workers import Outcome
 from aotc.package.cache.store import Cache
 from aotc.package.manifest.read import load
 from tests.support.fake_compiler import compile_empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aotc.ir.expression import parse
 from aotc.package.archive.index import Kernel, Variant
-from aotc.package.build.index_limits import IndexLimit, index_limits, notes
+from aotc.package.builder.index_limits import IndexLimit, index_limits, notes
 from aotc.schedule.remarks import Remark
 
 

@@ -25,11 +25,11 @@ from aotc.ir.diagnostics import DiagnosticError
 from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
 from aotc.package.archive.index import Archive, ArchiveError, Kernel
 from aotc.package.archive.label import member_label
-from aotc.package.build.assemble import Assembled, assemble, not_served
-from aotc.package.build.index_limits import IndexLimit, index_limits
-from aotc.package.build.outputs import known_host, write_files
-from aotc.package.build.toolchain import toolchain_text
-from aotc.package.build.workers import Compiler, Failure, Outcome, Task, compile_all
+from aotc.package.builder.assemble import Assembled, assemble, not_served
+from aotc.package.builder.index_limits import IndexLimit, index_limits
+from aotc.package.builder.outputs import known_host, write_files
+from aotc.package.builder.toolchain import toolchain_text
+from aotc.package.builder.workers import Compiler, Failure, Outcome, Task, compile_all
 from aotc.package.cache.compile_times import CompileTimes, seconds_of
 from aotc.package.cache.fit import fit_problem
 from aotc.package.cache.store import Cache, CachedKernel

@@ -11,7 +11,7 @@ import pytest
 from aotc.package.archive import file as archive
 from aotc.package.archive.index import Kernel
 from aotc.package.archive.selection import Selection
-from aotc.package.build.run import BuildOptions, BuildResult, build
+from aotc.package.builder.run import BuildOptions, BuildResult, build
 from aotc.package.manifest.read import load
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.table import KernelTuning, TuningTable
