@@ -25,6 +25,7 @@ AREAS = {
     "public": "Public libraries",
     "launch": "Launch",
     "build": "Compile and build time",
+    "tuning": "Tuning",
     "archives": "Archives",
     "verification": "Verification",
     "correctness": "Correctness",
