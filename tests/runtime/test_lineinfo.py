@@ -9,7 +9,7 @@ import pytest
 
 from aotc import cli
 from aotc.runtime import Library
-from tests.package.build.test_lineinfo import build
+from tests.package.builder.test_lineinfo import build
 from tests.support.fake_gpu import FakeGpu
 
 pytestmark = pytest.mark.usefixtures("one_worker")
