@@ -13,6 +13,7 @@ from aotc.package.archive.index import Kernel
 from aotc.package.archive.selection import Selection
 from aotc.package.builder.run import BuildOptions, BuildResult, build
 from aotc.package.manifest.read import load
+from aotc.package.tuning import cost_model  # noqa: F401 - it keeps the fit that it is imported with
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from tests.support.fake_compiler import compile_empty
