@@ -348,6 +348,30 @@ def atomic_add_bf16x2(
     )
 
 
+def atomic_pick_half(
+    emit: Emitter, address: Address, word: str, operation: str, predicate: str, scope: str
+) -> str:
+    """Keep the `operation`, such as "max.bf16", of an element in memory and `word`; return the old one.
+
+    There is no instruction for one element of 16 bits. Returns an i16, 0 if the predicate is false.
+
+    Source: PTX ISA 9.7.13.5 `atom.cas`, 9.7.4.7 `min`, `max`: a number beats NaN.
+    """
+    space, place = address.space, f"[$1+{address.offset_bytes}]"
+    text = (
+        "{ .reg .pred again; .reg .b16 next, seen; mov.b16 $0, 0; @!$3 bra done; "
+        f"ld.relaxed.{scope}.{space}.b16 $0, {place}; "
+        f"retry: {operation} next, $0, $2; "
+        f"atom.relaxed.{scope}.{space}.cas.b16 seen, {place}, $0, next; "
+        "setp.ne.s16 again, seen, $0; mov.b16 $0, seen; @again bra retry; done: }"
+    )
+    pointer, letter = _ADDRESS[space]
+    return emit.fresh(
+        f'call i16 asm sideeffect "{text}", "=&h,{letter},h,b"({pointer} {address.base}, '
+        f"i16 {word}, i1 {predicate or 'true'})"
+    )
+
+
 def fence(emit: Emitter, scope: str) -> None:
     """Order this thread's earlier accesses, and writes it has observed, before its later ones.
 

@@ -52,12 +52,18 @@ def _updated(
     """Update memory for tl.NAME by a pointer, a value and a mask; return what was there."""
     pointer, val, mask = operands
     target, element = pointer_argument(emit, pointer, name)
-    if not tile.supports_atomic(kind, element):
-        known = [each for each in SCALARS.values() if tile.supports_atomic(kind, each)]
+    if not _takes(kind, element):
+        known = [each for each in SCALARS.values() if _takes(kind, each)]
         raise _refused(name, element, ", ".join(map(show_type, known)))
     value = _content(emit, target, val, element, name)
     masked = None if mask is None else mask_argument(emit, target, mask, name)
     return emit(tile.AtomicRmw(target, value, kind, masked, *order)).out
+
+
+def _takes(kind: tile.AtomicKind, element: ScalarType) -> bool:
+    """Return whether Triton has the update for pointers: that of a descriptor also picks floats of 16 bits."""
+    is_half = element.is_float and element.bits == 16
+    return tile.supports_atomic(kind, element) and not (is_half and kind in ("min", "max"))
 
 
 def _refused(name: str, element: ScalarType, known: str) -> CompileError:

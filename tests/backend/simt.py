@@ -379,6 +379,8 @@ class _Cta:
             return np.arange(self.threads, dtype=np.uint32)
         if ".cas.b32 seen" in code:
             return self.add_bf16x2(code, args)
+        if ".cas.b16 seen" in code:
+            return self.pick_half(code, args)
         if re.search(r"(atom|red)\.relaxed", code):
             is_tied = constraints[outputs].isdigit()
             return self.atomic(code, operand, args[:outputs] if is_tied else [])
@@ -443,6 +445,20 @@ class _Cta:
             out[thread] = old[0]
         return out
 
+    def pick_half(self, code: str, args: list[Any]) -> Any:
+        """Do what the compare-and-swap loop does, one thread after the other."""
+        offset = re.search(r"\[\$1\+(-?\d+)\]", code)
+        assert offset is not None
+        base, value, active = args
+        pick = max if "max." in code else min
+        out = np.zeros(self.threads, np.uint16)
+        for thread in np.flatnonzero(active):
+            memory, start = self.space("global", int(base[thread]) + int(offset[1]), 2)
+            old = np.frombuffer(bytes(memory[start : start + 2]), np.uint16)[0]
+            memory[start : start + 2] = pick(old, value[thread], key=_magnitude).tobytes()
+            out[thread] = old
+        return out
+
     def move_matrices(self, code: str, args: list[Any]) -> Any:
         """Load or store 8x8 matrices; a lane's address is that of a row of 16 bytes."""
         count, offset = re.search(r"\.x(\d)", code), re.search(r"\+(-?\d+)\]", code)
@@ -501,3 +517,9 @@ class _Cta:
                 at = start + index * size
                 bits = int(word[thread]) & ((1 << (8 * size)) - 1)
                 memory[at : at + size] = bits.to_bytes(size, "little")
+
+
+def _magnitude(half: Any) -> int:
+    """Return an integer in the order of the floats of 16 bits."""
+    bits = int(half)
+    return -(bits & 0x7FFF) - 1 if bits >> 15 else bits

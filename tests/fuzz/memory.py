@@ -283,7 +283,9 @@ def make_atomic(g: Generator) -> None:
     element = g.choices.weighted(_ATOMIC)
     kinds: list[tile.AtomicKind] = ["add", "max", "min", "and", "or", "xor", "xchg"]
     possible: list[tile.AtomicKind] = [
-        kind for kind in kinds if tile.supports_atomic(kind, element)
+        kind
+        for kind in kinds
+        if tile.supports_atomic(kind, element) and (element.bits > 16 or kind == "add")
     ]
     kind: tile.AtomicKind = g.choices.pick(possible)
     found = g.candidates(

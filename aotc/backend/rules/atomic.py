@@ -90,6 +90,10 @@ def _update(
     predicate: str,
 ) -> list[str]:
     """Update the words at a pointer; return the old ones, or nothing if unused."""
+    if element.bits == 16 and op.kind in _REVERSED:
+        address, (word,) = global_address(ctx, pointer), words
+        pick = f"{op.kind}.{_HALF_TYPES[element.name]}"
+        return [nvvm_memory.atomic_pick_half(ctx.emit, address, word, pick, predicate, op.scope)]
     if element == BF16 and Feature.BF16_ATOMICS not in ctx.target.features:
         return [_add_bf16(ctx, op, pointer, words[0], predicate)]
     address = global_address(ctx, pointer)

@@ -278,12 +278,12 @@ AtomicScope = Literal["cta", "gpu", "sys"]
 def supports_atomic(kind: AtomicKind | Literal["cas"], element: ScalarType) -> bool:
     """Return whether memory of `element` can be changed atomically in this way.
 
-    Adding is for integers of 32 and 64 bits and every float of 16 bits or more; minimum, maximum
-    and exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
+    Adding is for integers of 32 and 64 bits and every float of 16 bits or more, and so are minimum and
+    maximum; exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
     compares bits, for all of 16 bits or more.
     """
     if element.bits == 16:
-        return kind == "cas" or (kind == "add" and element.is_float)
+        return kind == "cas" or (kind in ("add", "min", "max") and element.is_float)
     return element.bits in (32, 64) and (element.is_int or kind not in ("and", "or", "xor"))
 
 

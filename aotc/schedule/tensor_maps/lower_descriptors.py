@@ -296,14 +296,6 @@ def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
 
 def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorReduce)
-    element = tensors.kinds[op.descriptor].element
-    if not tile.supports_atomic(op.kind, element):
-        raise CompileError(
-            f"this target has no atomic {op.kind} of {element}",
-            op.loc,
-            remedy="where a tensor copy adds to memory it has it: for sm_90a and newer, through a "
-            "descriptor that the host makes",
-        )
     pointer, inside = _access(op.descriptor, op.coords, tensors, place)
     place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
     return []

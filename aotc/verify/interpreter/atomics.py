@@ -88,7 +88,16 @@ def combine_rule(kind: AtomicKind, element: ScalarType) -> Combine:
         return lambda old, new: round_to(old.astype(np.float64) + new.astype(np.float64), element)
     if kind in ("min", "max") and element.is_float:
         pick = np.minimum if kind == "min" else np.maximum
-        return lambda old, new: _from_order(pick(_order(old), _order(new)), old.dtype)
+
+        def picked(old: Array, new: Array) -> Array:
+            return _from_order(pick(_order(old), _order(new)), old.dtype)
+
+        if element.bits > 16:
+            return picked
+        # Hardware has these in tensor copies, where a number beats NaN.
+        return lambda old, new: np.where(
+            np.isnan(old), new, np.where(np.isnan(new), old, picked(old, new))
+        )
     return _PLAIN[kind]
 
 

@@ -243,7 +243,7 @@ def test_atomics_return_what_was_there() -> None:
     ("make", "message"),
     [
         (lambda p, _, x: RMW(p, x, "and"), "no atomic and of fp16"),
-        (lambda p, _, x: RMW(p, x, "max"), "no atomic max of fp16"),
+        (lambda p, _, x: RMW(p, x, "xchg"), "no atomic xchg of fp16"),
         (lambda p, _, x: RMW(p, x, "nand"), "no atomic nand"),
         (lambda p, i, _: RMW(p, i, "add"), "the value is i32, expected fp16"),
         (lambda _, i, x: RMW(i, x, "add"), "i32 is not a pointer"),

@@ -129,7 +129,7 @@ def test_what_can_be_atomic() -> None:
     assert known == {
         *((kind, name) for kind in KINDS for name in words),
         *((kind, name) for kind in ("add", "max", "min", "xchg") for name in floats),
-        *(("add", name) for name in ("fp16", "bf16")),
+        *((kind, name) for kind in ("add", "max", "min") for name in ("fp16", "bf16")),
     }
 
 
