@@ -357,12 +357,12 @@ def atomic_pick_half(
 
     Source: PTX ISA 9.7.13.5 `atom.cas`, 9.7.4.7 `min`, `max`: a number beats NaN.
     """
-    space, place = address.space, f"[$1+{address.offset_bytes}]"
+    space, cell = address.space, f"[$1+{address.offset_bytes}]"
     text = (
         "{ .reg .pred again; .reg .b16 next, seen; mov.b16 $0, 0; @!$3 bra done; "
-        f"ld.relaxed.{scope}.{space}.b16 $0, {place}; "
+        f"ld.relaxed.{scope}.{space}.b16 $0, {cell}; "
         f"retry: {operation} next, $0, $2; "
-        f"atom.relaxed.{scope}.{space}.cas.b16 seen, {place}, $0, next; "
+        f"atom.relaxed.{scope}.{space}.cas.b16 seen, {cell}, $0, next; "
         "setp.ne.s16 again, seen, $0; mov.b16 $0, seen; @again bra retry; done: }"
     )
     pointer, letter = _ADDRESS[space]

@@ -446,7 +446,7 @@ class _Cta:
         return out
 
     def pick_half(self, code: str, args: list[Any]) -> Any:
-        """Do what the compare-and-swap loop does, one thread after the other."""
+        """Run the compare-and-swap loop of minima and maxima, one thread after the other."""
         offset = re.search(r"\[\$1\+(-?\d+)\]", code)
         assert offset is not None
         base, value, active = args
