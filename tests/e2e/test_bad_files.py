@@ -283,7 +283,7 @@ def test_archives_that_are_none(run: Run, folder: Path) -> None:
         "the archive is truncated": [good[:128], good[: len(good) // 2], good[:-1]],
         "followed by other bytes": [good + b"x"],
         "CHECKSUM": [_flipped(good, 200), _flipped(good, len(good) - 100)],
-        "VERSION: the archive has format 99.0, this reader knows 8.": [
+        "VERSION: the archive has format 99.0, this reader knows 9.": [
             good[:8] + b"\x63" + good[9:]
         ],
     }
