@@ -256,7 +256,7 @@ def test_a_wrong_dump(run: Run, subject: str, settings: tuple[str, ...], printed
     [
         ([], "Usage: aotc"),
         (["bild"], "Did you mean 'build'?"),
-        (["build", "--targit", "sm_80"], "Did you mean '--target'?"),
+        (["build", "--taget", "sm_80"], "Did you mean '--target'?"),
         (["build", "-j", "0"], "0 is not in the range x>=1"),
         (["inspect"], "Missing argument 'ARCHIVE'"),
         (["dump", "k.py:add"], "Missing option '--stage'"),
