@@ -25,6 +25,7 @@ import numpy as np
 from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir.diagnostics import ResourceError
 from aotc.package.archive import index
+from aotc.package.archive.selection import leaf_of
 from aotc.package.manifest.argument_type import ArgumentType
 from aotc.package.manifest.configs import launch_arguments
 from aotc.package.manifest.read import load
@@ -32,7 +33,7 @@ from aotc.package.manifest.variant_grid import expand
 from aotc.package.tuning.cost_model import TargetEstimates, selections
 from aotc.package.tuning.device import DEVICES, Device
 from aotc.package.tuning.estimate import CONSTANTS, Constants, estimate
-from aotc.package.tuning.fit import fit, select
+from aotc.package.tuning.fit import fit
 from aotc.package.tuning.launch_arrays import Launches
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
@@ -192,7 +193,7 @@ def by_tree(family: Family) -> list[int]:
     """Return what the selection of estimates takes."""
     trees = selections(family.compiled.kernel, family.compiled.works)
     tree = next(s.tree for s in trees if s.combination == family.combination)
-    return [select(tree, m.key)[0] for m in family.measurements]
+    return [leaf_of(tree, m.key)[0] for m in family.measurements]
 
 
 def by_measured_tree(family: Family) -> list[int]:
@@ -203,7 +204,7 @@ def by_measured_tree(family: Family) -> list[int]:
     configs = tuple(dict(config) for config in kernel.configs)
     tuning = KernelTuning(kernel.name, target, "measured", configs, own, {})
     (selection,) = fit(tuning, kernel, TargetEstimates(kernel, family.compiled.works, target))
-    return [select(selection.tree, m.key)[0] for m in family.measurements]
+    return [leaf_of(selection.tree, m.key)[0] for m in family.measurements]
 
 
 # ------------------------------------------------------------------------------------- what is printed

@@ -1,6 +1,6 @@
 """Hide operands of `mma.sync` from ptxas that instructions compute from constants alone.
 
-ptxas 12.9 to 13.5 miscompiles constant operands of an MMA: -2.0 in both halves of a word becomes a negated
+ptxas 13.5 miscompiles constant operands of an MMA: -2.0 in both halves of a word becomes a negated
 operand, which is right in one half only. `nvvm.mma` hides the constants that it is given. A constant tile that
 threads exchange becomes constant again in ptxas, which computes shuffles and selections of constants.
 
@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import re
 
+from aotc.backend.ptx_writes import REGISTER, find_writes
+
 _MMA = re.compile(
     r"^[ \t]*mma\.sync[\w.:]*\s+\{[^{}]*\},\s*\{([^{}]*)\},\s*\{([^{}]*)\}[^;]*;", re.MULTILINE
 )
-_WRITE = re.compile(
-    r"(?:^|(?<=[;{]))[ \t]*(?:@!?%p\d+[ \t]+)?([a-z][\w.:]*)\s+(%\w+|\{[^{};]*\})(?:\|%p\d+)?,([^;]*);",
-    re.MULTILINE,
-)
-_REGISTER = re.compile(r"%[a-z]+\d+\b")
 _SPECIAL = re.compile(r"%(?![a-z]+\d+\b)")
 _EXCHANGE = "shfl.sync"
 _SELECTION = "selp."
@@ -36,14 +33,14 @@ def hide_constant_fragments(ptx: str) -> str:
 
 
 def _hidden(mma: re.Match[str], constants: _Constants) -> str:
-    words = dict.fromkeys(_REGISTER.findall(f"{mma[1]},{mma[2]}"))
+    words = dict.fromkeys(REGISTER.findall(f"{mma[1]},{mma[2]}"))
     copies = {word: f"word{at}" for at, word in enumerate(filter(constants.has, words))}
     if not copies:
         return mma[0]
     hidden = "".join(f" or.b32 {copy}, {word}, zero;" for word, copy in copies.items())
     operands = slice(mma.start(1) - mma.start(), mma.end(2) - mma.start())
     text = mma[0]
-    renamed = _REGISTER.sub(lambda register: copies.get(register[0], register[0]), text[operands])
+    renamed = REGISTER.sub(lambda register: copies.get(register[0], register[0]), text[operands])
     zero = ".reg .b32 zero; mov.u32 zero, %nctaid.x; shr.u32 zero, zero, 31;"
     names = f".reg .b32 {', '.join(copies.values())};"
     return f"{{ {zero} {names}{hidden}{text[: operands.start]}{renamed}{text[operands.stop :]} }}"
@@ -53,10 +50,7 @@ class _Constants:
     """Registers that hold the same number in every launch."""
 
     def __init__(self, ptx: str) -> None:
-        self._writes: dict[str, list[tuple[str, str]]] = {}
-        for opcode, target, operands in _WRITE.findall(ptx):
-            for register in _REGISTER.findall(target):
-                self._writes.setdefault(register, []).append((opcode, operands))
+        self._writes = find_writes(ptx)
         self._known: dict[str, bool] = {}
 
     def has(self, word: str) -> bool:
@@ -71,7 +65,7 @@ class _Constants:
             writes = self._writes.get(worklist.pop())
             if writes is None:
                 return False
-            for opcode, operands in writes:
+            for _, opcode, operands in writes:
                 if not _COMPUTED.match(opcode) or _SPECIAL.search(operands):
                     return False
                 sources = [source for source in _sources(opcode, operands) if source not in seen]
@@ -86,4 +80,4 @@ def _sources(opcode: str, operands: str) -> list[str]:
         operands = operands.split(",", maxsplit=1)[0]
     elif opcode.startswith(_SELECTION):
         operands = operands.rpartition(",")[0]
-    return _REGISTER.findall(operands)
+    return REGISTER.findall(operands)

@@ -15,21 +15,15 @@ from __future__ import annotations
 
 import re
 
+from aotc.backend.ptx_writes import REGISTER, Write, find_writes
+
 _SPLIT = re.compile(r"mov\.b32[ \t]+\{\s*(%rs\d+|_)\s*,\s*(%rs\d+|_)\s*\}\s*,\s*(%r\d+)\s*;")
-_WRITE = re.compile(
-    r"(?:^|(?<=[;{]))[ \t]*(?:@!?(%p\d+)[ \t]+)?([a-z][\w.:]*)\s+(%\w+|\{[^{};]*\}),([^;]*);",
-    re.MULTILINE,
-)
-_REGISTER = re.compile(r"%[a-z]+\d+\b")
 _OF_THREAD = re.compile(r"%(?:tid|laneid)\b")
 _SPECIAL = re.compile(r"%[a-z]+\b(?!\d)")
 _DIFFER = ("mma.", "wgmma.", "ldmatrix.", "movmatrix.", "atom.")
 _PARAM = "ld.param"
 _FROM_LANES = ("vote.", "match.", "redux.", "activemask")
 _BROADCAST = "shfl.sync.idx"
-
-_Write = tuple[str, str, str]
-"""Guard, opcode and operands."""
 
 
 def split_by_shifts(ptx: str) -> str:
@@ -55,11 +49,7 @@ class _Origins:
     """What registers are made of."""
 
     def __init__(self, ptx: str) -> None:
-        self._writes: dict[str, list[_Write]] = {}
-        for match in _WRITE.finditer(ptx):
-            guard, opcode, target, operands = match.groups("")
-            for register in (target,) if target[0] == "%" else _REGISTER.findall(target):
-                self._writes.setdefault(register, []).append((guard, opcode, operands))
+        self._writes = find_writes(ptx)
         self._differing: set[str] = set()
 
     def may_be_shared(self, word: str) -> bool:
@@ -80,7 +70,7 @@ class _Origins:
         return varies
 
 
-def _varies(write: _Write) -> bool:
+def _varies(write: Write) -> bool:
     """Return whether an instruction with constant operands may give various results."""
     _, opcode, operands = write
     return (
@@ -88,7 +78,7 @@ def _varies(write: _Write) -> bool:
     )
 
 
-def _causes(write: _Write) -> list[str] | None:
+def _causes(write: Write) -> list[str] | None:
     """Return the registers of which one must differ for the result to do so; None if it always does."""
     guard, opcode, operands = write
     if opcode.startswith(_DIFFER) or _OF_THREAD.search(operands):
@@ -98,4 +88,4 @@ def _causes(write: _Write) -> list[str] | None:
         return guards
     if opcode.startswith(_BROADCAST):
         operands = operands.split(",")[1]
-    return guards + _REGISTER.findall(operands)
+    return guards + REGISTER.findall(operands)

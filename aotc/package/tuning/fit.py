@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aotc.ir import expression
 from aotc.ir.expression import INT64_MAX, Binary, Expression, ExpressionError, Integer
 from aotc.package.archive import index
-from aotc.package.archive.selection import Branch, Leaf, Selection, Tree
+from aotc.package.archive.selection import Selection
 from aotc.package.tuning.between import Estimator, guesses
 from aotc.package.tuning.growth import LOSS_UNIT, Integers, Samples, grow
 from aotc.package.tuning.table import KernelTuning, Measurement
@@ -66,17 +66,6 @@ def fit(
             tree = grow(launches.samples(variants, kernel, tolerance))
             selections.append(Selection(tuning.target, tuning.gpu, number, tree))
     return tuple(selections)
-
-
-def select(tree: Tree, values: Mapping[str, int]) -> Leaf:
-    """Return the leaf for a launch, as the runtime does, for tests and reports."""
-    while isinstance(tree, Branch):
-        try:
-            is_low = expression.evaluate(tree.feature, values) <= tree.threshold
-        except ExpressionError:
-            is_low = False
-        tree = tree.low if is_low else tree.high
-    return tree
 
 
 # ------------------------------------------------------------------------ measurements of a kernel

@@ -10,7 +10,7 @@ from aotc.compiler import autotune_configs, compile_variant
 from aotc.ir import expression
 from aotc.ir.expression import parse
 from aotc.package.archive import index
-from aotc.package.archive.selection import ANY_GPU, Branch, Tree
+from aotc.package.archive.selection import ANY_GPU, Branch, Tree, leaf_of
 from aotc.package.builder.assemble import assemble
 from aotc.package.cache.store import CachedKernel
 from aotc.package.manifest.read import load
@@ -22,7 +22,7 @@ from aotc.package.tuning.cost_model import (
     sample_launches,
     selections,
 )
-from aotc.package.tuning.fit import fit, select
+from aotc.package.tuning.fit import fit
 from aotc.package.tuning.table import KernelTuning, Measurement
 from aotc.target import TARGETS
 from aotc.work import Segment, Transfer, Work
@@ -67,8 +67,8 @@ def test_many_small_blocks_where_there_is_little_work_and_few_where_there_is_muc
     kernel, works = _kernel()
     (selection,) = selections(kernel, works)
     assert (selection.target, selection.gpu, selection.combination) == ("sm_90a", ANY_GPU, 0)
-    assert select(selection.tree, {"n": 256})[0] == 0
-    assert select(selection.tree, {"n": 1 << 18})[0] == 1
+    assert leaf_of(selection.tree, {"n": 256})[0] == 0
+    assert leaf_of(selection.tree, {"n": 1 << 18})[0] == 1
     assert _features(selection.tree) <= {"n", "cdiv(n, 16)", "cdiv(n, 256)"}
 
 
@@ -94,8 +94,8 @@ def test_measured_launches_keep_their_best_config_and_estimates_say_the_rest() -
     tuning = KernelTuning("k", "sm_90a", "NVIDIA H200", configs, (measured,), {})
     (own,) = fit(tuning, kernel, TargetEstimates(kernel, works, "sm_90a"))
     assert own.gpu == "NVIDIA H200"
-    assert select(own.tree, {"n": 1024})[0] == 1
-    assert select(own.tree, {"n": 1 << 18})[0] == 1
+    assert leaf_of(own.tree, {"n": 1024})[0] == 1
+    assert leaf_of(own.tree, {"n": 1 << 18})[0] == 1
 
 
 def test_launches_are_sampled_within_bounds() -> None:
@@ -132,6 +132,6 @@ def test_what_the_compiler_counts_ranks_its_configs() -> None:
     assembled = assemble(expansion, list(zip(expansion.variants, cached, strict=True)))
     works = [metadata.work for metadata in assembled.metadata]
     (selection,) = selections(assembled.kernel, works)
-    assert select(selection.tree, {"n_rows": 1 << 17, "n_cols": 256})[0] == 0
-    assert select(selection.tree, {"n_rows": 256, "n_cols": 1 << 17})[0] == 1
+    assert leaf_of(selection.tree, {"n_rows": 1 << 17, "n_cols": 256})[0] == 0
+    assert leaf_of(selection.tree, {"n_rows": 256, "n_cols": 1 << 17})[0] == 1
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(works), type=list[Work]) == works

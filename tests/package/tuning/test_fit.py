@@ -10,8 +10,8 @@ from aotc.ir import expression
 from aotc.package.archive import index
 from aotc.package.archive.flat_tree import flatten
 from aotc.package.archive.layout import LIMITS
-from aotc.package.archive.selection import Branch, Selection, Tree
-from aotc.package.tuning.fit import MAX_FEATURES, TOLERANCE, fit, select
+from aotc.package.archive.selection import Branch, Selection, Tree, leaf_of
+from aotc.package.tuning.fit import MAX_FEATURES, TOLERANCE, fit
 from aotc.package.tuning.growth import MAX_DEPTH, MAX_LEAF_CONFIGS
 from aotc.package.tuning.table import KernelTuning, Measurement
 
@@ -75,7 +75,7 @@ def test_measured_launches_get_their_best_config(rows, random):
     selections = fit(tuning, _kernel())
     assert len(selections) == bool(timed)
     for m, n, times in timed:
-        first, *_ = select(selections[0].tree, {"m": m, "n": n})
+        first, *_ = leaf_of(selections[0].tree, {"m": m, "n": n})
         assert times[first] is not None
         assert times[first] <= (1 + TOLERANCE) * min(filter(None, times)) * (1 + 1e-6)
     assert all(_depth(selection.tree) <= MAX_DEPTH for selection in selections)
@@ -93,15 +93,15 @@ def test_chain_of_many_launches_is_not_deeper_than_the_bound():
     (selection,) = fit(_tuning(rows), _kernel())
     assert _depth(selection.tree) <= MAX_DEPTH
     for m in range(1, 201):
-        assert select(selection.tree, {"m": m, "n": 1})[0] == m % 4
+        assert leaf_of(selection.tree, {"m": m, "n": 1})[0] == m % 4
 
 
 def test_threshold_is_the_geometric_middle():
     rows = (_measurement(100, 1, 1.0, 2.0, None, None), _measurement(400, 1, 2.0, 1.0, None, None))
     (selection,) = fit(_tuning(rows), _kernel())
     assert selection == Selection(_TARGET, _GPU, 0, Branch(expression.parse("m"), 200, (0,), (1,)))
-    assert select(selection.tree, {"m": 200, "n": 1}) == (0,)
-    assert select(selection.tree, {"m": 201, "n": 1}) == (1,)
+    assert leaf_of(selection.tree, {"m": 200, "n": 1}) == (0,)
+    assert leaf_of(selection.tree, {"m": 201, "n": 1}) == (1,)
 
 
 def test_number_of_programs_separates_what_no_argument_does():
