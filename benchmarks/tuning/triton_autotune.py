@@ -157,7 +157,7 @@ def main() -> None:
     torch.cuda.empty_cache()
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_ahead, jobs, chunksize=4))
-    timers = Timer(options.seconds), Timer(10 * options.seconds)
+    timers = Timer(options.seconds), Timer(4 * options.seconds)
     results = {}
     for name in options.kernels:
         results[name] = compared(library[name], name, timers)
