@@ -30,6 +30,9 @@ _COARSE_BITS = 7  # of bf16's mantissa: what a kernel with narrow floats may rou
 _SINGLE_BITS = 10  # of tf32's, likewise
 _MIN_TOLERANCE = 1e-12
 _MAX_TOGETHER = 2  # constants that results may depend on, or on all
+_MAX_SHARE = 1 / 3  # of the values of constants, with one result: else they do not decide it
+_MAX_TAIL = 1e-3  # of the elements, which rounding may move further, as sums that cancel do
+_TAIL_FACTOR = 4
 _FEW = 2  # configs, of which one may well be wrong
 
 
@@ -109,7 +112,10 @@ class Comparison:
             if 2 * count <= len(members):
                 return None
             usual.append(group)
-        if len(classes) < 2 or len(set(usual)) < len(classes) or len(numbers) == len(classes):
+        if len(classes) < 2 or len(numbers) == len(classes):
+            return None
+        (_, most_alike), *_ = Counter(usual).most_common(1)
+        if most_alike > max(1, _MAX_SHARE * len(classes)):
             return None
         outliers: dict[int, str] = {}
         for group, members in zip(usual, classes.values(), strict=True):
@@ -149,7 +155,10 @@ class Comparison:
             finite = np.isfinite(a) & np.isfinite(b)
             usual = float(np.sqrt(np.mean(np.square(a[finite])))) if finite.any() else 0.0
             scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), usual)
-            apart = np.abs(a - b) > self._relative(element) * scale + _MIN_TOLERANCE
+            tolerance = self._relative(element) * scale + _MIN_TOLERANCE
+            apart = finite & (np.abs(a - b) > tolerance)
+            if np.count_nonzero(apart) <= _MAX_TAIL * apart.size:
+                apart = finite & (np.abs(a - b) > _TAIL_FACTOR * tolerance)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         return np.where(finite, apart, ~same)
 

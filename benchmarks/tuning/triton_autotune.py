@@ -42,10 +42,17 @@ def spec_of(name: str) -> KernelSpec:
     return spec
 
 
+def allocate(size_bytes: int, _alignment: int, _stream: Any) -> torch.Tensor:
+    """Return scratch memory for the descriptors that a kernel makes."""
+    return torch.empty(size_bytes, dtype=torch.int8, device="cuda")
+
+
 def triton_launch(
     spec: KernelSpec, args: Arguments, choices: Config, config: Config
 ) -> Callable[..., Any]:
     """Return a launch by Triton's JIT; with `warmup=True` it only compiles."""
+    triton: Any = importlib.import_module("triton")
+    triton.set_allocator(allocate)
     function = getattr(importlib.import_module("kernels"), spec.function.name)
     options = {key: value for key, value in config.items() if key in _OPTIONS}
     constants = {**spec.constants, **choices, **config}
@@ -84,14 +91,18 @@ def triton_launches(
 ) -> dict[int, Any]:
     """Return the launches of the configs that Triton can launch."""
     launches: dict[int, Any] = {}
+    problem: Exception | None = None
     for index, config in enumerate(configs):
         launch = triton_launch(spec, args, choices, config)
         try:
             launch()
             torch.cuda.synchronize()
-        except Exception:  # noqa: BLE001 - out of shared memory, as autotune has it
+        except Exception as error:  # noqa: BLE001 - out of shared memory, as autotune has it
+            problem = error
             continue
         launches[index] = launch
+    if not launches:
+        raise RuntimeError(f"{spec.name}: Triton launches none: {problem}")
     return launches
 
 

@@ -152,3 +152,29 @@ def test_results_of_which_no_two_are_the_same_say_nothing() -> None:
         comparison.add(at, [output(RNG.standard_normal(65), "fp32")])
     verdict = comparison.verdict(configs)
     assert (verdict.outliers, verdict.constant) == ({}, "all constants")
+
+
+def test_parts_of_a_split_sum_may_depend_on_the_block_too() -> None:
+    """As of a decode kernel, where two blocks of the unsplit sum round to the same."""
+    blocks, splits = (32, 64, 128), (1, 4, 16)
+    results = {(s, b): RNG.standard_normal(65) for s in splits for b in blocks}
+    results[1, 64] = results[1, 32]
+    configs = [
+        {"SPLITS": s, "BLOCK": b, "num_warps": warps} for s, b in results for warps in (2, 4, 8)
+    ]
+    comparison = Comparison(["fp32"])
+    for at, config in enumerate(configs):
+        values = RNG.standard_normal(65) if at == 10 else results[config["SPLITS"], config["BLOCK"]]
+        comparison.add(at, [output(values, "fp32")])
+    verdict = comparison.verdict(configs)
+    assert (list(verdict.outliers), verdict.constant) == ([10], "SPLITS and BLOCK")
+
+
+def test_few_elements_may_round_further() -> None:
+    right = RNG.standard_normal(4099)
+    near, wrong = right.copy(), right.copy()
+    near[RNG.integers(0, 4099)] += 2.0**-7  # two tolerances of fp32 sums, where one is usual
+    wrong[RNG.integers(0, 4099)] += 2.0**-5
+    assert outliers([right, near, right], "fp32") == []
+    assert outliers([right, wrong, right], "fp32") == [1]
+    assert outliers([right, right + 2.0**-7, right], "fp32") == [1]
