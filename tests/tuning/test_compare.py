@@ -163,9 +163,9 @@ def test_parts_of_a_split_sum_may_depend_on_the_block_too() -> None:
         {"SPLITS": s, "BLOCK": b, "num_warps": warps} for s, b in results for warps in (2, 4, 8)
     ]
     comparison = Comparison(["fp32"])
-    for at, config in enumerate(configs):
-        values = RNG.standard_normal(65) if at == 10 else results[config["SPLITS"], config["BLOCK"]]
-        comparison.add(at, [output(values, "fp32")])
+    for index, config in enumerate(configs):
+        values = RNG.standard_normal(65) if index == 10 else results[config["SPLITS"], config["BLOCK"]]
+        comparison.add(index, [output(values, "fp32")])
     verdict = comparison.verdict(configs)
     assert (list(verdict.outliers), verdict.constant) == ([10], "SPLITS and BLOCK")
 
