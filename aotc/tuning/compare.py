@@ -32,7 +32,7 @@ _MIN_TOLERANCE = 1e-12
 _MAX_TOGETHER = 2  # constants that results may depend on, or on all
 _MAX_SHARE = 1 / 3  # of the values of constants, with one result: else they do not decide it
 _MAX_TAIL = 1e-3  # of the elements, which rounding may move further, as sums that cancel do
-_TAIL_FACTOR = 4
+_TAIL_FACTOR, _MAX_TAIL_RELATIVE = 4, 1 / 8
 _FEW = 2  # configs, of which one may well be wrong
 
 
@@ -155,10 +155,11 @@ class Comparison:
             finite = np.isfinite(a) & np.isfinite(b)
             usual = float(np.sqrt(np.mean(np.square(a[finite])))) if finite.any() else 0.0
             scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), usual)
-            tolerance = self._relative(element) * scale + _MIN_TOLERANCE
-            apart = finite & (np.abs(a - b) > tolerance)
+            relative = self._relative(element)
+            apart = finite & (np.abs(a - b) > relative * scale + _MIN_TOLERANCE)
             if np.count_nonzero(apart) <= _MAX_TAIL * apart.size:
-                apart = finite & (np.abs(a - b) > _TAIL_FACTOR * tolerance)
+                relative = max(relative, min(_TAIL_FACTOR * relative, _MAX_TAIL_RELATIVE))
+                apart = finite & (np.abs(a - b) > relative * scale + _MIN_TOLERANCE)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         return np.where(finite, apart, ~same)
 
