@@ -5,9 +5,9 @@ A target is a row of a table and nothing else decides what a GPU can do: a pass 
 new row. The features here are what ptxas 13.5 accepts for each architecture; the test beside this
 file assembles one instruction per feature and target and compares.
 
-Every target is written for PTX 8.8, the lowest version that names them all (`sm_103a` needs it;
-`sm_100a` 8.6, `sm_120a` 8.7, `sm_90a` 8.0). LLVM does not refuse a lower version, it ends the
-process, so the version is part of the target and never an option.
+A target's PTX has the lowest version from 8.8 on that names it. LLVM does not refuse a lower version,
+it ends the process, so the version is part of the target and never an option. LLVM generates the code
+of some targets for a sibling with the same features; `.version` and `.target` are written afterwards.
 
 Invariant: `TARGETS` is ordered by architecture, and a target is immutable.
 """
@@ -91,7 +91,7 @@ class Target:
     opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
     costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
     can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
-    switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
+    switched off. `lowered_as` names the sibling that LLVM generates code for, which shares its PTX. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
     code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
     whole expressions).
     """
@@ -110,6 +110,7 @@ class Target:
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
+    lowered_as: str = ""
     without: tuple[str, ...] = ()
     num_sms: int = 0
     device_name: str = ""
@@ -221,11 +222,14 @@ _SM_90 = (
     | Feature.ELECT
 )
 _BLACKWELL = _SM_90 | Feature.FP4_CVT | Feature.WIDE_GLOBAL | Feature.FP32X2 | Feature.MAX3
-_SM_100 = _BLACKWELL | Feature.TCGEN05 | Feature.REDUX_FP32
+_SM_110 = _BLACKWELL | Feature.TCGEN05
+_SM_100 = _SM_110 | Feature.REDUX_FP32
+_SM_120 = _BLACKWELL | Feature.BLOCK_SCALED_MMA
 
 _KIB = 1024
 
-# One GPU stands for each architecture: A100 SXM, A10, L40S, H100 and H200 SXM, B200, B300, GeForce RTX 5090.
+# One GPU stands for each architecture: A100 SXM, A10, Jetson AGX Orin, T239, L40S, H100 and H200 SXM, B200, B300,
+# Rubin, Jetson AGX Thor, GeForce RTX 5090, GB10. A family has the limits that all its members share.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -236,6 +240,14 @@ TARGETS: dict[str, Target] = {
         Target(
             "sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
             num_sms=72, device_name="NVIDIA A10",
+        ),
+        Target(
+            "sm_87", 8, 7, "", 163 * _KIB, 164 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
+            num_sms=16, device_name="Orin",
+        ),
+        Target(
+            "sm_88", 8, 8, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
+            ptx_version=(9, 0), num_sms=12, device_name="T239",
         ),
         Target(
             "sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24,
@@ -250,16 +262,47 @@ TARGETS: dict[str, Target] = {
             num_sms=148, device_name="NVIDIA B200",
         ),
         Target(
+            "sm_100f", 10, 0, "f", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
+            num_sms=148, device_name="NVIDIA B200",
+        ),
+        Target(
             "sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
             num_sms=148, device_name="NVIDIA B300 SXM6 AC",
         ),
         Target(
-            "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
-            _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_ctas_per_sm=24,
+            "sm_107a", 10, 7, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
+            ptx_version=(9, 4), num_sms=224, device_name="NVIDIA Rubin",
+        ),
+        Target(
+            "sm_110a", 11, 0, "a", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
+            ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+        ),
+        Target(
+            "sm_110f", 11, 0, "f", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
+            lowered_as="sm_110a", ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+        ),
+        Target(
+            "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
             num_sms=170, device_name="NVIDIA GeForce RTX 5090",
+        ),
+        Target(
+            "sm_120f", 12, 0, "f", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
+            lowered_as="sm_120a", num_sms=170, device_name="NVIDIA GeForce RTX 5090",
+        ),
+        Target(
+            "sm_121a", 12, 1, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
+            lowered_as="sm_120a", num_sms=48, device_name="NVIDIA GB10",
         ),
     )
 }  # fmt: skip
+
+TARGET_SETS: dict[str, tuple[str, ...]] = {
+    "all": tuple(name for name, target in TARGETS.items() if target.variant != "f"),
+    "datacenter": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_107a"),
+    "consumer": ("sm_86", "sm_89", "sm_120a", "sm_121a"),
+    "embedded": ("sm_87", "sm_88", "sm_110a"),
+}
+"""Names for several targets at once; "all" has no families, whose members it has."""
 
 
 def parse(name: str, loc: Loc | None = None) -> Target:

@@ -17,9 +17,11 @@ from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.backend.llvm_visits import bound_visits
 from aotc.backend.ptx_constants import hide_constant_fragments
 from aotc.backend.ptx_halves import split_by_shifts
-from aotc.target import Target
+from aotc.target import TARGETS, Target
 
 _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
+_VERSION = re.compile(r"^\.version [0-9.]+", re.MULTILINE)
+_TARGET = re.compile(r"^\.target \w+", re.MULTILINE)
 
 
 _kept: Kept[str] = Kept()
@@ -33,12 +35,22 @@ def emit_ptx(
     With `reuses` it may be what this process has made of the same module before.
     Raises: IRError if the text is invalid LLVM IR, or calls an unknown libdevice function.
     """
-    ptx = _kept.find(llvm_ir, target.name) if reuses else None
+    sibling = TARGETS.get(target.lowered_as, target)
+    ptx = _kept.find(llvm_ir, sibling.name) if reuses else None
     if ptx is None:
-        ptx = _emit(llvm_ir, target)
+        ptx = _emit(llvm_ir, sibling)
         if reuses:
-            _kept.keep(llvm_ir, target.name, ptx, len(ptx))
+            _kept.keep(llvm_ir, sibling.name, ptx, len(ptx))
+    if sibling is not target:
+        ptx = _for_target(ptx, target)
     return ptx if line_table is None else line_table.placed(ptx)
+
+
+def _for_target(ptx: str, target: Target) -> str:
+    """Return the PTX of a sibling as that of a target, by its first two directives."""
+    version = "{}.{}".format(*target.ptx_version)
+    ptx = _VERSION.sub(f".version {version}", ptx, count=1)
+    return _TARGET.sub(f".target {target.name}", ptx, count=1)
 
 
 def _emit(llvm_ir: str, target: Target) -> str:
