@@ -52,7 +52,7 @@ def write_files(
         ManifestError: two names are the same in C, or `host` is unknown.
     """
     host = known_host(host)
-    data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, kept=frames)
+    data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, cache=frames)
     text = header.header_text(result).encode()
     archive.make_folder(folder)
     library = folder / f"lib{result.name}.a"
