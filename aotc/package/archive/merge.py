@@ -28,7 +28,8 @@ def merge(archives: Sequence[tuple[str, Archive]], name: str = "", version: str 
 
     `name` and `version` are needed where the archives differ in theirs.
 
-    Raises: ManifestError: two of them contradict each other.
+    Raises:
+        ManifestError: two of them contradict each other.
     """
     kernels: dict[str, tuple[str, Kernel]] = {}
     for path, archive in archives:

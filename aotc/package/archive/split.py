@@ -23,7 +23,8 @@ def file_stem(archive: Archive) -> str:
 def part_of(archive: Archive, targets: Sequence[str] = (), kernels: Sequence[str] = ()) -> Archive:
     """Return the part of an archive with these targets and kernels; all if none are named.
 
-    Raises: ManifestError: it does not have one of them, or no kernel for these targets.
+    Raises:
+        ManifestError: it does not have one of them, or no kernel for these targets.
     """
     names = [kernel.name for kernel in archive.kernels]
     for field, requested, available in (

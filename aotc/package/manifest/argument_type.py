@@ -171,7 +171,8 @@ def parse_alternatives(
 ) -> ArgumentType:
     """Parse a list of types: a pointer's and "none".
 
-    Raises: ManifestError: one is no type, or they are not a pointer and "none".
+    Raises:
+        ManifestError: one is no type, or they are not a pointer and "none".
     """
     alternatives = [parse(text, variables, loc) for text in texts]
     pointers = [alternative for alternative in alternatives if alternative.kind != "none"]
@@ -185,7 +186,8 @@ def parse_alternatives(
 def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) -> ArgumentType:
     """Parse a type; `variables` are the type variables it may name.
 
-    Raises: ManifestError: the text is no type, or its element is neither a dtype nor a variable.
+    Raises:
+        ManifestError: the text is no type, or its element is neither a dtype nor a variable.
     """
     text = text.strip()
     if text == _NONE:

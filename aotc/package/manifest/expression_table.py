@@ -26,7 +26,8 @@ def read_grid(
 ) -> tuple[ManifestExpression, ...]:
     """Return the expressions of a table's required `grid`.
 
-    Raises: ManifestError: there are not 1 to 3 of them, or one is wrong.
+    Raises:
+        ManifestError: there are not 1 to 3 of them, or one is wrong.
     """
     texts = table.strings("grid")
     if not 1 <= len(texts) <= MAX_GRID_RANK:

@@ -54,7 +54,8 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
     Kernels in functions and classes have dotted names, such as `make.kernel`. The last definition
     of a name counts, as in Python.
 
-    Raises: CompileError: the text is not Python, or is nested too deeply to be parsed.
+    Raises:
+        CompileError: the text is not Python, or is nested too deeply to be parsed.
     """
     before, nul, _ = source.partition("\0")
     if nul:  # Python versions raise different exceptions for it, without a location

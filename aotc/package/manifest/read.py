@@ -38,8 +38,9 @@ _PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 def load(path: str) -> Manifest:
     """Read the manifest at `path` and check it against its kernel sources.
 
-    Raises: ManifestError: the manifest cannot be read or is wrong. CompileError: a kernel source is
-    not Python.
+    Raises:
+        ManifestError: the manifest cannot be read or is wrong.
+        CompileError: a kernel source is not Python.
     """
     return parse(_read_text(Path(path), "a manifest", None, ""), path)
 
@@ -47,8 +48,9 @@ def load(path: str) -> Manifest:
 def parse(text: str, path: str) -> Manifest:
     """Parse a manifest; sources are relative to the folder of `path`.
 
-    Raises: ManifestError: the manifest is wrong; further mistakes are in its `others`.
-    CompileError: a kernel source is not Python.
+    Raises:
+        ManifestError: the manifest is wrong; further mistakes are in its `others`.
+        CompileError: a kernel source is not Python.
     """
     reader = _Reader(Document.parse(text, path))
     manifest = reader.manifest()

@@ -213,7 +213,8 @@ class Manifest:
 
         They exclude the package's excluded features, and the features in `without`.
 
-        Raises: ManifestError: there is no such target or feature; suggests the nearest name.
+        Raises:
+            ManifestError: there is no such target or feature; suggests the nearest name.
         """
         named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
         return tuple(
@@ -230,7 +231,8 @@ class Manifest:
 
         Without names, kernels built only for other targets are left out.
 
-        Raises: ManifestError: there is no such kernel, or none for these targets.
+        Raises:
+            ManifestError: there is no such kernel, or none for these targets.
         """
         requested = [self.kernel(name) for name in dict.fromkeys(names)] or self.kernels
         selected = [

@@ -34,7 +34,8 @@ class TunedConfig:
 def read_tuned(table: Table, source: str, function: Function) -> TunedConfig:
     """Read a table with a function as its `source`.
 
-    Raises: ManifestError: a name is no parameter, or a value is invalid for a key or a config.
+    Raises:
+        ManifestError: a name is no parameter, or a value is invalid for a key or a config.
     """
     names = [parameter.name for parameter in function.parameters]
     return TunedConfig(
