@@ -1,11 +1,12 @@
 """How many files of a random sample `aotc init` writes a manifest for that builds without an edit.
 
-Run: `python benchmarks/init_sample.py FOLDER… --seed 9 --count 21 [--all-variants]`
+Run: `python benchmarks/init_sample.py FOLDER… --seed 9 --count 21 [--all-variants] [--verify]`
 
 The folders hold unpacked packages. Files with kernels are drawn with the seed and shown; a file
 counts if at least 90 % of its kernels build from its manifest without an edit: the first variant of
-each is compiled to a cubin, or all of them with `--all-variants`. Functions that only kernels call, and those for other vendors, are no
-kernels. The reasons for all others are printed.
+each is compiled to a cubin, or all of them with `--all-variants`. With `--verify` a launch of that
+variant must also agree with the interpreter. Functions that only kernels call, and those for other
+vendors, are no kernels. The reasons for all others are printed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import aotc
@@ -27,10 +32,14 @@ from aotc.package.inspect.survey import check
 from aotc.package.manifest.read import load
 from aotc.package.manifest.spec import KernelSpec
 from aotc.package.manifest.variant_grid import expand
+from aotc.package.verify.subjects import VerifyOptions, subject_of
+from aotc.package.verify.variants import verify_variant
 from aotc.target import parse
 
 _SHARE = 0.9
-_VENDORS = re.compile(r"ascend|npu|xpu|/tests?/|/test_|mlu|amd|rocm|hip", re.IGNORECASE)
+_VENDORS = re.compile(
+    r"ascend|npu|xpu|/tests?/|/test_|mlu|amd|rocm|hip|/backend/_(?!nvidia)", re.IGNORECASE
+)
 _REFUSED = re.compile(
     r"^note: as a comment: (?P<kernel>\S+ \(.*?:\d+\)): (?P<why>.*)$", re.MULTILINE
 )
@@ -44,19 +53,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=9)
     parser.add_argument("--count", type=int, default=21)
     parser.add_argument("--all-variants", action="store_true", help="run `aotc build`")
+    parser.add_argument("--verify", action="store_true", help="compare launches as well")
+    parser.add_argument("--seconds", type=int, default=60, help="for the launches of a kernel")
     args = parser.parse_args()
     files = sorted(str(one) for folder in args.folders for one in folder.rglob("*.py"))
-    files = [one for one in files if not _VENDORS.search(one) and _has_kernels(one)]
-    sample = sorted(random.Random(args.seed).sample(files, min(args.count, len(files))))
-    print(f"{len(sample)} of {len(files)} files with kernels, seed {args.seed}, by {aotc.__file__}")
-    counted = sum(_counts(file, has_all=args.all_variants) for file in sample)
+    files = [one for one in files if not _VENDORS.search(one) and _may_have_kernels(one)]
+    random.Random(args.seed).shuffle(files)
+    sample = sorted(islice(filter(_has_kernels, files), args.count))
+    print(f"{len(sample)} of {len(files)} files, seed {args.seed}, by {aotc.__file__}")
+    seconds = args.seconds if args.verify else 0
+    made = _all_built if args.all_variants else lambda path: _first_built(path, seconds)
+    counted = sum(_counts(file, made) for file in sample)
     print(f"{counted} of {len(sample)} files count")
 
 
+def _may_have_kernels(file: str) -> bool:
+    return "@triton.jit" in Path(file).read_text(errors="replace")
+
+
 def _has_kernels(file: str) -> bool:
-    text = Path(file).read_text(errors="replace")
-    if "@triton.jit" not in text:
-        return False
     try:
         kernels = check([file], "sm_90a", 1).kernels
     except DiagnosticError:
@@ -64,7 +79,7 @@ def _has_kernels(file: str) -> bool:
     return any("." not in one.name or "<locals>" in one.name for one in kernels)
 
 
-def _counts(file: str, *, has_all: bool) -> bool:
+def _counts(file: str, built: Callable[[Path], tuple[int, list[tuple[str, str]]]]) -> bool:
     """Print what comes of a file; return whether it counts."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +91,7 @@ def _counts(file: str, *, has_all: bool) -> bool:
         wanted = len(re.findall(r"(?m)^\[\[kernel\]\]", written)) + len(refused)
         made = wanted - len(refused)
         if made:
-            made, failed = _all_built(manifest) if has_all else _first_built(manifest)
+            made, failed = built(manifest)
             refused += failed
     is_counted = bool(made) and made >= _SHARE * wanted
     seconds = time.perf_counter() - start
@@ -88,27 +103,57 @@ def _counts(file: str, *, has_all: bool) -> bool:
     return is_counted
 
 
-def _first_built(manifest: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Compile a variant of each kernel; return how many do, and why the others do not."""
+def _first_built(manifest: Path, seconds: int) -> tuple[int, list[tuple[str, str]]]:
+    """Compile a variant of each kernel; return how many do, and why the others do not.
+
+    With `seconds`, its launches are compared for as long.
+    """
     failed: list[tuple[str, str]] = []
     try:
         kernels = load(str(manifest)).kernels
     except DiagnosticError as error:
         return 0, [("manifest", error.message)]
     for kernel in kernels:
-        problem = _problem_of(kernel)
+        problem = _problem_of(kernel, seconds)
         failed += [(kernel.name, problem)] * bool(problem)
     return len(kernels) - len(failed), failed
 
 
-def _problem_of(kernel: KernelSpec) -> str:
-    """Return why the first variant of a kernel does not compile."""
+def _problem_of(kernel: KernelSpec, seconds: int) -> str:
+    """Return why the first variant of a kernel does not compile, or computes something else."""
     try:
-        (variant, *_) = expand(kernel, [parse("sm_90a")], autotune_configs).variants
+        expansion = expand(kernel, [parse("sm_90a")], autotune_configs)
+        (variant, *_) = expansion.variants
         compile_variant(variant.request)
+        if not seconds:
+            return ""
+        with _limited(seconds):
+            result = verify_variant(subject_of(expansion, variant), VerifyOptions())
     except (DiagnosticError, IRError) as error:
         return str(error).splitlines()[0]
-    return ""
+    except TimeoutError:
+        return f"not verified: no answer in {seconds} s"
+    findings = result.launches
+    wrong = [one for one in findings if one.status in ("wrong", "fault")]
+    if wrong:
+        return f"WRONG: {wrong[0].detail}"
+    has_agreed = any(one.status == "right" and one.num_stored for one in findings)
+    return "" if has_agreed else f"not verified: {[one.detail for one in findings][:1]}"
+
+
+@contextmanager
+def _limited(seconds: int) -> Generator[None]:
+    """Raise TimeoutError in code that takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def _all_built(manifest: Path) -> tuple[int, list[tuple[str, str]]]:

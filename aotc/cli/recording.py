@@ -51,9 +51,14 @@ def record(
     With --log, of what a JIT monitor says that Triton compiled.
     """
     from aotc.package.manifest.read import load  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.record.extracts import with_extracts  # noqa: PLC0415
     from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
-    from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.manifest import (  # noqa: PLC0415
+        package_name,
+        recorded_target,
+        write_manifest,
+    )
     from aotc.package.record.shapes import shapes_text  # noqa: PLC0415
     from aotc.package.record.timings import add_timings, recorded_timings  # noqa: PLC0415
     from aotc.package.record.vendor import vendor  # noqa: PLC0415
@@ -71,6 +76,7 @@ def record(
         add(logged, folder)
     path = folder / "kernels.toml"
     records = vendor(read(folder), folder) if is_vendored else read(folder)
+    records = with_extracts(records, folder, recorded_target(records))
     try:
         written = write_manifest(records, path, package_name(folder))
     except CompileError:

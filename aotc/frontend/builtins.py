@@ -10,9 +10,8 @@ from asking for something that never was.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 
 from aotc.frontend import (
@@ -49,6 +48,7 @@ from aotc.frontend.language_classes import (
     language_classes,
     python_class,
 )
+from aotc.frontend.python_modules import PYTHON_MODULES
 from aotc.frontend.records import replaced
 from aotc.frontend.target_info import TARGET_INFO
 from aotc.frontend.values import (
@@ -227,40 +227,6 @@ def _math_function(name: str) -> StaticCall:
     return StaticCall(f"math.{name}", call)
 
 
-_MAX_ITEMS = 1 << 16
-
-
-def _bounded(items: Iterable[tuple[Operand, ...]]) -> list[Operand]:
-    made: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
-    if len(made) > _MAX_ITEMS:
-        raise mistake(f"more than {_MAX_ITEMS} items are too many")
-    return made
-
-
-def _chain(*parts: Iterable[Operand]) -> list[Operand]:
-    return list(itertools.chain(*parts))
-
-
-def _chain_of(parts: Iterable[Iterable[Operand]]) -> list[Operand]:
-    return list(itertools.chain.from_iterable(parts))
-
-
-def _starmap(function: Callable[..., Operand], items: Iterable[Iterable[Operand]]) -> list[Operand]:
-    return [function(*one) for one in items]
-
-
-def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
-    return _bounded(itertools.combinations(items, r))
-
-
-def _permutations(items: Iterable[Operand], r: int | None = None) -> list[Operand]:
-    return _bounded(itertools.permutations(items, r))
-
-
-def _product(*parts: Iterable[Operand], repeat: int = 1) -> list[Operand]:
-    return _bounded(itertools.product(*parts, repeat=repeat))
-
-
 # ---- modules ----------------------------------------------------------------------------------
 
 RANGE = Loop(
@@ -433,17 +399,7 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         "math": Module("triton.language.math"),
     },
     "math": _PYTHON_MATH,
-    "itertools": {
-        "chain": StaticCall(
-            "itertools.chain",
-            _chain,
-            members={"from_iterable": StaticCall("itertools.chain.from_iterable", _chain_of)},
-        ),
-        "starmap": StaticCall("itertools.starmap", _starmap),
-        "combinations": StaticCall("itertools.combinations", _combinations),
-        "permutations": StaticCall("itertools.permutations", _permutations),
-        "product": StaticCall("itertools.product", _product),
-    },
+    **PYTHON_MODULES,
 }
 """What each module that is known without a file contains."""
 MODULES["aotc"] = {**MODULES["triton"], "language": Module("aotc.language")}

@@ -25,6 +25,7 @@ from aotc.frontend.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
 from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
 from aotc.frontend.named_functions import function_named, outer_names
+from aotc.frontend.python_names import PYTHON_NAMES
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
 from aotc.frontend.values import (
@@ -291,10 +292,16 @@ def _call_external(
     if function.path in _VERSION_PARSERS and len(args) == 1 and isinstance(args[0], str):
         return tuple(int(part) for part in re.findall(r"\d+", args[0])[:3])
     if name == "Config":
-        values = type_cast("dict[str, Operand]", args[0] if args else kwargs.get("kwargs", {}))
+        values = args[0] if args else kwargs.get("kwargs", {})
+        if not isinstance(values, dict):
+            raise (
+                not_known(values)
+                if isinstance(values, External)
+                else mistake(f"triton.Config takes a dictionary of constants, got {show(values)}")
+            )
         rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
-        return Config({**values, **positional, **rest})
+        return Config(type_cast("dict[str, Operand]", values), {**positional, **rest})
     made = _call_of_library(frame, function.path, args, kwargs)
     if made is not None:
         return made[0]
@@ -335,9 +342,21 @@ def _call_of_library(
             frame.count()
             total = call_operand(frame, args[0], (total, one), {})
         return (total,)
+    if path == "importlib.util.find_spec" and args and isinstance(args[0], str):
+        return (_spec(frame, args[0]),)
+    if path == "collections.OrderedDict":
+        return (call_operand(frame, PYTHON_NAMES["dict"], args, kwargs),)
     if path in ("copy.copy", "copy.deepcopy") and len(args) == 1:
         return (_copied(args[0]),)
     return None
+
+
+def _spec(frame: Frame, name: str) -> Operand:
+    """Return True for a module that is there; of others only the machine that runs the file knows."""
+    plain = name.lstrip(".")
+    found = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
+    is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(found, External)
+    return True if is_there else External(f"importlib.util.find_spec({name!r})")
 
 
 def _copied(value: Operand) -> Operand:
@@ -348,7 +367,7 @@ def _copied(value: Operand) -> Operand:
         named = type_cast("dict[Operand, Operand]", value)
         return {key: _copied(one) for key, one in named.items()}
     if isinstance(value, Config):
-        return Config(dict(value.values))
+        return Config(dict(value.kwargs), dict(value.options))
     return value
 
 

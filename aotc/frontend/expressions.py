@@ -8,9 +8,11 @@ taken may hold anything, and is never evaluated.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Generator, Iterable, Sequence
 from typing import cast as type_cast
 
+from aotc.config import CONFIG_KEYS
 from aotc.frontend import operators
 from aotc.frontend.calls import call
 from aotc.frontend.constants import (
@@ -36,6 +38,7 @@ from aotc.frontend.values import (
     Argument,
     Class,
     Closure,
+    Config,
     Draft,
     External,
     Missing,
@@ -145,6 +148,8 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
         for part, other in ((one, two), (two, one)):
             if isinstance(part, Argument) and other is not None:
                 raise not_known(part)
+            if isinstance(part, External) and part.path.endswith((")", "]")):
+                raise not_known(part)  # what a call returns may be None
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
     if isinstance(two, External) and two.path == "os.environ":
@@ -200,9 +205,24 @@ def _dict(frame: Frame, node: ast.Dict) -> Operand:
     return made
 
 
+_DTYPE = re.compile(r"torch\.[a-z]+\d*\w*")
+_DTYPE_ALIASES = {
+    "torch.half": "torch.float16",
+    "torch.float": "torch.float32",
+    "torch.double": "torch.float64",
+    "torch.short": "torch.int16",
+    "torch.int": "torch.int32",
+    "torch.long": "torch.int64",
+}
+
+
 def _key(key: Operand) -> Operand:
     key = unwrap(key)
-    if not isinstance(key, int | float | str | tuple | None):
+    if isinstance(key, External) and _DTYPE.fullmatch(key.path):
+        return External(_DTYPE_ALIASES.get(key.path, key.path))
+    if isinstance(key, External):
+        raise not_known(key)
+    if not isinstance(key, int | float | str | tuple | ScalarType | None):
         raise mistake(f"a key must be a constant, got {show(key)}")
     return key  # pyright: ignore[reportUnknownVariableType]
 
@@ -340,14 +360,7 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         if isinstance(value, Value) and not value.hint:
             value.hint = target.id
     elif isinstance(target, ast.Tuple | ast.List):
-        starred = [one for one in target.elts if isinstance(one, ast.Starred)]
-        if starred:
-            raise unsupported(starred[0], frame.loc(starred[0]))
-        items = items_of(value, "only a tuple can be unpacked")
-        if len(items) != len(target.elts):
-            raise mistake(f"expected {len(target.elts)} values to unpack, got {len(items)}")
-        for one, item in zip(target.elts, items, strict=True):
-            bind(frame, one, item)
+        _unpack(frame, target, value)
     elif isinstance(target, ast.Subscript):
         owner = frame.visit(target.value)
         if not isinstance(owner, dict | list):
@@ -362,6 +375,9 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
             raise mistake(f"cannot assign this item: {error}") from error
     else:
         owner = frame.visit(target.value) if isinstance(target, ast.Attribute) else None
+        if isinstance(owner, Config) and isinstance(target, ast.Attribute):
+            _set_option(owner, target.attr, value)
+            return
         if not isinstance(owner, Draft) or not isinstance(target, ast.Attribute):
             raise mistake(
                 "an attribute cannot be assigned",
@@ -374,6 +390,35 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
                 remedy="let a variable have the value, and set the field once",
             )
         owner.items[target.attr] = value
+
+
+def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
+    starred = [at for at, one in enumerate(target.elts) if isinstance(one, ast.Starred)]
+    if starred and (frame.in_kernel or len(starred) > 1):
+        raise unsupported(target.elts[starred[0]], frame.loc(target.elts[starred[0]]))
+    items = list(items_of(value, "only a tuple can be unpacked"))
+    if starred:
+        first, num_after = starred[0], len(target.elts) - starred[0] - 1
+        last = max(first, len(items) - num_after)
+        items[first:last] = [items[first:last]]
+    if len(items) != len(target.elts):
+        least = "at least " * bool(starred)
+        expected = len(target.elts) - len(starred)
+        raise mistake(
+            f"expected {least}{expected} values to unpack, got {len(items) - len(starred)}"
+        )
+    for one, item in zip(target.elts, items, strict=True):
+        bind(frame, one.value if isinstance(one, ast.Starred) else one, item)
+
+
+def _set_option(config: Config, name: str, value: Operand) -> None:
+    if name == "kwargs" and isinstance(value, dict):
+        config.kwargs.clear()
+        config.kwargs.update(type_cast("dict[str, Operand]", value))
+    elif name in CONFIG_KEYS:
+        config.options[name] = value
+    elif name != "pre_hook":
+        raise mistake(f"a triton.Config has no attribute {name!r}")
 
 
 def _yield(frame: Frame, node: ast.Yield | ast.YieldFrom) -> Operand:
@@ -412,13 +457,26 @@ def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
         if isinstance(part, ast.Constant):
             parts.append(str(part.value))
         elif isinstance(part, ast.FormattedValue):
-            value = unwrap(frame.visit(part.value))
-            if isinstance(value, Value):
-                raise mistake(f"an f-string takes constants, got a run-time {show(value)}")
-            if isinstance(value, External):
-                raise not_known(value)
-            parts.append(text_of(value))
+            parts.append(_formatted(frame, part))
     return "".join(parts)
+
+
+def _formatted(frame: Frame, part: ast.FormattedValue) -> str:
+    value = unwrap(frame.visit(part.value))
+    if isinstance(value, Value):
+        raise mistake(f"an f-string takes constants, got a run-time {show(value)}")
+    if isinstance(value, External):
+        raise not_known(value)
+    convert = {ord("r"): repr, ord("a"): ascii}.get(part.conversion)
+    if convert is None and part.format_spec is None:
+        return text_of(value)
+    if not isinstance(value, int | float | str):
+        raise mistake(f"an f-string formats numbers and texts, got {show(value)}")
+    spec = "" if part.format_spec is None else frame.visit(part.format_spec)
+    try:
+        return format(value if convert is None else convert(value), str(spec))
+    except ValueError as error:
+        raise mistake(f"cannot format {show(value)}: {error}") from error
 
 
 EXPRESSIONS = type_cast(

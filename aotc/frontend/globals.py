@@ -11,7 +11,7 @@ to.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -23,9 +23,11 @@ from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
 from aotc.frontend.facts import answers, platform_answer
 from aotc.frontend.jit_decorators import foreign_decorator
+from aotc.frontend.python_modules import PYTHON_MODULES
 from aotc.frontend.resolve import (
     Binding,
     bindings,
+    bound_names,
     changes,
     class_names,
     class_statement,
@@ -37,6 +39,7 @@ from aotc.frontend.source import SourceFile
 from aotc.frontend.target_info import TARGET_INFO, target_info_member
 from aotc.frontend.values import (
     Class,
+    Config,
     Constexpr,
     External,
     Function,
@@ -96,12 +99,20 @@ class HostFrame(Protocol):
         ...
 
 
+class MakeFrame(Protocol):
+    """Make a frame for code of a file, with these local variables."""
+
+    def __call__(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> HostFrame:
+        """Return the frame."""
+        ...
+
+
 class Globals:
     """Answer what module-level names are, for every file that one translation reads."""
 
     def __init__(
         self,
-        host_frame: Callable[[SourceFile], HostFrame],
+        host_frame: MakeFrame,
         target: str,
         facts: Mapping[str, object],
     ) -> None:
@@ -226,12 +237,22 @@ class Globals:
         if is_declared or name in rebound_names(file):
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
-            value = self._host_frame(file).assigned(statement, name)
-        if name in changes(file) and isinstance(value, list | dict):
+            value = self._assigned(file, name, statement)
+        if name in changes(file) and isinstance(value, list | dict | Config):
             return self._changed(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
+
+    def _assigned(self, file: SourceFile, name: str, statement: ast.stmt) -> Operand:
+        """Return what a statement gives to a name; a loop may change what it was before."""
+        frame = self._host_frame(file)
+        if not isinstance(statement, ast.For | ast.While):
+            return frame.assigned(statement, name)
+        if self._in_progress[file.path, name] and self.is_known(before := self.lookup(file, name)):
+            frame.values[name] = before
+        frame.run([statement])
+        return frame.values.get(name, External(f"{name} of {file.path}"))
 
     def describe(self, file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
         """Return a function of a file, with what its decorators make of it."""
@@ -254,6 +275,12 @@ class Globals:
                 except CompileError:
                     return External(f"{name} of {file.path}")
         return frame.values[name]
+
+    def imported(self, file: SourceFile, statement: ast.stmt, alias: ast.alias) -> Operand:
+        """Return what an import in a function gives to a name."""
+        name = alias.asname or alias.name.partition(".")[0]
+        value = self._imported(file, Binding(statement, alias=alias), name)
+        return value if self.is_known(value) else External(alias.name)
 
     def _imported(self, file: SourceFile, binding: Binding, name: str) -> Operand:
         alias, statement = binding.alias, binding.statement
@@ -310,7 +337,10 @@ class Globals:
     def member(self, owner: Operand, name: str) -> Operand:
         """Return an attribute of a module or of an unknown object. Raises: CompileError."""
         if isinstance(owner, Module):
-            if owner.name in ("triton", "aotc") and name not in MODULES[owner.name]:
+            if (
+                owner.name in ("triton", "aotc", *PYTHON_MODULES)
+                and name not in MODULES[owner.name]
+            ):
                 return External(f"{owner.name}.{name}")
             if owner.name == TARGET_INFO:
                 return target_info_member(name, self._target)
@@ -351,12 +381,25 @@ class Globals:
             return Class(owner.file, found, f"{owner.qualname}.{name}")
         if found is not None:
             with at(owner.file.loc(found, current_loc())):
-                return self._host_frame(owner.file).assigned(found, name)
+                frame = self._host_frame(owner.file, self._class_names(owner, name, found))
+                return frame.assigned(found, name)
         for base in self.bases(owner):
             value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
             if self.is_known(value):
                 return value
         return _UNKNOWN_NAME
+
+    def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
+        """Return what a statement of a class reads of those before it."""
+        before = {
+            one: each
+            for each in owner.node.body
+            if each.lineno < statement.lineno and not isinstance(each, ast.FunctionDef)
+            for one in bound_names(each)
+            if one != name
+        }
+        reads = (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
+        return {one: self._class_member(owner, one) for one in reads if one in before}
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
         """Return what an expression at the level of a module is. Raises: CompileError."""
@@ -377,6 +420,8 @@ class Globals:
         path = path.replace("torch.get_device_module()", "torch.cuda")
         if path in self._answers:
             return self._answers[path]
+        if path in PYTHON_MODULES:
+            return Module(path)
         asked = platform_answer(path)
         return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
 

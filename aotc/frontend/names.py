@@ -160,7 +160,7 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
     if isinstance(owner, StaticCall) and name in owner.members:
         return owner.members[name]
-    if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
+    if isinstance(owner, Config) and name in ("kwargs", "all_kwargs", *CONFIG_KEYS):
         return _config_attribute(owner, name)
     if isinstance(owner, ConstexprType | TupleType):
         return type_attribute(owner, name)
@@ -192,8 +192,18 @@ def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: O
 
 def _config_attribute(config: Config, name: str) -> Operand:
     if name == "kwargs":
-        return {key: value for key, value in config.values.items() if key not in CONFIG_KEYS}
+        return config.kwargs
+    if name == "all_kwargs":
+        return StaticCall("triton.Config.all_kwargs", lambda: _all_of(config))
     return config.values.get(name, CONFIG_DEFAULTS.get(name))
+
+
+_ALL_KWARGS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+
+
+def _all_of(config: Config) -> Operand:
+    values = {name: config.values.get(name, CONFIG_DEFAULTS.get(name)) for name in _ALL_KWARGS}
+    return {**config.kwargs, **{name: one for name, one in values.items() if one is not None}}
 
 
 def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:

@@ -78,16 +78,25 @@ def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
     del args, kwargs
 
 
+def _same_for_all(keys: Iterable[Operand], value: Operand = None) -> Operand:
+    return dict.fromkeys(keys, value)
+
+
 _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "abs": abs,
     "all": all,
     "any": any,
+    "bin": bin,
     "bool": bool,
+    "chr": chr,
     "dict": dict,
+    "divmod": divmod,
     "enumerate": _enumerated,
     "filter": _filtered,
     "float": float,
+    "frozenset": _distinct,
     "hasattr": _has_attribute,
+    "hex": hex,
     "int": int,
     "isinstance": _isinstance,
     "len": len,
@@ -95,6 +104,8 @@ _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "map": _mapped,
     "max": max,
     "min": min,
+    "ord": ord,
+    "pow": pow,
     "print": _say_nothing,
     "range": _bounded_range,
     "reversed": _reversed,
@@ -107,7 +118,14 @@ _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "zip": _zipped,
 }
 
-PYTHON_NAMES = {name: StaticCall(name, call) for name, call in _FUNCTIONS.items()}
+_MEMBERS: dict[str, dict[str, Operand]] = {
+    "dict": {"fromkeys": StaticCall("dict.fromkeys", _same_for_all)},
+}
+
+PYTHON_NAMES = {
+    name: StaticCall(name, call, members=_MEMBERS.get(name, {}))
+    for name, call in _FUNCTIONS.items()
+}
 """Functions by the name they have in Python; sets are lists without repetitions."""
 
 PYTHON_METHODS: dict[type, tuple[str, ...]] = {
@@ -119,7 +137,10 @@ PYTHON_METHODS: dict[type, tuple[str, ...]] = {
     str: (
         *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split"),
         *("splitlines", "join", "format", "replace", "removeprefix", "removesuffix", "count"),
+        *("find", "rfind", "index", "isdigit", "isalpha", "capitalize", "title", "zfill"),
+        *("partition", "rpartition", "rsplit"),
     ),
+    tuple: ("index", "count"),
     int: ("bit_length",),
 }
 """Methods of Python's types that may be called."""

@@ -58,6 +58,9 @@ def _module_bindings(
                 yield from _module_bindings(handler.body, guards, is_fallback=True)
         elif isinstance(statement, ast.With):
             yield from _module_bindings(statement.body, guards, is_fallback=is_fallback)
+        elif isinstance(statement, ast.For | ast.While):
+            for name in dict.fromkeys(_bound_in_loop(statement)):
+                yield name, Binding(statement, guards, is_fallback)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             for alias in statement.names:
                 name = alias.asname or alias.name.partition(".")[0]
@@ -67,8 +70,18 @@ def _module_bindings(
                 yield name, Binding(statement, guards, is_fallback)
 
 
+def _bound_in_loop(loop: ast.For | ast.While) -> Iterator[str]:
+    """Yield the variables that a loop assigns to, its own first."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
 _CHANGING_METHODS = frozenset(
-    ("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update")
+    (
+        *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update"),
+        *("add", "discard", "setdefault", "popitem", "appendleft"),
+    )
 )
 
 
@@ -100,16 +113,31 @@ def _may_change(statement: ast.stmt, lines: Sequence[str]) -> bool:
 
 def _changed_names(statement: ast.stmt) -> Iterator[str]:
     in_loop = isinstance(statement, ast.For | ast.While)
+    changed: list[str] = []
+    loops: list[ast.For] = []
     for node in ast.walk(statement):
+        owner: ast.expr | None = None
+        loops += [node] if isinstance(node, ast.For) else []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            if isinstance(owner, ast.Name) and node.func.attr in _CHANGING_METHODS:
-                yield owner.id
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name):
-                yield node.value.id
-        elif in_loop and isinstance(node, ast.Assign | ast.AugAssign):
-            yield from bound_names(node)
+            owner = node.func.value if node.func.attr in _CHANGING_METHODS else None
+        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            owner = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            changed += [node.target.id] * in_loop
+        if owner is not None:
+            changed += _root_name(owner)
+    yield from changed
+    for loop in loops:
+        # `for one in configs: one.num_warps = 8` changes what is in `configs`.
+        if {*changed} & {*_bound_in_loop(loop)}:
+            yield from (one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name))
+
+
+def _root_name(node: ast.expr) -> list[str]:
+    """Return the variable that an expression such as `x["a"].b` is a part of, if it is of one."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return [node.id] if isinstance(node, ast.Name) else []
 
 
 @lru_cache(maxsize=_CACHED_MODULES)

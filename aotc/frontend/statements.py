@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from typing import cast as type_cast
 
 from aotc.frontend.branches import translate_if
-from aotc.frontend.constants import MissingKeyError, truth_of
+from aotc.frontend.constants import MissingKeyError, missing_key, truth_of
 from aotc.frontend.convert import not_a_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.expressions import bind, decay
@@ -82,6 +83,9 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
 
 
 def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
+    if not frame.in_kernel and not isinstance(node.target, ast.Name):
+        _augmented_item(frame, node, node.target)
+        return None
     target, op = augmented(node)
     left = frame.visit(ast.Name(target.id, ast.Load(), **_place(target)))
     right = frame.visit(node.value)
@@ -90,6 +94,19 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
             raise not_a_value(one, "a value")
     bind(frame, target, decay(frame, binary(frame.emit, op, left, right)))
     return None
+
+
+def _augmented_item(
+    frame: Frame, node: ast.AugAssign, target: ast.Attribute | ast.Subscript
+) -> None:
+    """Change an item of a container, or an option of a config."""
+    op = BINARY.get(type(node.op))
+    if op is None:
+        raise unsupported(node.op)
+    read = copy(target)
+    read.ctx = ast.Load()
+    value = binary(frame.emit, op, frame.visit(read), frame.visit(node.value))
+    bind(frame, target, value)
 
 
 def augmented(node: ast.AugAssign) -> tuple[ast.Name, BinaryOperator]:
@@ -191,6 +208,31 @@ def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:
     return None
 
 
+def _import(frame: Frame, node: ast.Import | ast.ImportFrom, _rest: Sequence[Item]) -> Flow:
+    """Bind what a function imports, when it is asked for: most of it is not."""
+    for alias in node.names:
+        if alias.name != "*":
+            name = alias.asname or alias.name.partition(".")[0]
+            frame.values[name] = frame.program.globals.imported(frame.file, node, alias)
+    return None
+
+
+def _delete(frame: Frame, node: ast.Delete, _rest: Sequence[Item]) -> Flow:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            frame.values[target.id] = Unbound("was deleted")
+            continue
+        owner = frame.visit(target.value) if isinstance(target, ast.Subscript) else None
+        if not isinstance(target, ast.Subscript) or not isinstance(owner, dict | list):
+            raise unsupported(node, frame.loc(node))
+        index = frame.visit(target.slice)
+        try:
+            del type_cast("dict[Operand, Operand]", owner)[index]
+        except (KeyError, IndexError, TypeError) as error:
+            raise missing_key(index) from error
+    return None
+
+
 def _break(frame: Frame, node: ast.Break, _rest: Sequence[Item]) -> Flow:
     del frame, node
     return LoopExit.BREAK
@@ -228,8 +270,9 @@ HOST_STATEMENTS = {
             ast.Break: _break,
             ast.Continue: _continue,
             ast.FunctionDef: _define,
-            ast.Import: _pass,
-            ast.ImportFrom: _pass,
+            ast.Delete: _delete,
+            ast.Import: _import,
+            ast.ImportFrom: _import,
             ast.Try: _try,
             ast.While: run_while,
         },

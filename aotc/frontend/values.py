@@ -316,9 +316,15 @@ class Unbound:
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """Hold one `triton.Config` of an autotuner."""
+    """Hold one `triton.Config` of an autotuner; code around kernels may change both of its parts."""
 
-    values: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
+    kwargs: dict[str, Operand] = field(default_factory=dict[str, Operand])
+    options: dict[str, Operand] = field(default_factory=dict[str, Operand])
+
+    @property
+    def values(self) -> Mapping[str, Operand]:
+        """The constants and the options, such as `num_warps`."""
+        return {**self.kwargs, **self.options}
 
 
 # ---- names for messages -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 from aotc.runtime import NotFoundError
-from aotc.triton.archives import identity
+from aotc.triton.archives import extract_identity, identity
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,6 +143,8 @@ def is_function(value: Any) -> bool:
 
 def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a constant that a launch passes is the one that a kernel was built with."""
+    if is_function(passed) and isinstance(built, tuple):
+        return built in (identity(passed.fn), extract_identity(passed))
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
         built = _SPELLINGS.get(built, built)

@@ -406,3 +406,85 @@ def test_numbers_of_modules_and_classes_are_remarked(sources: Sources) -> None:
     assert "sizes.STEP is read as 3; later changes do not count" in said
     assert "Sizes.BLOCK is read as 16" in said
     assert "WIDTH" not in said
+
+
+CONFIG = "C = triton.Config({'BLOCK': 64}, num_warps=8)\n"
+
+
+@pytest.mark.parametrize(
+    ("definitions", "expected"),
+    [
+        ("X = tl.constexpr(len((1, 2, 3)))", "3"),
+        ("A, B = 1, 2\nX = tl.constexpr(A + B)", "3"),
+        ("(A, B), C = (1, 2), 3\nX = tl.constexpr(A + B + C)", "6"),
+        ("A, *B = 1, 2, 3\nX = tl.constexpr(B[1])", "3"),
+        ("*A, B = (1,)\nX = tl.constexpr(B + len(A))", "1"),
+        ("T = {'a': {}}\nT['a']['b'] = 4\nX = tl.constexpr(T['a']['b'])", "4"),
+        ("T = {'a': 1}\nT['a'] += 2\nX = tl.constexpr(T['a'])", "3"),
+        ("T = {'a': 1, 'b': 2}\ndel T['a']\nX = tl.constexpr(len(T))", "1"),
+        ("for i in range(3):\n    X = tl.constexpr(i)", "2"),
+        ("X = 1\nfor i in range(3):\n    X = X * 2", "8"),
+        ("i = 0\nwhile i < 3:\n    i += 1\nX = tl.constexpr(i)", "3"),
+        ("X = tl.constexpr(4)\nfor i in range(0):\n    X = tl.constexpr(i)", "4"),
+        ("X = tl.constexpr(f'{3:04d} {1.5:.2f} {str(2)!r} {7:{4}d}')", "0003 1.50 '2'    7"),
+        ("import os\nX = tl.constexpr(os.path.basename('/a/b.py'))", "b.py"),
+        ("from os.path import splitext\nX = tl.constexpr(splitext('b.py')[0])", "b"),
+        ("import operator\nX = tl.constexpr(operator.mul(3, 4))", "12"),
+        ("import itertools\nX = tl.constexpr(len(itertools.product('ab', (1, 2, 3))))", "6"),
+        ("D = dict.fromkeys(['a'], 5)\nX = tl.constexpr(D['a'])", "5"),
+        ("X = tl.constexpr(divmod(7, 2)[0] + pow(2, 3) + ord('a'))", "108"),
+        ("X = tl.constexpr((1, 2).index(2) + 'abc'.find('c'))", "3"),
+        ("import torch\nD = {torch.half: 3}\nX = tl.constexpr(D[torch.float16])", "3"),
+        ("class C:\n    A = 3\n    B = A + 1\nX = tl.constexpr(C.B)", "4"),
+        ("def f():\n    from math import ceil\n    return ceil(1.2)\nX = tl.constexpr(f())", "2"),
+        (
+            "def f():\n    a = [0, 1]\n    a[1] += 3\n    del a[0]\n    return a[0]\nX = tl.constexpr(f())",
+            "4",
+        ),
+        (f"{CONFIG}X = tl.constexpr(C.all_kwargs()['num_warps'])", "8"),
+        (f"{CONFIG}X = tl.constexpr(C.all_kwargs()['BLOCK'])", "64"),
+        (f"{CONFIG}X = tl.constexpr('maxnreg' in C.all_kwargs())", "False"),
+        (f"{CONFIG}C.num_warps = 2\nX = tl.constexpr(C.num_warps)", "2"),
+        (f"{CONFIG}C.kwargs['BLOCK'] = 2\nX = tl.constexpr(C.all_kwargs()['BLOCK'])", "2"),
+        (
+            f"{CONFIG}L = [C]\nfor c in L:\n    c.num_warps = 2\nX = tl.constexpr(L[0].num_warps)",
+            "2",
+        ),
+        (
+            "import importlib\nX = tl.constexpr(importlib.util.find_spec('triton') is not None)",
+            "True",
+        ),
+    ],
+)
+def test_code_around_kernels(sources: Sources, definitions: str, expected: str) -> None:
+    assert value_of(sources, definitions) == expected
+
+
+@pytest.mark.parametrize(
+    ("definitions", "message"),
+    [
+        (
+            "import importlib\nX = tl.constexpr(importlib.util.find_spec('absent') is None)",
+            "importlib.util.find_spec('absent') is not known without running the file",
+        ),
+        ("import lib\nX = tl.constexpr(lib.make() is None)", "lib.make() is not known"),
+        ("S = set()\nS.add(3)\nX = tl.constexpr(3 in S)", "is not known without running the file"),
+        ("A, *B = ()\nX = tl.constexpr(len(B))", "expected at least 1 values to unpack, got 0"),
+        ("import os\nX = tl.constexpr(os.path.exists('a'))", "os.path.exists() is not known"),
+        (
+            "import lib\nX = tl.constexpr(triton.Config(lib.make()).num_warps)",
+            "lib.make() is not known",
+        ),
+    ],
+)
+def test_code_around_kernels_that_nobody_can_evaluate(
+    sources: Sources, definitions: str, message: str
+) -> None:
+    error = sources.error(f"{definitions}\n@triton.jit\ndef k():\n    tl.static_print(X)\n")
+    assert message in error.message
+
+
+def test_find_spec_finds_what_lies_near_the_kernel(sources: Sources) -> None:
+    sources.write("A = 1", "near.py")
+    text = "import importlib.util\nX = tl.constexpr(bool(importlib.util.find_spec('near')))"
+    assert value_of(sources, text) == "True"

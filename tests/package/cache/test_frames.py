@@ -22,24 +22,24 @@ def test_a_second_archive_is_the_same_and_compresses_nothing(
 ) -> None:
     kept = FrameCache(tmp_path)
     data = encode(samples.archive)
-    assert encode(samples.archive, kept=kept) == data
+    assert encode(samples.archive, cache=kept) == data
     assert files(tmp_path)
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(archives.zstandard, "ZstdCompressor", fail)
-    assert encode(samples.archive, kept=kept) == data
+    assert encode(samples.archive, cache=kept) == data
 
 
 def test_damaged_entries_are_made_again(samples: SimpleNamespace, tmp_path: Path) -> None:
     kept = FrameCache(tmp_path)
-    data = encode(samples.archive, kept=kept)
+    data = encode(samples.archive, cache=kept)
     for path in files(tmp_path):
         content = path.read_bytes()
         for damaged in (b"", content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
             path.write_bytes(damaged)
-            assert encode(samples.archive, kept=kept) == data
+            assert encode(samples.archive, cache=kept) == data
             assert path.read_bytes() == content
 
 
@@ -47,10 +47,10 @@ def test_an_entry_in_the_place_of_another_is_made_again(
     samples: SimpleNamespace, tmp_path: Path
 ) -> None:
     kept = FrameCache(tmp_path)
-    data = encode(samples.archive, kept=kept)
+    data = encode(samples.archive, cache=kept)
     first, second, *_ = files(tmp_path)
     second.write_bytes(first.read_bytes())
-    assert encode(samples.archive, kept=kept) == data
+    assert encode(samples.archive, cache=kept) == data
 
 
 def test_a_folder_that_cannot_be_written_to_costs_nothing(
@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_to_costs_nothing(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     data = encode(samples.archive)
-    assert encode(samples.archive, kept=FrameCache(tmp_path / "file")) == data
+    assert encode(samples.archive, cache=FrameCache(tmp_path / "file")) == data
 
 
 def test_a_frame_is_of_a_level_and_of_a_zstd(

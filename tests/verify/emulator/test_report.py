@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.report import render_fault
-from aotc.verify.emulator.syntax import Place
+from aotc.verify.emulator.syntax import SourceLocation
 
-PLACE = Place("kernel.py", 3, 9, Place("model.py", 1, 0))
+LOCATION = SourceLocation("kernel.py", 3, 9, SourceLocation("model.py", 1, 0))
 
 
 def fault(**changes):
     settings = {
         "line": 12,
         "text": "st.shared.b32 [%r1], %r2",
-        "place": PLACE,
+        "location": LOCATION,
         "cta": (1, 0, 2),
         "thread": 70,
         "notes": ["the other access: line 9"],
@@ -39,7 +39,7 @@ def test_full_report(tmp_path):
 
 
 def test_what_is_not_known_is_left_out():
-    report = render_fault(fault(place=None, cta=(), thread=None, notes=(), line=0))
+    report = render_fault(fault(location=None, cta=(), thread=None, notes=(), line=0))
     assert report == "race: two warps write byte 4"
 
 

@@ -1,9 +1,9 @@
 """How often accesses to shared memory take longer than they need because lanes share a bank.
 
 Shared memory has 32 banks of 4 bytes. The lanes of a warp are served together, as many as touch 128
-bytes: all 32 for up to 4 bytes each, 16 for 8, 8 for 16. Each such phase takes as many wavefronts as
-the busiest bank has different words. CTAs run the same code, so the first of a batch is counted and
-stands for all.
+bytes: all 32 for up to 4 bytes each, 16 for 8, 8 for 16. Each such phase takes as many wavefronts
+as the busiest bank has different words. CTAs run the same code, so the first of a batch is counted
+and stands for all.
 
 Invariant: an access without conflict has as many wavefronts as phases.
 """

@@ -6,7 +6,8 @@ address that is wrong by gigabytes still names the buffer it was computed from. 
 share its range, as they share its memory. An array that owns its memory starts at a multiple of
 256 bytes, as `cudaMalloc` gives it; a view starts where it lies in its owner.
 
-A generic address is a global one, or one in the windows above all buffers that the other spaces have.
+A generic address is a global one, or one in the windows above all buffers that the other spaces
+have.
 
 Invariant: no byte is read or written but those handed over for it.
 """

@@ -1,12 +1,13 @@
 """Accesses to shared memory of other CTAs of a cluster, which a CTA must outlive.
 
-Shared memory is another CTA's once the last thread of its CTA has exited. An access that comes later is
-found when it happens, but which of the two comes first is a matter of luck; so an exit is refused unless
-the CTA has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for
-them at their mbarrier; one that is still under way at the exit is refused by `shared_memory.py`.
+Shared memory is another CTA's once the last thread of its CTA has exited. An access that comes
+later is found when it happens, but which of the two comes first is a matter of luck; so an exit is
+refused unless the CTA has seen every such access, whatever the order in this run. Asynchronous
+writes are seen by who waits for them at their mbarrier; one that is still under way at the exit is
+refused by `shared_memory.py`.
 
-Invariant: for each CTA, each warp of its cluster and the asynchronous agent the last access alone is kept, since who
-has seen that has seen the earlier ones.
+Invariant: for each CTA, each warp of its cluster and the asynchronous agent the last access alone
+is kept, since who has seen that has seen the earlier ones.
 """
 
 from __future__ import annotations

@@ -492,6 +492,6 @@ def _first(found: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 def note_of(what: str, instruction: Instruction) -> str:
     """Return a line that names an instruction other than the one to blame."""
-    place = instruction.place
-    source = f" ({place.file}:{place.line})" if place is not None else ""
+    location = instruction.location
+    source = f" ({location.file}:{location.line})" if location is not None else ""
     return f"{what}: line {instruction.line}: {instruction.text.strip()}{source}"

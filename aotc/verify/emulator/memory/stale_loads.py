@@ -1,9 +1,10 @@
 """Loads that race with stores of their own CTA, to see whether anybody uses what they read.
 
-Threads that hold a second copy of an element load it too, and where a kernel runs in place its owner
-may have stored it by then. That is harmless as long as nothing depends on the second copy. So such a
-launch is run again: races of loads with stores are noted, and each load that had one in the run before
-reads random bits in that thread. If no load is new and the results are right, nobody uses them.
+Threads that hold a second copy of an element load it too, and where a kernel runs in place its
+owner may have stored it by then. That is harmless as long as nothing depends on the second copy. So
+such a launch is run again: races of loads with stores are noted, and each load that had one in the
+run before reads random bits in that thread. If no load is new and the results are right, nobody
+uses them.
 
 Invariant: a thread's load that was noted in one run reads random bits in all later ones.
 """

@@ -5,12 +5,12 @@ with the time and with who did it; `seen[view, column]` says up to which time th
 another warp (a column) have happened before anything that a warp (a view) does now. Two accesses
 race if neither side has seen the other's stamp.
 
-Columns are the warps of a cluster and one more, the asynchronous agent that carries out bulk copies:
-what it wrote is seen through the mbarrier that it completed. In a kernel whose CTAs synchronise through
-global memory, columns are the warps of the whole batch; in others no two clusters are ever ordered. Two
-more sets of clocks, of kinds `PROXY` and `GLOBAL_PROXY`, say up to which time accesses to shared and to
-global memory have also been handed to the asynchronous proxy by a `fence.proxy.async` of that space.
-They travel along with the first through every barrier.
+Columns are the warps of a cluster and one more, the asynchronous agent that carries out bulk
+copies: what it wrote is seen through the mbarrier that it completed. In a kernel whose CTAs
+synchronise through global memory, columns are the warps of the whole batch; in others no two
+clusters are ever ordered. Two more sets of clocks, of kinds `PROXY` and `GLOBAL_PROXY`, say up to
+which time accesses to shared and to global memory have also been handed to the asynchronous proxy
+by a `fence.proxy.async` of that space. They travel along with the first through every barrier.
 
 Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. What only some lanes of a warp
 did, an elected lane's arrival or wait, say, is kept apart from what all did:
@@ -202,8 +202,8 @@ class Order:
     def unseen(self, lanes: Lanes, stamps: Ints) -> tuple[Ints, Ints] | None:
         """Return where among stamps (n, k) are those that lanes (n,) have not seen, if any.
 
-        This is `unordered` of accesses by their own clusters, quick when barriers or the lane itself
-        order everything.
+        This is `unordered` of accesses by their own clusters, quick when barriers or the lane
+        itself order everything.
         """
         highest = int(stamps.max()) if stamps.size else 0
         if highest <= self.lowest_floor:

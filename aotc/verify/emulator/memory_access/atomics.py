@@ -1,7 +1,7 @@
 """Atomic operations: `atom` returns what was there, `red` does not.
 
-The arithmetic is that of the plain instructions. Additions in global memory differ from it: those of
-f32 flush subnormals, bulk reductions' apart, and those of f64 leave signalling NaN as it is.
+The arithmetic is that of the plain instructions. Additions in global memory differ from it: those
+of f32 flush subnormals, bulk reductions' apart, and those of f64 leave signalling NaN as it is.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions": atom, red.
 """

@@ -1,14 +1,14 @@
 """Synchronisation through memory: what a release at a location hands to an acquire there.
 
-A strong access (atomic, relaxed, volatile) orders nothing by itself. A release keeps what its thread
-has done and seen at the location that it writes, for each scope that it reaches: its CTA, its cluster,
-the GPU. So does a strong write after a fence, with what was done before the fence. An acquire that
-reads there takes it over at once, a strong read at the next fence. Both must reach the other: the
-scope of a pair is the least of the scopes of its accesses and fences.
+A strong access (atomic, relaxed, volatile) orders nothing by itself. A release keeps what its
+thread has done and seen at the location that it writes, for each scope that it reaches: its CTA,
+its cluster, the GPU. So does a strong write after a fence, with what was done before the fence. An
+acquire that reads there takes it over at once, a strong read at the next fence. Both must reach the
+other: the scope of a pair is the least of the scopes of its accesses and fences.
 
 Locations keep all that was ever released there, also where a plain write came between, and those of
-shared memory are not told apart; there are `_MAX_PLACES` of them, and more share one. So a thread may
-be taken to know more than it does, never less.
+shared memory are not told apart; there are `_MAX_PLACES` of them, and more share one. So a thread
+may be taken to know more than it does, never less.
 
 Invariant: what a location holds for a scope was released by threads of that scope alone.
 

@@ -217,7 +217,7 @@ class WgmmaUnit:
         for row in zip_longest(*queues.values()):
             alike: dict[int, list[_Job]] = defaultdict(list)
             for job in row:
-                if job is not None and job.pending is not None and not job.pending.done:
+                if job is not None and job.pending is not None and not job.pending.is_done:
                     alike[id(job.form)].append(job)
             for members in alike.values():
                 pendings = [job.pending for job in members if job.pending is not None]

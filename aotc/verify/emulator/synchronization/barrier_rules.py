@@ -64,7 +64,7 @@ def _barrier(site: Site) -> End:
         arrival = Arrival(number, threads, aligned, kind != "arrive")
         barriers = scheduler.named_barriers
         if predicate is None and barriers.passes_at_once(context, arrival):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
             return
         values = None if predicate is None else context.read(predicate, 1)
         waiter = Waiter(
@@ -72,7 +72,7 @@ def _barrier(site: Site) -> End:
         )
         barriers.arrive(context, waiter, arrival)
         if not arrival.waits:
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
 
     return wait
 
@@ -86,7 +86,7 @@ def _warp_barrier(site: Site) -> End:
         context = scheduler.context(site.instruction, group)
         masks = context.read(mask, 32)
         if scheduler.warp_barriers.passes_at_once(context, masks):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
         else:
             lanes = context.lane_indices()
             waiter = Waiter(lanes, site.following, group.join, site.instruction)
@@ -112,7 +112,7 @@ def _cluster_barrier(site: Site) -> End:
             # A relaxed arrival tells what came before a fence, as a relaxed write does.
             fenced = machine.part(MemoryOrder).release_fenced
             scheduler.cluster_barriers.arrive(context, fenced if relaxed else machine.order.release)
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
         else:
             lanes = context.lane_indices()
             waiter = Waiter(lanes, site.following, group.join, site.instruction)
@@ -132,6 +132,6 @@ def _warpgroup(site: Site) -> End | None:
         lanes = context.lane_indices()
         waiter = Waiter(lanes, site.following, group.join, site.instruction)
         if scheduler.warpgroups.meet(context, waiter, start):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
 
     return meet

@@ -1,8 +1,8 @@
 """Mbarriers: objects in shared memory that count arrivals and bytes, phase after phase.
 
 A phase completes when no arrival and no byte is outstanding; who then finds it complete has seen
-all that was released by those who arrived. An mbarrier's 8 bytes are not looked at: its state is kept
-here, and shared memory refuses any other access to them.
+all that was released by those who arrived. An mbarrier's 8 bytes are not looked at: its state is
+kept here, and shared memory refuses any other access to them.
 
 Invariant: at rest, no mbarrier has neither arrivals nor bytes outstanding.
 

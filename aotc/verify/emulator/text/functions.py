@@ -1,6 +1,7 @@
 """The functions of a module; a call is parsed as the function's body.
 
-Invariant: a function's body begins at a token of its own text, whether it stands before or after its callers.
+Invariant: a function's body begins at a token of its own text, whether it stands before or after
+its callers.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from aotc.verify.emulator.syntax import (
     Label,
     Operand,
     Pair,
-    Place,
     Register,
     Sink,
+    SourceLocation,
     SpecialRegister,
     Symbol,
     TensorAddress,
@@ -82,7 +82,7 @@ class Body:
         self._files = files
         self._scopes: list[_Scope] = []
         self._instructions: list[Instruction] = []
-        self._place: Place | None = None
+        self._location: SourceLocation | None = None
         self.registers: dict[int, int] = {}
         self.variables: dict[str, Variable] = {}
 
@@ -123,7 +123,7 @@ class Body:
         elif cursor.take(".reg"):
             self._declare(scope, parse_type_bits(cursor))
         elif cursor.take(".loc"):
-            self._place = self._loc()
+            self._location = self._loc()
         elif cursor.take(".pragma"):
             cursor.skip_past(";")
         elif word in (*SPACES, ".param"):
@@ -153,22 +153,22 @@ class Body:
             self.registers[bits] = row + count
             cursor.take(",")
 
-    def _loc(self) -> Place | None:
+    def _loc(self) -> SourceLocation | None:
         """Parse `.loc FILE LINE COLUMN [, function_name LABEL, inlined_at FILE LINE COLUMN]`."""
-        place, site = self._place_numbers(), None
+        location, site = self._location_numbers(), None
         while self._cursor.take(","):
             if self._cursor.word("function_name or inlined_at") == "inlined_at":
-                site = self._place_numbers()
+                site = self._location_numbers()
             else:
                 self._cursor.word("a function's label")
                 if self._cursor.take("+"):
                     self._cursor.integer("an offset")
         # Line 0 says that the compiler does not know.
-        return place and replace(place, inlined_at=site)
+        return location and replace(location, inlined_at=site)
 
-    def _place_numbers(self) -> Place | None:
+    def _location_numbers(self) -> SourceLocation | None:
         file, line, column = (self._cursor.integer("a number of `.loc`") for _ in range(3))
-        return Place(self._files.get(file, "?"), line, column) if line else None
+        return SourceLocation(self._files.get(file, "?"), line, column) if line else None
 
     def _label(self, scope: _Scope) -> None:
         cursor = self._cursor
@@ -223,7 +223,7 @@ class Body:
                 guard,
                 cursor.line_of(first),
                 " ".join(cursor.text[first.start : end].split()),
-                self._place,
+                self._location,
             )
         )
 
@@ -244,7 +244,7 @@ class Body:
                 raise cursor.error(f"expected a variable for {name} of {function.name}")
             scope.passed[name] = given
             self._inlined[given.name] = None
-        behind, place, cursor.at = cursor.at, self._place, function.start
+        end, outer_location, cursor.at = cursor.at, self._location, function.start
         self._called.append(function.name)
         self._scopes.append(scope)
         while not cursor.take("}"):
@@ -254,7 +254,7 @@ class Body:
         self._called.pop()
         for index in scope.jumps:
             self._resolve(scope, index)
-        cursor.at, self._place = behind, place
+        cursor.at, self._location = end, outer_location
 
     def _carry(self) -> Register:
         registers = self._scopes[0].registers

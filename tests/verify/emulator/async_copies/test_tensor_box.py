@@ -59,7 +59,7 @@ def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> No
                 expected[element * size + byte] = tensor.address + place[0] * size + outer + byte
     pieces = pieces_of(tensor, origin)
     found: dict[int, int] = {}
-    for address, place in zip(pieces.address.tolist(), pieces.places.tolist(), strict=True):
+    for address, place in zip(pieces.address.tolist(), pieces.indices.tolist(), strict=True):
         assert address % pieces.size_bytes == 0
         for byte in range(pieces.size_bytes):
             found[place * pieces.size_bytes + byte] = address + byte

@@ -12,7 +12,7 @@ from aotc.verify.emulator.syntax import (
     Immediate,
     Label,
     Pair,
-    Place,
+    SourceLocation,
     Register,
     Sink,
     SpecialRegister,
@@ -148,9 +148,9 @@ def test_jumps():
 
 
 def test_places():
-    assert instruction("mov").place == Place("a.py", 11, 3)
-    assert instruction("bra").place is None  # line 0: the compiler does not know
-    assert instruction("ld").place == Place("b.py", 7, 9, Place("a.py", 12, 5))
+    assert instruction("mov").location == SourceLocation("a.py", 11, 3)
+    assert instruction("bra").location is None  # line 0: the compiler does not know
+    assert instruction("ld").location == SourceLocation("b.py", 7, 9, SourceLocation("a.py", 12, 5))
 
 
 def test_lines_and_text():

@@ -1,8 +1,8 @@
-"""What a process has made lately, by what it made it of.
+"""A bounded per-process cache of compile results, keyed by input text and options.
 
-Configs that make no difference to a kernel, such as the stages of one without a loop, give the same
-LLVM IR and the same PTX, and a build compiles them one after the other. LLVM and ptxas depend on
-their input alone, so that what is found here is what they would make again.
+Configs without effect on a kernel, such as the stages of one without a loop, give the same LLVM IR
+and the same PTX, and a build compiles them one after the other. LLVM and ptxas depend on their
+input alone, so a cached result equals a new one.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ _MAX_BYTES = 64 << 20
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
-    """Keep the latest values whose sizes add up to at most `max_bytes`.
+class ResultCache(Generic[Value]):
+    """Keep the latest values of at most `max_bytes` in all.
 
-    `found_last` says whether the last text that was looked up had a value.
+    `has_hit` tells whether the last look-up had a value.
     """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.found_last = False
+        self.has_hit = False
         self._values: OrderedDict[tuple[str, bytes], tuple[Value, int]] = OrderedDict()
         self._num_bytes = 0
         self._lock = threading.Lock()  # a worker's threads may compile at once
 
     def find(self, text: str, options: str) -> Value | None:
-        """Return what was made of a text with options, if that is kept."""
+        """Return the value of a text with options, if cached."""
         key = _key(text, options)
         with self._lock:
-            found = self._values.pop(key, None)
-            self.found_last = found is not None
-            if found is None:
+            entry = self._values.pop(key, None)
+            self.has_hit = entry is not None
+            if entry is None:
                 return None
-            self._values[key] = found  # the latest
-        return found[0]
+            self._values[key] = entry  # the latest
+        return entry[0]
 
     def keep(self, text: str, options: str, value: Value, num_bytes: int) -> None:
-        """Keep what was made of a text with options, at the cost of the oldest."""
+        """Cache the value of a text with options, evicting the oldest."""
         key = _key(text, options)
         with self._lock:
             _, replaced_bytes = self._values.pop(key, (None, 0))
