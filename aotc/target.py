@@ -14,6 +14,7 @@ Invariant: `TARGETS` is ordered by architecture, and a target is immutable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Flag, auto
@@ -191,13 +192,18 @@ class Target:
         """Say whether a cubin for this target loads on a GPU of compute capability major.minor.
 
         An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
-        up, a plain one on its major from its own minor up.
+        up, a plain one on its major from its own minor up. Cubins of a system on chip run on it
+        alone, and it runs no others.
 
-        Source: CUDA Programming Guide, "Feature set compiler targets".
+        Source: CUDA Programming Guide, "Feature set compiler targets", "Binary compatibility".
         """
-        if self.variant == "a":
-            return (major, minor) == (self.major, self.minor)
+        own = self.major, self.minor
+        if self.variant == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+            return (major, minor) == own
         return major == self.major and minor >= self.minor
+
+
+_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets: binary compatibility is for desktops alone
 
 
 _SM_80 = (
@@ -305,6 +311,12 @@ TARGET_SETS: dict[str, tuple[str, ...]] = {
 """Names for several targets at once; "all" has no families, whose members it has."""
 
 
+_GENERATIONS = {
+    "ampere": "sm_80", "ada": "sm_89", "hopper": "sm_90a", "blackwell": "sm_100a", "rubin": "sm_107a",
+    "orin": "sm_87", "thor": "sm_110a",
+}  # fmt: skip
+
+
 def parse(name: str, loc: Loc | None = None) -> Target:
     """Return the target called `name`.
 
@@ -314,7 +326,40 @@ def parse(name: str, loc: Loc | None = None) -> Target:
     target = TARGETS.get(name)
     if target is not None:
         return target
-    # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
-    remedy = did_you_mean(f"{name}a" if f"{name}a" in TARGETS else name, TARGETS)
     known = ", ".join(TARGETS)
+    raise ManifestError(
+        f"expected a target ({known}), got {name!r}", loc, remedy=_remedy(name, TARGETS)
+    )
+
+
+def parse_set(name: str, loc: Loc | None = None) -> tuple[Target, ...]:
+    """Return the targets of a set, such as "datacenter", or the target called `name`.
+
+    Raises:
+        ManifestError: there is neither; names the nearest one.
+    """
+    if name in TARGET_SETS:
+        return tuple(TARGETS[member] for member in TARGET_SETS[name])
+    if name in TARGETS:
+        return (TARGETS[name],)
+    known = ", ".join((*TARGETS, *TARGET_SETS))
+    remedy = _remedy(name, (*TARGETS, *TARGET_SETS))
     raise ManifestError(f"expected a target ({known}), got {name!r}", loc, remedy=remedy)
+
+
+def best_for(major: int, minor: int) -> Target | None:
+    """Return the target to build for a GPU of compute capability major.minor: the most specific one."""
+    matching = [target for target in TARGETS.values() if target.runs_on(major, minor)]
+    return max(matching, key=lambda target: ("fa".find(target.variant), target.minor), default=None)
+
+
+def _remedy(name: str, candidates: Iterable[str]) -> str:
+    generation = _GENERATIONS.get(name.lower())
+    if generation is not None:
+        return f"write {generation!r}"
+    number = re.fullmatch(r"(?:sm_?)?(\d{2,3})[af]?", name)
+    if number is None:
+        return did_you_mean(name, candidates)
+    # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
+    same = [target.name for target in TARGETS.values() if target.arch == int(number[1])]
+    return f"did you mean {same[0]!r}?" if same else "there is no target for that GPU"

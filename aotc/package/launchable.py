@@ -42,7 +42,7 @@ from aotc.package.manifest.parameters import Function, Parameter
 from aotc.package.manifest.spec import CartesianConfigs, KernelSpec
 from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import ArgumentError, Kernel, Library, load
-from aotc.target import TARGETS
+from aotc.target import TARGETS, best_for
 from aotc.triton.specialization import (
     SCALARS,
     TYPE_NAMES,
@@ -144,9 +144,9 @@ def _plain(constants: object) -> Any:
 def _native_target() -> str:
     machine = ask()
     for gpu in machine.gpus[:1]:
-        runs = [name for name, one in TARGETS.items() if one.runs_on(gpu.major, gpu.minor)]
-        if runs:
-            return runs[-1]
+        target = best_for(gpu.major, gpu.minor)
+        if target is not None:
+            return target.name
     message = f"expected a GPU that aotc has a target for, got {machine.problem or 'another one'}"
     raise CompileError(message, remedy=f"name a target: {', '.join(TARGETS)}")
 

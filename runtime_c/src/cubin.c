@@ -17,6 +17,7 @@ enum {
     SHT_STRTAB = 3,
     SHT_RELA = 4,
     SHT_NOBITS = 8,
+    SHT_MERCURY_NOBITS = 0x70000015, /* of the copy that ptxas adds from sm_110 on */
     SHT_REL = 9,
     SHF_INFO_LINK = 0x40,
     SHN_LORESERVE = 0xFF00,
@@ -76,6 +77,10 @@ static bool is_inside(uint64_t offset, uint64_t size, uint64_t total_bytes) {
 
 static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+static bool has_bytes(const struct elf_section *section) {
+    return section->type != SHT_NOBITS && section->type != SHT_MERCURY_NOBITS;
+}
+
 /* ---- parts that overlap ------------------------------------------------------------------------ */
 
 /* The parts of a cubin that have bytes: the header, the sections, the tables of these and of the segments. */
@@ -110,7 +115,7 @@ __attribute__((noinline)) static bool are_sorted_apart(const unsigned char *imag
     unsigned count = 0;
     add_part(parts, &count, (struct part){0, sizeof *header, false});
     for (unsigned i = 0; i < header->section_count; ++i) {
-        const uint64_t size = sections[i].type == SHT_NOBITS ? 0 : sections[i].size;
+        const uint64_t size = has_bytes(&sections[i]) ? sections[i].size : 0;
         add_part(parts, &count, (struct part){sections[i].offset, size, true});
     }
     add_part(parts, &count,
@@ -224,7 +229,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
     bool are_in_order = true;
     const struct elf_section *section = sections_of(image);
     for (unsigned i = 0; i < header->section_count; ++i, ++section) {
-        if (section->type == SHT_NOBITS) {
+        if (!has_bytes(section)) {
             continue;
         }
         if (!is_inside(section->offset, section->size, size_bytes)) {
@@ -293,7 +298,7 @@ struct aotci_cubin_function aotci_cubin_find(const unsigned char *image, const c
         if (shared != 0 && !has_shared) {
             function.static_shared_bytes = section->size;
             has_shared = true;
-        } else if (info != 0 && function.info == NULL && section->type != SHT_NOBITS) {
+        } else if (info != 0 && function.info == NULL && has_bytes(section)) {
             function.info = image + section->offset;
             function.info_bytes = section->size;
         }

@@ -28,13 +28,19 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
 /* ---- which variants ---------------------------------------------------------------------------
  */
 
+/* Tegra with plain targets: its cubins run on it alone, and it runs no others. */
+static bool is_on_chip(int major, int minor) {
+    return major == 8 && (minor == 7 || minor == 8);
+}
+
 /* How much better a target is for a compute capability than another: 0 if it does not run there.
  * `a` before `f` before plain, then the greater minor. */
 static unsigned target_rank(const struct target_record *target, int major, int minor) {
     static const unsigned char order[] = {
         [FEATURE_PLAIN] = 1, [FEATURE_FAMILY] = 2, [FEATURE_ARCH] = 3};
-    const bool runs =
-        target->feature == FEATURE_ARCH ? target->minor == minor : target->minor <= minor;
+    const bool is_exact = target->feature == FEATURE_ARCH || is_on_chip(target->major, target->minor) ||
+                          is_on_chip(major, minor);
+    const bool runs = is_exact ? target->minor == minor : target->minor <= minor;
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 

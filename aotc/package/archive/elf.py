@@ -27,6 +27,8 @@ _SHT_SYMTAB: Final = 2
 _SHT_STRTAB: Final = 3
 _SHT_RELA: Final = 4
 _SHT_NOBITS: Final = 8
+_SHT_MERCURY_NOBITS: Final = 0x70000015  # of the copy that ptxas adds from sm_110 on
+_NO_BITS: Final = (_SHT_NOBITS, _SHT_MERCURY_NOBITS)
 _SHT_REL: Final = 9
 _SHF_INFO_LINK: Final = 0x40
 _SHN_LORESERVE: Final = 0xFF00
@@ -55,7 +57,7 @@ class _Section(NamedTuple):
     @property
     def end(self) -> int:
         """File offset of the end of its bytes."""
-        return self.offset + (0 if self.kind == _SHT_NOBITS else self.size)
+        return self.offset + (0 if self.kind in _NO_BITS else self.size)
 
 
 def _fail(message: str) -> ArchiveError:
@@ -72,7 +74,7 @@ def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int
         raise _fail("the section table reaches beyond the end")
     for index in range(count):
         section = _Section(*_SECTION.unpack_from(blob, offset + 64 * index))
-        if section.kind != _SHT_NOBITS:
+        if section.kind not in _NO_BITS:
             if section.end > len(blob):
                 raise _fail(f"section {index} reaches beyond the end")
             end = max(end, section.end)

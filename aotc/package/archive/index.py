@@ -266,9 +266,13 @@ class TargetName(NamedTuple):
     feature: str
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Return whether a cubin for this target loads on a device of this compute capability."""
-        if self.feature == "a":
-            return (major, minor) == (self.major, self.minor)
+        """Return whether a cubin for this target loads on a device of this compute capability.
+
+        Those of a system on chip run on it alone, and it runs no others.
+        """
+        own = self.major, self.minor
+        if self.feature == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+            return (major, minor) == own
         return major == self.major and minor >= self.minor
 
     @property
@@ -277,6 +281,7 @@ class TargetName(NamedTuple):
         return ("", "f", "a").index(self.feature), self.minor
 
 
+_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets
 _TARGET = re.compile(r"sm_([1-9][0-9]?)([0-9])([af]?)", re.ASCII)
 
 

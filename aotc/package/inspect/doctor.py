@@ -19,7 +19,7 @@ from aotc.package.archive.index import Archive, ArchiveError, Kernel, parse_targ
 from aotc.package.builder.toolchain import UNKNOWN, installed_versions
 from aotc.package.cache import folder as cache_folder
 from aotc.package.inspect.cuda_driver import Gpu, Machine
-from aotc.target import TARGETS
+from aotc.target import TARGETS, best_for
 
 State = Literal["ok", "note", "problem"]
 _WHEELS = {"llvmlite": "llvmlite", "ptxas": "nvidia-cuda-nvcc", "libdevice": "nvidia-nvvm"}
@@ -82,18 +82,14 @@ def _driver(machine: Machine, *, needs_gpu: bool) -> Iterator[Finding]:
     yield Finding("driver", "ok", version)
 
 
-def _targets_of(gpu: Gpu) -> list[str]:
-    return [name for name, target in TARGETS.items() if target.runs_on(gpu.major, gpu.minor)]
-
-
 def _gpu(ordinal: int, gpu: Gpu) -> Finding:
     what = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {gpu.memory_bytes / 2**30:.0f} GiB"
-    targets = _targets_of(gpu)
+    target = best_for(gpu.major, gpu.minor)
     subject = f"GPU {ordinal}"
-    if not targets:
+    if target is None:
         remedy = f"targets are {', '.join(TARGETS)}"
         return Finding(subject, "problem", f"{what}: aotc has no target for it", remedy)
-    what += f": build for {targets[-1]}"
+    what += f": build for {target}"
     if gpu.is_mig:
         remedy = "MIG instances cannot access each other's memory, and a process sees one of them"
         return Finding(subject, "note", f"{what}; a MIG instance", remedy)
@@ -184,8 +180,8 @@ def _fit(path: str, archive: Archive, ordinal: int, gpu: Gpu) -> Finding:
     running = len(archive.kernels) - len(lacking) - len(large)
     what = f"{running} of {len(archive.kernels)} kernels run"
     if lacking:
-        targets = _targets_of(gpu)
-        remedy = f"aotc build --target {targets[-1]}" if targets else "aotc has no target for it"
+        target = best_for(gpu.major, gpu.minor)
+        remedy = f"aotc build --target {target}" if target else "aotc has no target for it"
         state: State = "note" if running else "problem"
         return Finding(subject, state, f"{what}; no code for {_some(lacking)}", remedy)
     if large:

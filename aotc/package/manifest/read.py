@@ -152,7 +152,8 @@ class _Reader:
         chosen = package.unique("targets", package.strings("targets"))
         for index, text in enumerate(chosen):
             with self.mistakes.collected():
-                built.append(targets.parse(text, package.element("targets", index)))
+                built += targets.parse_set(text, package.element("targets", index))
+        built = list(dict.fromkeys(built))
         without = package.strings("without") if package.has("without") else ()
         for index, feature in enumerate(without):
             with self.mistakes.collected():
@@ -197,7 +198,8 @@ def _kernel_targets(table: Table) -> tuple[str, ...]:
     named: list[str] = []
     for index, text in enumerate(table.unique("targets", table.strings("targets"))):
         with table.mistakes.collected():
-            named.append(targets.parse(text, table.element("targets", index)).name)
+            members = targets.parse_set(text, table.element("targets", index))
+            named += [target.name for target in members]
     return tuple(named)
 
 

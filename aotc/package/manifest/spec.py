@@ -22,7 +22,7 @@ from aotc.package.manifest.parameters import Function
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.manifest.tuned import TunedConfig
 from aotc.target import Target
-from aotc.target import parse as parse_target
+from aotc.target import parse_set as parse_target_set
 from aotc.tuple_type import TupleType
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
@@ -216,12 +216,12 @@ class Manifest:
         Raises:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
-        named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
+        named = tuple(dict.fromkeys(target for name in names for target in parse_target_set(name)))
         return tuple(
             replace(target, facts=self.facts.get(target.name, ())).excluding(
                 [*self.without, *without]
             )
-            for target in named
+            for target in named or self.targets
         )
 
     def select(

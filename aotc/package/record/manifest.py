@@ -29,9 +29,9 @@ from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest.read import parse, read_function
 from aotc.package.manifest.toml_text import toml
+from aotc.target import TARGETS
 
-_ARCHS = (80, 86, 89, 90, 100, 103, 120)
-_TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
+_TARGETS = {target.arch: name for name, target in TARGETS.items() if target.variant != "f"}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
 _SPILL_BYTES = 1 << 16
 _MAX_GRIDS = 8  # that a comment lists
