@@ -212,7 +212,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ('version = "0.1.0"', 'version = "1"', "3:11", "expected a version such as '0.1.0', got '1'"),
     ('name = "llm"', 'name = "my-llm"', "2:8", "expected a package name of letters"),
     ('name = "llm"', 'name = ""', "2:8", "that is not empty for 'name', got the string ''"),
-    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | did you mean"),
+    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | there is no target for that GPU"),
     ('"sm_80"]', "80]", "4:22", "expected a string in 'targets', got the integer 80"),
     ('["sm_90a", "sm_80"]', "[]", "4:11", "expected at least one value for 'targets'"),
     ('["sm_90a", "sm_80"]', '"sm_90a"', "4:11", "a list of strings | write targets = [...]"),
