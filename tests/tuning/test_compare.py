@@ -164,7 +164,9 @@ def test_parts_of_a_split_sum_may_depend_on_the_block_too() -> None:
     ]
     comparison = Comparison(["fp32"])
     for index, config in enumerate(configs):
-        values = RNG.standard_normal(65) if index == 10 else results[config["SPLITS"], config["BLOCK"]]
+        values = (
+            RNG.standard_normal(65) if index == 10 else results[config["SPLITS"], config["BLOCK"]]
+        )
         comparison.add(index, [output(values, "fp32")])
     verdict = comparison.verdict(configs)
     assert (list(verdict.outliers), verdict.constant) == ([10], "SPLITS and BLOCK")

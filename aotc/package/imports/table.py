@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aotc.compiler import autotune_configs
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import Expression, ExpressionError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.resolve import function_names
-from aotc.frontend.support import Survey
+from aotc.frontend.python.resolve import function_names
+from aotc.frontend.survey.support import Survey
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.manifest.read import read_function
 from aotc.package.text_output import make_folder, write_text

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import function_names
-from aotc.frontend.support import Survey
+from aotc.frontend.python.resolve import function_names
+from aotc.frontend.survey.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError, one_line, printable
 from aotc.ir.expression import ExpressionError
