@@ -62,7 +62,7 @@ _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """Hold the parameter bytes of each launch, as a launcher filled them, and their shared memory."""
+    """Hold the parameter bytes of each launch, and the memory they share."""
 
     params: tuple[bytes, ...]
     memory: GlobalMemory

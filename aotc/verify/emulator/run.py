@@ -281,7 +281,7 @@ class _Runner:
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
     def _first_number(self, start: int) -> int:
-        """Return the reported number of a cluster: its number in the grid, if there is one grid."""
+        """Return a cluster's reported number: its number in the grid, if there is one grid."""
         clusters = self._clusters
         return int(clusters.number[start]) if len(clusters.grids) == 1 else start
 

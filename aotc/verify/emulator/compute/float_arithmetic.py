@@ -53,7 +53,7 @@ def wide(form: FloatFormat, bits: Bits) -> Bits:
 
 
 DEFAULT_NAN = np.uint64(0xFFF8000000000000)
-"""What binary64 gives where no operand is NaN."""
+"""The binary64 NaN of an invalid operation on numbers."""
 
 
 def with_nan(compute: Callable[..., Bits], *order: int) -> Callable[..., Bits]:

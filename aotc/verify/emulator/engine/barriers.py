@@ -55,7 +55,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Say how an instruction arrives: at which barrier, expecting how many threads."""
+    """Describe an arrival: the barrier, its expected threads, and the instruction's kind."""
 
     barrier: int
     threads: int

@@ -95,7 +95,7 @@ class Scheduler:
         self.batch.close()
         del self.named_barriers, self.warp_barriers, self.cluster_barriers, self.warpgroups
 
-    # ---- what ends of segments call -----------------------------------------
+    # ---- called by ends of segments -----------------------------------------
 
     def context(self, instruction: Instruction, group: Group) -> LaneContext:
         """Return the context of an instruction for all lanes of a group."""
@@ -132,7 +132,7 @@ class Scheduler:
         return [Group(pc, as_lanes(lanes), join, rounds, trips) for lanes in ways]
 
     def exit(self, group: Group) -> None:
-        """Let all lanes of a group exit."""
+        """Exit all lanes of a group."""
         batch = self.batch
         lanes = lane_array(group.lanes)
         batch.exit(lanes)
@@ -348,7 +348,7 @@ class Scheduler:
                     Group(group.pc, as_lanes(part), group.join, group.rounds, group.trips)
                 )
 
-    # ---- what went wrong ----------------------------------------------------
+    # ---- faults -------------------------------------------------------------
 
     def _deadlock(self) -> Fault:
         waits = list(self._waits())
