@@ -46,20 +46,20 @@ def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
         if reference.launch.is_backwards:
             raise Unsuited("arrays have nothing before their first element")
         buffers = reference.buffers
-        held = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
+        contents = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
             buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            view = held[buffer.name][buffer.start_bytes :]
+            view = contents[buffer.name][buffer.start_bytes :]
             args.append(view.view(dtype_of(buffer.pointee)))
         try:
             Interpreter(kernel, args).run(reference.launch.grid, reference.launch.programs)
         except InterpretError as error:
             raise ExecutionFault(error.message) from error
-        return Execution({name: buffers[name].collect(held[name]) for name in held}, 100)
+        return Execution({name: buffers[name].collect(contents[name]) for name in contents}, 100)
 
     return execute
 
@@ -97,9 +97,9 @@ def test_a_wrong_factor_is_told_with_its_place() -> None:
     assert finding.mismatch is not None
     assert finding.mismatch.buffer == "out_ptr"
     pattern = r"out_ptr\[0\] at \[0, 0\] is \S+, expected \S+ to the bit\n(\d+) of (\d+) elements"
-    found = re.match(pattern, finding.detail)
-    assert found is not None
-    assert int(found[2]) == finding.scalars["M"] * finding.scalars["N"]
+    match = re.match(pattern, finding.detail)
+    assert match is not None
+    assert int(match[2]) == finding.scalars["M"] * finding.scalars["N"]
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_what_nobody_knows_proves_nothing() -> None:
 
     def execute(reference: Reference) -> Execution:
         zeros = {n: np.zeros_like(b.initial) for n, b in reference.buffers.items()}
-        held = {
+        contents = {
             n: np.where(b.writable, zeros[n], b.initial) if n == "out_ptr" else b.initial
             for n, b in reference.buffers.items()
         }
-        return Execution(held)
+        return Execution(contents)
 
     findings = list(check_kernel(kernel, roles, Checks(Conditions(None, _any)), execute))
     assert findings[0].status == "passed over"
@@ -161,15 +161,15 @@ def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
             for n in reference.order
         ]
         buffers = reference.buffers
-        held = {n: b.initial.copy() for n, b in buffers.items()}
+        contents = {n: b.initial.copy() for n, b in buffers.items()}
         arrays = [
-            held[each][buffers[each].start_bytes :].view(dtype_of(buffers[each].pointee))
-            if isinstance(each, str)
-            else each
-            for each in args
+            contents[arg][buffers[arg].start_bytes :].view(dtype_of(buffers[arg].pointee))
+            if isinstance(arg, str)
+            else arg
+            for arg in args
         ]
         Interpreter(kernel, arrays, poison_seed=7).run(reference.launch.grid)
-        return Execution(held)
+        return Execution(contents)
 
     for later in (False, True):
         checks = Checks(Conditions(None, _any), is_compared_later=later)
@@ -286,17 +286,17 @@ def test_loads_ahead_of_stores_to_the_same_memory_are_found() -> None:
 
     def ahead(reference: Reference) -> Execution:
         """Execute a launch as if all of x were loaded before anything is stored."""
-        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        contents = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
             buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            content = held[buffer.name].copy() if name == "x_ptr" else held[buffer.name]
+            content = contents[buffer.name].copy() if name == "x_ptr" else contents[buffer.name]
             args.append(content[buffer.start_bytes :].view(dtype_of(buffer.pointee)))
         Interpreter(kernel, args).run(reference.launch.grid)
-        return Execution(held)
+        return Execution(contents)
 
     roles = roles_of(kernel, {}, is_inexact)
     choices = {"n_rows": Choice(values=(3,)), "stride": Choice(values=(32,))}
@@ -361,10 +361,12 @@ def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
         seen.append(reference)
         return interpreted(kernel)(reference)
 
-    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert {result.status for result in check_kernel(kernel, roles, checks, execute)} == {"right"}
     count = len(seen)
-    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
-    assert [id(each) for each in seen[count:]] == [id(each) for each in seen[:count]]
+    assert {result.status for result in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert [id(reference) for reference in seen[count:]] == [
+        id(reference) for reference in seen[:count]
+    ]
     other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
     findings = list(check_kernel(kernel, roles, checks, interpreted(other)))
     assert findings[-1].status == "wrong"
@@ -380,10 +382,10 @@ def test_what_was_executed_together_is_compared_and_not_executed_again() -> None
         return interpreted(kernel)(reference)
 
     def together(references: Sequence[Reference]) -> list[Execution | None]:
-        in_step = [each.launch.in_step for each in references]
+        in_step = [reference.launch.in_step for reference in references]
         return [
-            interpreted(kernel)(each) if goes else None
-            for each, goes in zip(references, in_step, strict=True)
+            interpreted(kernel)(reference) if is_in_step else None
+            for reference, is_in_step in zip(references, in_step, strict=True)
         ]
 
     checks = Checks(Conditions(None, _any))

@@ -79,9 +79,9 @@ def test_what_follows_from_a_condition_is_what_it_decides() -> None:
     """Of what a loop carries that is what was picked, and not how often it went round."""
     kernel = parse_kernel(STEERED)
     (exp,) = (op for op in kernel.walk() if isinstance(op, arith.Exp))
-    found = [op.opcode for op in kernel.walk() if op in forward([exp])]
+    opcodes = [op.opcode for op in kernel.walk() if op in forward([exp])]
     inside = ["arith.addptr", "tile.store", "scf.yield", "scf.yield"]
-    assert found == [
+    assert opcodes == [
         *("arith.exp", "arith.compare", *inside, "arith.add"),
         *("arith.addptr", "tile.load", "tile.store"),
     ]

@@ -30,8 +30,8 @@ def test_special_values_are_among_the_first_elements_and_rare(name: str) -> None
         assert np.isposinf(values).any()
         assert np.isneginf(values).any()
     assert (~np.isfinite(values)).mean() < 0.02
-    behind = values[512:]
-    whole = np.isfinite(behind) & (behind == np.rint(behind)) & (np.abs(behind) <= 8)
+    tail = values[512:]
+    whole = np.isfinite(tail) & (tail == np.rint(tail)) & (np.abs(tail) <= 8)
     assert whole.mean() > 0.97
     assert np.isfinite(_special(name, 32768)[16384:]).all()
 

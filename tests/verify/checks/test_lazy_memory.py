@@ -106,7 +106,7 @@ def test_a_wild_address_is_in_no_buffer() -> None:
 
 
 def test_programs_that_touch_the_same_memory_conflict() -> None:
-    for first, second, what in (
+    for first, second, conflict in (
         ("store", "load", "program 1 reads what another has written in x"),
         ("load", "store", "program 1 writes what another has read in x"),
         ("store", "store", "program 1 writes what another has written in x"),
@@ -118,7 +118,7 @@ def test_programs_that_touch_the_same_memory_conflict() -> None:
                 memory.load(_at(x, 4), None, FP32)
             else:
                 memory.store(_at(x, 4), np.array([value], np.float32), None, FP32)
-        assert memory.conflict == what
+        assert memory.conflict == conflict
 
 
 def test_what_is_no_conflict() -> None:
@@ -137,8 +137,8 @@ def test_what_is_no_conflict() -> None:
 
 def _signal(memory: ElasticMemory, address: int, sem: AtomicSem, *elements: int) -> None:
     with memory.atomic(sem):
-        at = _at(address, *elements)
-        memory.store(at, memory.load(at, None, FP32) + 1, None, FP32)
+        target = _at(address, *elements)
+        memory.store(target, memory.load(target, None, FP32) + 1, None, FP32)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_atomics_order_programs(released: AtomicSem, acquired: AtomicSem, expect
 
 def test_what_atomics_do_not_order() -> None:
     """Another place, several elements, a write behind the release, no acquire in this program."""
-    for place, elements, late in (
+    for element, elements, late in (
         (31, (30,), 4),
         (30, (30, 31), 4),
         (30, (30,), 5),
@@ -176,11 +176,11 @@ def test_what_atomics_do_not_order() -> None:
         _signal(memory, x, "acq_rel", *elements)
         memory.store(_at(x, 5), _ONE * 7, None, FP32)
         memory.begin_program()
-        if place is None:
+        if element is None:
             _signal(memory, x, "acq_rel", 30)
             memory.begin_program()
         else:
-            _signal(memory, x, "acq_rel", place)
+            _signal(memory, x, "acq_rel", element)
         memory.load(_at(x, late), None, FP32)
         assert "reads what another has written" in memory.conflict
 
@@ -212,8 +212,8 @@ def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool)
         if program == 2:
             memory.store(_at(x, 4), _ONE * 9, None, FP32)
         _signal(memory, x, "acq_rel", 30)
-    what = "program 2 writes what another has read in x"
-    assert memory.conflict == ("" if is_last_ordered else what)
+    conflict = "program 2 writes what another has read in x"
+    assert memory.conflict == ("" if is_last_ordered else conflict)
 
 
 def test_a_swap_that_fails_releases_nothing() -> None:
@@ -265,11 +265,11 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
     memory = ElasticMemory(1 << 20, is_traced=False)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     traced, y = _memory()
-    for each, address in ((memory, x), (traced, y)):
+    for variant, address in ((memory, x), (traced, y)):
         for _ in range(2):
-            each.begin_program()
-            each.store(_at(address, 9), _ONE, None, FP32)
-            each.load(_at(address, 3, 2000), None, FP32)
+            variant.begin_program()
+            variant.store(_at(address, 9), _ONE, None, FP32)
+            variant.load(_at(address, 3, 2000), None, FP32)
     size = traced.size_bytes(0)
     assert memory.result(0, size).tobytes() == traced.result(0, size).tobytes()
     assert memory.conflict == ""
@@ -286,9 +286,9 @@ def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
     pages = first.pages(0)
     for _ in range(2):
         again = first.again()
-        places = [3, 3000, 70_000]
-        expected = fresh.load(_at(y, *places), None, FP32)
-        assert again.load(_at(x, *places), None, FP32).tolist() == expected.tolist()
+        indices = [3, 3000, 70_000]
+        expected = fresh.load(_at(y, *indices), None, FP32)
+        assert again.load(_at(x, *indices), None, FP32).tolist() == expected.tolist()
         again.store(_at(x, 3), 2 * _ONE, None, FP32)
     assert first.load(_at(x, 3), None, FP32).tolist() == [1.0]
     assert first.pages(0) == pages
@@ -345,7 +345,10 @@ def test_a_box_is_its_elements(
     strides = (5 * row, row, 1)[-len(shape) :]
     index = np.indices(extents) + np.reshape(start, (-1, *[1] * len(shape)))
     inside = np.logical_and.reduce(
-        [(each >= 0) & (each < size) for each, size in zip(index, shape, strict=True)]
+        [
+            (coordinate >= 0) & (coordinate < size)
+            for coordinate, size in zip(index, shape, strict=True)
+        ]
     )
     value = np.arange(inside.size, dtype=np.float32).reshape(extents)
     whole, one_by_one = (ElasticMemory(1 << 28, is_sparse=is_sparse) for _ in range(2))
@@ -356,13 +359,13 @@ def test_a_box_is_its_elements(
     box = Box(TensorAddress(Address(ElasticMemory.address_of(0)), shape, strides), start, extents)
     address = box.tensor.address + 4 * np.tensordot(strides, index, 1).astype(np.int64)
     for offset in (0, 4, 0):
-        moved = replace(
+        shifted_box = replace(
             box, tensor=replace(box.tensor, address=Address(box.tensor.address + offset))
         )
-        found = whole.load_box(moved, FP32)
-        assert found.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
+        loaded = whole.load_box(shifted_box, FP32)
+        assert loaded.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
         assert whole.crossed == one_by_one.crossed
-        whole.store_box(moved, value, FP32)
+        whole.store_box(shifted_box, value, FP32)
         one_by_one.store(address + offset, value, inside, FP32)
     pages, size = one_by_one.pages(0), one_by_one.size_bytes(0)
     assert whole.pages(0) == pages
@@ -391,10 +394,10 @@ def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
     memory = ElasticMemory(1 << 16, is_sparse=True)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     dense, y = _memory()
-    places = [0, 5, 255, 256, 5000]
+    indices = [0, 5, 255, 256, 5000]
     assert (
-        memory.load(_at(x, *places), None, FP32).tolist()
-        == dense.load(_at(y, *places), None, FP32).tolist()
+        memory.load(_at(x, *indices), None, FP32).tolist()
+        == dense.load(_at(y, *indices), None, FP32).tolist()
     )
     memory.store(_at(x, _FAR), _ONE, None, FP32)
     pages = memory.pages(0)
@@ -403,7 +406,7 @@ def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
     read, written = memory.touched(0, pages)
     assert np.flatnonzero(result != before).min() >= 3 * 1024
     assert np.flatnonzero(written).tolist() == [3 * 1024 + i for i in range(4)]
-    assert read.sum() == 4 * len(places)
+    assert read.sum() == 4 * len(indices)
     assert memory.load(_at(x, _FAR), None, FP32).tolist() == [1.0]
 
 
@@ -440,12 +443,12 @@ def test_an_element_may_store_where_it_was_loaded() -> None:
 @pytest.mark.parametrize("stored_first", [False, True])
 def test_elements_that_meet_are_told(stored_first: bool) -> None:
     memory, x = _shared()
-    here, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
+    aligned, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
     if stored_first:
-        memory.store(here, _FOUR, None, FP32)
+        memory.store(aligned, _FOUR, None, FP32)
         memory.load(shifted, None, FP32)
     else:
-        memory.load(here, None, FP32)
+        memory.load(aligned, None, FP32)
         memory.store(shifted, _FOUR, None, FP32)
     assert memory.crossed == "x"
 

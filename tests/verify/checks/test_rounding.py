@@ -44,16 +44,16 @@ def _off_by(relative: float, seed: int) -> Rule:
 
 
 def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | None:
-    held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+    contents = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
     args = [
-        held[name][reference.buffers[name].start_bytes :].view(
+        contents[name][reference.buffers[name].start_bytes :].view(
             dtype_of(reference.buffers[name].pointee)
         )
         for name in reference.order
     ]
     rules = {**RULES, arith.Exp: _off_by(relative, seed)}
     Interpreter(_KERNEL, args, rules=rules).run((1,))
-    return compare(reference.buffers["out_ptr"], held["out_ptr"])
+    return compare(reference.buffers["out_ptr"], contents["out_ptr"])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -86,12 +86,12 @@ def test_those_that_a_product_adds_up_are_flipped_in_different_runs(
     seed: int, may_flip: Array, most: int
 ) -> None:
     """Of a row, and of a column, of one cast and of another: few enough can each be alone."""
-    taken = np.zeros((NUM_SETS, 16), np.int32)
+    product_index = np.zeros((NUM_SETS, 16), np.int32)
     columns: list[list[int]] = [[] for _ in range(16)]
-    for number, some in enumerate(may_flip):
-        few = some & (np.cumsum(some, axis=0) <= most)
+    for number, candidates in enumerate(may_flip):
+        few = candidates & (np.cumsum(candidates, axis=0) <= most)
         flips = few & (np.cumsum(few, axis=1) <= most)
-        sets = sets_of_runs(flips, taken, seed=(seed, number))
+        sets = sets_of_runs(flips, product_index, seed=(seed, number))
         assert ((sets > 0) & (sets <= NUM_SETS)).all()
         for line, numbers in zip(flips, sets, strict=True):
             assert len(set(numbers[line].tolist())) == np.count_nonzero(line)

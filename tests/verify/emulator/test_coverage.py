@@ -37,7 +37,7 @@ def unknown(ptx: str) -> dict[str, str]:
     """Return the instructions of a text that no rule takes, and why."""
     missing: dict[str, str] = {}
     kernels = parse_module(ptx).kernels.values()
-    instructions = [one for kernel in kernels for one in kernel.instructions]
+    instructions = [candidate for kernel in kernels for candidate in kernel.instructions]
     assert instructions
     for instruction in instructions:
         rule = executing(instruction) or COMPUTES.get(instruction.opcode)
@@ -80,8 +80,8 @@ def test_every_kernel(path, arch) -> None:
         variants = expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
         # What is promised most of the arguments, for one, and least for others.
         variant = variants[0 if arch == "sm_90a" else -1]
-        made = compile_ptx(replace(variant.request, target=arch))
-        assert unknown(made.ptx) == {}, spec.name
+        compiled = compile_ptx(replace(variant.request, target=arch))
+        assert unknown(compiled.ptx) == {}, spec.name
 
 
 # ---- libdevice --------------------------------------------------------------------------------
@@ -94,7 +94,11 @@ def functions() -> Iterator[tuple[str, str, list[str]]]:
     path = find_file("nvidia-nvvm", "nvvm/libdevice/libdevice.10.bc")
     module = binding().parse_bitcode(path.read_bytes())
     for result, name, parameters in DEFINED.findall(str(module)):
-        yield result, name, [one.split()[0] for one in parameters.split(",") if one.strip()]
+        yield (
+            result,
+            name,
+            [parameter.split()[0] for parameter in parameters.split(",") if parameter.strip()],
+        )
 
 
 @pytest.mark.slow

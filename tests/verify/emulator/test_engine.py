@@ -241,20 +241,20 @@ def test_trap():
 @st.composite
 def statements(draw, depth=3):
     """Return a list of statements over variables 0 to 3: nested tuples."""
-    made = []
+    drawn = []
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["add", "mul", "if", "loop"] if depth else ["add", "mul"]))
         a, b = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
         if kind == "if":
             bit = draw(st.integers(0, 4))
             arms = draw(statements(depth - 1)), draw(statements(depth - 1))
-            made.append(("if", a, bit, *arms))
+            drawn.append(("if", a, bit, *arms))
         elif kind == "loop":
             leave = draw(st.one_of(st.none(), st.integers(0, 4)))
-            made.append(("loop", a, draw(statements(depth - 1)), leave))
+            drawn.append(("loop", a, draw(statements(depth - 1)), leave))
         else:
-            made.append((kind, a, b, draw(st.integers(1, 1000))))
-    return made
+            drawn.append((kind, a, b, draw(st.integers(1, 1000))))
+    return drawn
 
 
 class Writer:

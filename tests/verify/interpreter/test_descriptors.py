@@ -140,7 +140,7 @@ def test_what_a_bulk_copy_brings_has_to_land() -> None:
 
 
 def test_a_masked_load_reads_what_is_not_masked_off() -> None:
-    places = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
+    index_line = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
     bound = "%e = arith.constant {value = END, type = tile<128xi32, #1>} : tile<128xi32, #1>"
     mask = '%m = arith.compare(%n, %e) {predicate = "lt"} : tile<128xi1, #1>'
     read = (
@@ -148,7 +148,7 @@ def test_a_masked_load_reads_what_is_not_masked_off() -> None:
     )
 
     def masked(end: int, other: str) -> np.ndarray:
-        lines = (places, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
+        lines = (index_line, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
         return _run_bytes(
             32, *OLD, "gpu.sync_bulk_load(%at, %b, %some)", *lines, "gpu.barrier", PUT, *OUT
         )

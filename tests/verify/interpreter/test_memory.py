@@ -124,8 +124,8 @@ def test_reversed_and_strided_views() -> None:
     with pytest.raises(AccessError):
         memory.load(_at(base, -56), None, I64)
     strided = np.lib.stride_tricks.as_strided(owner[2:], (2, 2), (24, 8))
-    at = memory.add("y", strided)
-    assert memory.load(_at(at, 24), None, I64).tolist() == [5]
+    address = memory.add("y", strided)
+    assert memory.load(_at(address, 24), None, I64).tolist() == [5]
 
 
 def test_empty_arrays_have_an_address_and_no_bytes() -> None:

@@ -81,11 +81,11 @@ def _masked_load(*, other: bool, poison_seed: int = 0) -> Any:
     block = Block([PointerType(FP32), PointerType(FP32), I32])
     add = Builder(block)
     source, target, limit = block.args
-    at = pointers(add, source, (4,))
+    addresses = pointers(add, source, (4,))
     index = add(tile.Arange(0, 4)).out
     mask = add(arith.Compare(index, add(tile.Splat(limit, (4,))).out, "lt")).out
     fill = add(tile.Splat(add(arith.Constant(-1.0, FP32)).out, (4,))).out if other else None
-    loaded = add(tile.Load(at, mask, fill)).out
+    loaded = add(tile.Load(addresses, mask, fill)).out
     add(tile.Store(pointers(add, target, (4,)), loaded))
     add(scf.Return())
     kernel = Kernel("masked", tuple(map(ParamInfo, "xyn")), block)

@@ -33,17 +33,17 @@ TILE = np.arange(32, dtype=np.float32).reshape(8, 4)
 
 
 def test_places_follow_the_layout() -> None:
-    places = places_of(BY_ROW)
-    assert places.elements.shape == (8, 4)
-    assert places.elements[5].tolist() == [20, 21, 22, 23]  # warp 1, lane 1: row 5
-    assert places.warps.tolist() == [0] * 4 + [1] * 4
-    assert places.first.all()
+    placement = places_of(BY_ROW)
+    assert placement.elements.shape == (8, 4)
+    assert placement.elements[5].tolist() == [20, 21, 22, 23]  # warp 1, lane 1: row 5
+    assert placement.warps.tolist() == [0] * 4 + [1] * 4
+    assert placement.first.all()
 
 
 def test_only_the_first_holder_of_an_element_is_first() -> None:
-    places = places_of(COPIES)
-    assert np.sort(places.elements[places.first]).tolist() == list(range(16))
-    assert not places.first[places.warps == 1].any()
+    placement = places_of(COPIES)
+    assert np.sort(placement.elements[placement.first]).tolist() == list(range(16))
+    assert not placement.first[placement.warps == 1].any()
 
 
 @pytest.mark.parametrize("buffer", [ROW_MAJOR, SWIZZLED])
@@ -83,11 +83,11 @@ def test_buffers_that_overlap_share_bytes() -> None:
 def test_a_buffer_without_an_offset_overlaps_none_and_keeps_its_place() -> None:
     shared = SharedMemory(Poison(0))
     placed = shared.place("placed", ROW_MAJOR, 4, 0)
-    one, two = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("one", "two"))
-    ranges = [set(addresses.tolist()) for addresses in (placed, one, two)]
+    first, second = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("one", "two"))
+    ranges = [set(addresses.tolist()) for addresses in (placed, first, second)]
     assert not ranges[0] & ranges[1]
     assert not ranges[1] & ranges[2]
-    assert (shared.place("one", ROW_MAJOR, 4, -1) == one).all()
+    assert (shared.place("one", ROW_MAJOR, 4, -1) == first).all()
 
 
 def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
@@ -101,9 +101,9 @@ def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
     receiver.barrier()
     # It lies where it lies in the CTA that sent, whatever has grown in between.
     receiver.place("first", SMALL, 4, -1)
-    places = receiver.place("buffer", SMALL, 4, -1)
-    assert int(places[3]) == address
-    assert receiver.load(places, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
+    addresses = receiver.place("buffer", SMALL, 4, -1)
+    assert int(addresses[3]) == address
+    assert receiver.load(addresses, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
 
 
 def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
@@ -202,7 +202,9 @@ def test_vectors_that_are_masked_off_claim_nothing() -> None:
 
 def test_a_copy_lands_at_the_wait_that_covers_it() -> None:
     shared = SharedMemory(Poison(0))
-    first, second = (shared.place(name, ROW_MAJOR, 4, at) for name, at in (("a", 0), ("b", 128)))
+    first, second = (
+        shared.place(name, ROW_MAJOR, 4, offset) for name, offset in (("a", 0), ("b", 128))
+    )
     for addresses, value in ((first, TILE), (second, -TILE)):
         shared.copy(addresses, value, BY_ROW)
         shared.commit()
@@ -281,9 +283,9 @@ def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
         shared.wait(0)
     late = shared.mark()
     shared.barrier(for_producer=False)
-    for known in (early, late):
-        shared.learn(known)
-        if known == late:
+    for clock in (early, late):
+        shared.learn(clock)
+        if clock == late:
             shared.land(shared.start_fill(addresses, TILE, in_order=False))
         else:
             with pytest.raises(AccessError, match="other warps touched and did not say"):
@@ -343,18 +345,18 @@ def test_no_barrier_orders_two_groups(first: str) -> None:
 
 def test_a_group_waits_for_copies_of_its_own() -> None:
     shared = SharedMemory(Poison(0))
-    places = [shared.place(name, ROW_MAJOR, 4, -1) for name in ("first", "second")]
-    for group, addresses in enumerate(places):
+    buffers = [shared.place(name, ROW_MAJOR, 4, -1) for name in ("first", "second")]
+    for group, addresses in enumerate(buffers):
         shared.run_group(group, 4)
         shared.copy(addresses, TILE, BY_ROW)
         shared.commit()
     shared.wait(0)
-    shared.load(places[1], TILE.dtype, BY_ROW)
+    shared.load(buffers[1], TILE.dtype, BY_ROW)
     shared.run_group(0, 4)
     with pytest.raises(AccessError, match="has not landed"):
-        shared.load(places[0], TILE.dtype, BY_ROW)
+        shared.load(buffers[0], TILE.dtype, BY_ROW)
     shared.wait(0)
-    shared.load(places[0], TILE.dtype, BY_ROW)
+    shared.load(buffers[0], TILE.dtype, BY_ROW)
 
 
 def test_a_mark_stands_for_what_its_group_did() -> None:

@@ -100,9 +100,9 @@ def test_the_producer_brings_what_the_consumers_wait_for(n: int) -> None:
 def _moved(text: str, line: str, before: str) -> str:
     """Return the text with the line that contains `line` in front of the one with `before`."""
     lines = text.splitlines(keepends=True)
-    moved = next(each for each in lines if line in each)
-    lines.remove(moved)
-    lines.insert(next(n for n, each in enumerate(lines) if before in each), moved)
+    moving = next(candidate for candidate in lines if line in candidate)
+    lines.remove(moving)
+    lines.insert(next(n for n, candidate in enumerate(lines) if before in candidate), moving)
     return "".join(lines)
 
 

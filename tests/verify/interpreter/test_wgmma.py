@@ -61,15 +61,15 @@ class Program:
 
 @pytest.fixture
 def program() -> Program:
-    made = Program()
-    made.store()
-    made.barrier()
-    return made
+    built = Program()
+    built.store()
+    built.barrier()
+    return built
 
 
 def test_a_result_is_there_after_the_wait(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
-    assert (program.result(done) == 1 + 6 * K).all()
+    (acc,) = program.wait(program.start(program.acc))
+    assert (program.result(acc) == 1 + 6 * K).all()
 
 
 def test_a_result_is_not_there_before(program: Program) -> None:
@@ -80,19 +80,19 @@ def test_a_result_is_not_there_before(program: Program) -> None:
 
 def test_a_product_may_ignore_what_was_there(program: Program) -> None:
     never = program.add(arith.Constant(value=False, type=I1)).out
-    (done,) = program.wait(program.start(program.add(gpu.Undefined(ACC)).out, never))
-    assert (program.result(done) == 6 * K).all()
+    (acc,) = program.wait(program.start(program.add(gpu.Undefined(ACC)).out, never))
+    assert (program.result(acc) == 6 * K).all()
 
 
 def test_products_add_to_one_in_flight(program: Program) -> None:
-    (done,) = program.wait(program.start(program.start(program.acc)))
-    assert (program.result(done) == 1 + 12 * K).all()
+    (acc,) = program.wait(program.start(program.start(program.acc)))
+    assert (program.result(acc) == 1 + 12 * K).all()
 
 
 def test_a_wait_covers_all_but_the_newest(program: Program) -> None:
     first, second = program.start(program.acc), program.start(program.acc)
-    one, two = program.wait(first, second, pending=1)
-    total = program.add(arith.Add(one, program.wait(two)[0])).out
+    oldest, two = program.wait(first, second, pending=1)
+    total = program.add(arith.Add(oldest, program.wait(two)[0])).out
     assert (program.result(total) == 2 + 12 * K).all()
 
 
@@ -108,8 +108,8 @@ def test_loops_carry_promises(program: Program) -> None:
     product = inside(wgmma.Wgmma(program.a, program.b, body.args[1])).out
     inside(scf.Yield(inside(wgmma.WgmmaWait([product], pending=1)).outs))
     loop = program.add(scf.For(*bounds, [program.acc], body))
-    (done,) = program.wait(*loop.outs)
-    assert (program.result(done) == 1 + 18 * K).all()
+    (acc,) = program.wait(*loop.outs)
+    assert (program.result(acc) == 1 + 18 * K).all()
 
 
 def test_what_is_read_must_not_be_written(program: Program) -> None:
@@ -121,17 +121,17 @@ def test_what_is_read_must_not_be_written(program: Program) -> None:
 
 
 def test_it_may_be_written_after_the_wait_and_a_barrier(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
+    (acc,) = program.wait(program.start(program.acc))
     program.barrier()
     program.store(5.0)
-    assert (program.result(done) == 1 + 6 * K).all()
+    assert (program.result(acc) == 1 + 6 * K).all()
 
 
 def test_after_the_wait_alone_another_warp_may_still_read(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
+    (acc,) = program.wait(program.start(program.acc))
     program.store(5.0)
     with pytest.raises(InterpretError, match="touched since the last barrier"):
-        program.result(done)
+        program.result(acc)
 
 
 def test_what_was_just_written_must_not_be_read() -> None:

@@ -92,8 +92,8 @@ def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
 def test_several_loads_complete_one_phase():
     data, out = _random(256), np.zeros(256, np.uint32)
     loads = "\n".join(
-        f"@%p1 {LOAD} [%r1+{at}], [%rd0+{1024 - 256 - at}], 256, [%r1+{BARRIER}];"
-        for at in range(0, 1024, 256)
+        f"@%p1 {LOAD} [%r1+{offset}], [%rd0+{1024 - 256 - offset}], 256, [%r1+{BARRIER}];"
+        for offset in range(0, 1024, 256)
     )
     body = f"{INIT} {PLACE} {expect(1024)} {loads} {WAIT} {TO_GLOBAL}"
     for seed in range(3):
@@ -148,7 +148,7 @@ def test_what_was_only_read_may_not_be_written_yet():
         first, second = found(wait)
         assert first == {True}
         assert False in second
-    assert all(False in each for each in found(".read 0"))
+    assert all(False in outcomes for outcomes in found(".read 0"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -43,13 +43,13 @@ def test_ca_may_copy_16_and_hints_are_ignored():
     assert (out == source[::4]).all()
 
 
-@pytest.mark.parametrize("wanted", [0, 4, 7, 16])
-def test_source_size_fills_up_with_zeros(wanted):
+@pytest.mark.parametrize("source_bytes", [0, 4, 7, 16])
+def test_source_size_fills_up_with_zeros(source_bytes):
     source = words(32 * 4)
-    body = f"mov.b32 %r9, {wanted};" + copy(16, "16, %r9") + WAIT
+    body = f"mov.b32 %r9, {source_bytes};" + copy(16, "16, %r9") + WAIT
     body += "mad.lo.u32 %r4, %r0, 16, %r1; ld.shared.v4.b32 {%r10, %r11, %r12, %r13}, [%r4];"
     expected = source.view(np.uint8).reshape(32, 16).copy()
-    expected[:, wanted:] = 0
+    expected[:, source_bytes:] = 0
     for word in range(4):
         out = collect(body + f"mov.b32 %r63, %r1{word};", source)
         assert (out == expected.view(np.uint32)[:, word]).all()
@@ -84,8 +84,8 @@ def test_waiting_for_the_wrong_group():
     issue = copy(4) + "cp.async.commit_group;" + second
     first, other = READ.format(size=4), READ.format(size=4).replace("[%r4]", "[%r4+128]")
     source = words(32)
-    done = "cp.async.wait_all;"
-    assert (collect(issue + "cp.async.wait_group 1;" + first + done, source) == source).all()
+    wait_all = "cp.async.wait_all;"
+    assert (collect(issue + "cp.async.wait_group 1;" + first + wait_all, source) == source).all()
     assert (collect(issue + "cp.async.wait_group 0;" + other, source) == source).all()
     faults(issue + "cp.async.wait_group 1;" + other, source, kind="in-flight")
     faults(issue + "cp.async.wait_group 2;" + first, source, kind="in-flight")
@@ -163,6 +163,6 @@ def test_sizes_that_there_are_not(text):
         run(text, words(4))
 
 
-@pytest.mark.parametrize("which", ["[%r1+4], [%rd0]", "[%r1], [%rd0+4]"])
-def test_misaligned(which):
-    faults(f"cp.async.ca.shared.global {which}, 8;", words(8), kind="misaligned", threads=1)
+@pytest.mark.parametrize("addresses", ["[%r1+4], [%rd0]", "[%r1], [%rd0+4]"])
+def test_misaligned(addresses):
+    faults(f"cp.async.ca.shared.global {addresses}, 8;", words(8), kind="misaligned", threads=1)

@@ -49,21 +49,21 @@ def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> No
     expected: dict[int, int] = {}  # byte of the dense box to address
     extents = tensor.box_elems
     for element, index in enumerate(itertools.product(*map(range, reversed(extents)))):
-        place = [
+        position = [
             o + i * s
             for o, i, s in zip(origin, reversed(index), tensor.element_strides, strict=True)
         ]
-        if all(0 <= p < dim for p, dim in zip(place, tensor.dims, strict=True)):
-            outer = sum(p * s for p, s in zip(place[1:], tensor.strides_bytes, strict=True))
+        if all(0 <= p < dim for p, dim in zip(position, tensor.dims, strict=True)):
+            outer = sum(p * s for p, s in zip(position[1:], tensor.strides_bytes, strict=True))
             for byte in range(size):
-                expected[element * size + byte] = tensor.address + place[0] * size + outer + byte
+                expected[element * size + byte] = tensor.address + position[0] * size + outer + byte
     pieces = pieces_of(tensor, origin)
-    found: dict[int, int] = {}
-    for address, place in zip(pieces.address.tolist(), pieces.indices.tolist(), strict=True):
+    byte_addresses: dict[int, int] = {}
+    for address, position in zip(pieces.address.tolist(), pieces.indices.tolist(), strict=True):
         assert address % pieces.size_bytes == 0
         for byte in range(pieces.size_bytes):
-            found[place * pieces.size_bytes + byte] = address + byte
-    assert found == expected
+            byte_addresses[position * pieces.size_bytes + byte] = address + byte
+    assert byte_addresses == expected
 
 
 @settings(max_examples=examples(60))

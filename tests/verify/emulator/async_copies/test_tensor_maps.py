@@ -110,9 +110,9 @@ def test_every_field_can_be_set():
     )
     box = np.full((8, 16), 0x7FF7, np.uint16)
     box[:6] = data[4::2, 8:24]
-    got = out[:64].view(np.uint16).reshape(8, 2, 8)
+    actual = out[:64].view(np.uint16).reshape(8, 2, 8)
     lines = np.arange(8) * 32 // 128 & 1
-    unswizzled = np.where(lines[:, None, None] == 1, got[:, ::-1], got).reshape(8, 16)
+    unswizzled = np.where(lines[:, None, None] == 1, actual[:, ::-1], actual).reshape(8, 16)
     np.testing.assert_array_equal(unswizzled, box)
 
 
@@ -163,10 +163,10 @@ def test_a_field_that_is_not_set(missing):
 
 @pytest.mark.parametrize("distance", [0, 128])
 def test_each_cta_makes_a_map_of_its_own(distance):
-    place = f"mov.u32 %r40, %ctaid.x; mad.wide.u32 %rd1, %r40, {distance}, %rd1;"
+    map_pointer = f"mov.u32 %r40, %ctaid.x; mad.wide.u32 %rd1, %r40, {distance}, %rd1;"
     arguments = list(_arguments())
     arguments[1] = np.zeros(32, np.uint64)
-    body = _made() + place + PUBLISH + ACQUIRE + copy()
+    body = _made() + map_pointer + PUBLISH + ACQUIRE + copy()
     if distance:
         run(body, *arguments, shared=SHARED, grid=2)
         return

@@ -23,13 +23,13 @@ _COUNT = 1 << 14
 def _run(instruction: str, *words: np.ndarray, approximate: bool = True) -> np.ndarray:
     count = words[0].size
     out = np.zeros(count, np.uint32)
-    params = ", ".join(f".param .u64 p{at}" for at in range(len(words) + 1))
+    params = ", ".join(f".param .u64 p{index}" for index in range(len(words) + 1))
     loads = "\n".join(
-        f"ld.param.u64 %rd2, [p{at + 1}];\nadd.s64 %rd2, %rd2, %rd1;\n"
-        f"ld.global.b32 %r{at + 1}, [%rd2];"
-        for at in range(len(words))
+        f"ld.param.u64 %rd2, [p{index + 1}];\nadd.s64 %rd2, %rd2, %rd1;\n"
+        f"ld.global.b32 %r{index + 1}, [%rd2];"
+        for index in range(len(words))
     )
-    operands = ", ".join(f"%r{at + 1}" for at in range(len(words)))
+    operands = ", ".join(f"%r{index + 1}" for index in range(len(words)))
     ptx = f"""
 .version 8.0
 .target sm_90a

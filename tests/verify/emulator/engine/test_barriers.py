@@ -113,7 +113,7 @@ done:
 
 
 @pytest.mark.parametrize(
-    ("places", "races"),
+    ("statements", "races"),
     [
         (
             {"before_arrive": "st.shared.b32 [%r1], 1;", "after_sync": "ld.shared.b32 %r4, [%r1];"},
@@ -130,9 +130,9 @@ done:
         ),
     ],
 )
-def test_an_arrival_orders_what_came_before_it_alone(places, races):
+def test_an_arrival_orders_what_came_before_it_alone(statements, races):
     names = ("before_sync", "after_sync", "before_arrive", "after_arrive")
-    body = ARRIVE_AND_SYNC.format(**{name: places.get(name, "") for name in names})
+    body = ARRIVE_AND_SYNC.format(**{name: statements.get(name, "") for name in names})
     if races:
         faults(body, kind="race", threads=64)
     else:
@@ -181,8 +181,8 @@ def test_groups_may_share_a_barrier_one_after_the_other(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producer_and_consumers_are_ordered_among_other_warps(seed):
     """By the barriers themselves: who arrives at one has waited at the other."""
-    others = "setp.ge.u32 %p1, %r0, 96; @%p1 bra done;"
-    run(others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
+    skip_others = "setp.ge.u32 %p1, %r0, 96; @%p1 bra done;"
+    run(skip_others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
 
 
 def test_who_arrives_twice_waits_for_others_between():

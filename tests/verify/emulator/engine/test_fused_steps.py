@@ -25,9 +25,11 @@ def _issues(body: str) -> list[list[str]]:
     instructions = parse_module(text).kernels["k"].instructions
     cfg = build_cfg(instructions)
     file = RegisterFile(Allocation(instructions, cfg, analyse(instructions, cfg)), 32)
-    found = [[each.text for each in issue] for issue in issues_of(instructions[:-1], file)]
-    assert sum(map(len, found)) == len(instructions) - 1
-    return found
+    issues = [
+        [instruction.text for instruction in issue] for issue in issues_of(instructions[:-1], file)
+    ]
+    assert sum(map(len, issues)) == len(instructions) - 1
+    return issues
 
 
 def test_products_share_a_step_and_sums_of_them_another() -> None:
@@ -123,9 +125,9 @@ def _matrices(first_parts: str) -> str:
         for i in range(6)
     )
     dots = "".join(
-        f"{_MMA} {_vector(40 + 4 * at, 4)}, {_vector(2 * (at % 3), 2)}, {{%m{6 + at % 4}}}, "
-        f"{_vector(40 + 4 * at, 4)};"
-        for at in (*range(12), 2, 2, 5)
+        f"{_MMA} {_vector(40 + 4 * index, 4)}, {_vector(2 * (index % 3), 2)}, {{%m{6 + index % 4}}}, "
+        f"{_vector(40 + 4 * index, 4)};"
+        for index in (*range(12), 2, 2, 5)
     )
     total = "mov.b32 %r63, 0;" + "".join(
         f"mad.lo.s32 %r63, %r63, 31, %m{i};" for i in (*range(20, 32), *range(40, 88))

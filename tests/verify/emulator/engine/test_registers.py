@@ -27,13 +27,13 @@ def test_live_registers_share_no_row(instructions):
     registers = list(flow.numbers)
     for index, block in enumerate(cfg.blocks):
         live = {r for r in registers if flow.live_out[index] >> flow.numbers[r] & 1}
-        for at in range(block.stop - 1, block.start - 1, -1):
-            effect = effect_of(instructions[at])
+        for pc in range(block.stop - 1, block.start - 1, -1):
+            effect = effect_of(instructions[pc])
             unread = set(effect.writes) - live  # they are written all the same
             live |= unread
             rows = [(r.bits, allocation.row_of[r.bits, r.row]) for r in sorted(live, key=str)]
             assert len(set(rows)) == len(rows)
-            live -= unread if instructions[at].guard else set(effect.writes)
+            live -= unread if instructions[pc].guard else set(effect.writes)
             live |= set(effect.reads)
 
 

@@ -35,13 +35,15 @@ def _load_and_wait(source: str) -> str:
 
 def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarray) -> list[int]:
     """Return how many lanes ran an instruction each time; four CTAs store what they end with."""
-    found: list[int] = []
+    counts: list[int] = []
     plain = Scheduler._run
 
     def watched(self: Scheduler, group: Group) -> None:
         segment = self._code.segments[group.pc]
-        texts = [each.text for each in self._code.instructions[group.pc : segment.stop]]
-        found.extend([group.count] * texts.count(mark))
+        texts = [
+            instruction.text for instruction in self._code.instructions[group.pc : segment.stop]
+        ]
+        counts.extend([group.count] * texts.count(mark))
         plain(self, group)
 
     monkeypatch.setattr(Scheduler, "_run", watched)
@@ -54,7 +56,7 @@ def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarr
         f"mov.u32 %r5, %ctaid.x; mov.b32 %r6, 0; mov.b32 %r7, 0; {body} {store}", out, *more, grid=4
     )
     assert (out == out[:, :1]).all()
-    return found
+    return counts
 
 
 def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
@@ -110,15 +112,15 @@ def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.Monke
     @%p3 cp.async.bulk.wait_group 0;
     """
     stored, read = np.ones(16, np.int32), np.ones(16, np.int32)
-    found = _runs(body, monkeypatch, "add.s32 %r6, %r6, 1", stored, read)
-    assert found == [128] * 5
+    counts = _runs(body, monkeypatch, "add.s32 %r6, %r6, 1", stored, read)
+    assert counts == [128] * 5
 
 
 def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
     """Nothing refers to them in a circle: large arrays would stay until Python looks for those."""
 
     def count(kinds: type | UnionType) -> int:
-        return len([each for each in gc.get_objects() if isinstance(each, kinds)])
+        return len([candidate for candidate in gc.get_objects() if isinstance(candidate, kinds)])
 
     _prepare.cache_clear()
     gc.collect()

@@ -50,13 +50,13 @@ def test_an_array_that_is_passed_twice_needs_no_masks():
 def test_several_buffers_at_once():
     first, second = random_bytes(16), random_bytes(16, 1)
     memory = GlobalMemory()
-    one, two = memory.add("first", first), memory.add("second", second)
-    address = np.array([one, two + 4, one + 12])
-    found = memory.read(address, 4)
-    assert found.tobytes() == first[:4].tobytes() + second[4:8].tobytes() + first[12:].tobytes()
-    memory.write(address, found[::-1])
-    assert first[:4].tobytes() == found[2].tobytes()
-    assert second[4:8].tobytes() == found[1].tobytes()
+    first_base, two = memory.add("first", first), memory.add("second", second)
+    address = np.array([first_base, two + 4, first_base + 12])
+    data = memory.read(address, 4)
+    assert data.tobytes() == first[:4].tobytes() + second[4:8].tobytes() + first[12:].tobytes()
+    memory.write(address, data[::-1])
+    assert first[:4].tobytes() == data[2].tobytes()
+    assert second[4:8].tobytes() == data[1].tobytes()
 
 
 def test_nobody_reads_nothing():
@@ -161,11 +161,11 @@ def test_masks_say_which_elements():
     readable[1, 2] = True
     memory = GlobalMemory()
     base = memory.add("x", array, readable=readable, writable=readable.T[:1].T)
-    here = base + (1 * 6 + 2) * 4
-    assert memory.read(np.array([here]), 4).shape == (1, 4)
-    refused("bounds", memory.read, np.array([here + 4]), 4)
-    refused("bounds", memory.read, np.array([here]), 8)
-    refused("read-only", memory.write, np.array([here]), np.zeros((1, 4), np.uint8))
+    address = base + (1 * 6 + 2) * 4
+    assert memory.read(np.array([address]), 4).shape == (1, 4)
+    refused("bounds", memory.read, np.array([address + 4]), 4)
+    refused("bounds", memory.read, np.array([address]), 8)
+    refused("read-only", memory.write, np.array([address]), np.zeros((1, 4), np.uint8))
 
 
 def test_gaps_of_strides_are_open_without_masks_and_shut_with():

@@ -195,8 +195,8 @@ def test_own_and_other_blocks_in_one_access():
     pick = "setp.lt.u32 %p1, %r0, 16; selp.b32 %r13, %r3, %r13, %p1; " + CLUSTER_SYNC
     out = collect(CLUSTER.format(sync=pick, end=CLUSTER_SYNC), grid=2, cluster=2)
     lane = np.arange(32)
-    own = np.where(lane < 16, 0, 100) + lane
-    assert (out.reshape(2, 32) == [own, 100 - own + 2 * lane]).all()
+    own_values = np.where(lane < 16, 0, 100) + lane
+    assert (out.reshape(2, 32) == [own_values, 100 - own_values + 2 * lane]).all()
 
 
 def test_cluster_barrier_missing():

@@ -33,20 +33,22 @@ class Model:
             if (writes or wrote) and number not in self.seen[lane]
         ]
         # The shadow keeps the last write, and the last read of each warp.
-        kept = {number for number, _, wrote in self.cells[cell] if wrote}
-        kept = {max(kept, default=-1)}
+        last_accesses = {number for number, _, wrote in self.cells[cell] if wrote}
+        last_accesses = {max(last_accesses, default=-1)}
         for warp in range(WARPS):
-            reads = [n for n, who, wrote in self.cells[cell] if not wrote and who // 32 == warp]
-            kept.add(max(reads, default=-1))
+            reads = [
+                n for n, reader, wrote in self.cells[cell] if not wrote and reader // 32 == warp
+            ]
+            last_accesses.add(max(reads, default=-1))
         self.cells[cell].append((self.count, lane, writes))
         self.seen[lane].add(self.count)
         self.count += 1
-        return any(number in kept for number, _, _ in late), bool(late)
+        return any(number in last_accesses for number, _, _ in late), bool(late)
 
     def meet(self, lanes):
-        everything = set().union(*(self.seen[lane] for lane in lanes))
+        union = set().union(*(self.seen[lane] for lane in lanes))
         for lane in lanes:
-            self.seen[lane] = set(everything)
+            self.seen[lane] = set(union)
 
 
 STEPS = st.lists(
@@ -77,13 +79,13 @@ def test_finds_races_and_invents_none(steps, granule_bytes):
             model.meet([other for other in LANES if other // 32 == lane // 32])
         else:
             certain, possible = model.access(lane, cell, writes=kind == "store")
-            who, where = np.array([lane]), BASE_ADDRESS + np.array([4 * cell])
+            lanes, where = np.array([lane]), BASE_ADDRESS + np.array([4 * cell])
             value = np.full((1, 4), number + 1, np.uint8)
             try:
                 if kind == "store":
-                    memory.store(who, where, value, ACCESS)
+                    memory.store(lanes, where, value, ACCESS)
                 else:
-                    memory.load(who, where, 4, ACCESS)
+                    memory.load(lanes, where, 4, ACCESS)
             except Misuse as misuse:
                 assert misuse.kind == "race"
                 assert possible
@@ -161,10 +163,10 @@ def test_readers_of_pieces_of_any_size_are_counted_alike():
     _, memory = prepared()
     written(memory)
     lanes, store = np.zeros(2, np.int64), np.zeros((1, 4), np.uint8)
-    places = {size: BASE_ADDRESS + np.array([0, size]) for size in (4, 8, 16)}
+    addresses = {size: BASE_ADDRESS + np.array([0, size]) for size in (4, 8, 16)}
     flights = [
         memory.begin(lanes, address, size, ACCESS, writes=False, proxy=False)
-        for size, address in places.items()
+        for size, address in addresses.items()
     ]
     for flight, last in zip(flights, (4, 8, 16), strict=True):
         where = (np.array([0]), np.array([BASE_ADDRESS + last]))

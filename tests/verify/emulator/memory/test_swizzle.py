@@ -29,5 +29,5 @@ def test_eight_rows_of_a_column_spread_over_the_banks(span: int) -> None:
 
 def test_a_pattern_that_starts_elsewhere() -> None:
     lines = 128 * np.arange(8)
-    moved = swizzled(lines + 256, 128, first_line=2)
-    np.testing.assert_array_equal(moved, swizzled(lines, 128) + 256)
+    shifted = swizzled(lines + 256, 128, first_line=2)
+    np.testing.assert_array_equal(shifted, swizzled(lines, 128) + 256)

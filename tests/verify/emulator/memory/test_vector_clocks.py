@@ -36,9 +36,9 @@ class Model:
 
     def meet(self, lanes):
         for seen in self.seen:
-            everything = set().union(*(seen[lane] for lane in lanes))
+            union = set().union(*(seen[lane] for lane in lanes))
             for lane in lanes:
-                seen[lane] = set(everything)
+                seen[lane] = set(union)
 
     def release(self, lanes, token):
         for seen, tokens in zip(self.seen, self.tokens, strict=True):
@@ -150,20 +150,24 @@ def test_whole_warps_are_exact(drawn):
 def test_parts_of_warps_never_invent_a_race(drawn):
     model, order, stamps = run(drawn)
     for kind in (GENERIC, PROXY):
-        assert not [found for found in disagreements(model, order, stamps, kind) if not found[2]]
+        assert not [
+            disagreement
+            for disagreement in disagreements(model, order, stamps, kind)
+            if not disagreement[2]
+        ]
 
 
 @given(steps(st.just(0x10)))
 @settings(max_examples=examples(60), deadline=None)
 def test_one_elected_lane_a_warp_is_exact(drawn):
     model, order, stamps = run(drawn)
-    found = [
+    differing = [
         entry
         for entry in disagreements(model, order, stamps, GENERIC)
         # A barrier that only one lane passes through is a barrier of its warp all the same.
         if entry[1] % 32 == 4
     ]
-    assert not found
+    assert not differing
 
 
 def stamp_of(order, lane):

@@ -118,9 +118,9 @@ SIGNALLING, QUIET, OTHER = 0xFFF0000000000001, 0xFFF8000000000001, 0x7FF80000000
     ],
 )
 def test_nan_of_f64(space, want):
-    one, infinity = 0x3FF0000000000000, 0x7FF0000000000000
-    old = np.array([SIGNALLING, one, SIGNALLING, infinity], np.uint64)
-    value = np.array([one, SIGNALLING, OTHER, infinity | 1 << 63], np.uint64)
+    unit, infinity = 0x3FF0000000000000, 0x7FF0000000000000
+    old = np.array([SIGNALLING, unit, SIGNALLING, infinity], np.uint64)
+    value = np.array([unit, SIGNALLING, OTHER, infinity | 1 << 63], np.uint64)
     body = """
     mul.wide.u32 %rd10, %r0, 8; add.s64 %rd11, %rd1, %rd10; add.s64 %rd10, %rd0, %rd10;
     ld.global.b64 %rd12, [%rd11]; mad.lo.u32 %r2, %r0, 8, %r1;

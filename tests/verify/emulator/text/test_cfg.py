@@ -133,22 +133,22 @@ def test_live_registers_are_those_that_some_way_reads_first(instructions):
 def reads_first(instructions, cfg, start, register):
     seen, stack = set(), [start]
     while stack:
-        at = stack.pop()
-        if at in seen or at == len(instructions):
+        index = stack.pop()
+        if index in seen or index == len(instructions):
             continue
-        seen.add(at)
-        effect = effect_of(instructions[at])
+        seen.add(index)
+        effect = effect_of(instructions[index])
         if register in effect.reads:
             return True
-        if register not in effect.writes or instructions[at].guard:
-            stack += following(instructions, cfg, at)
+        if register not in effect.writes or instructions[index].guard:
+            stack += following(instructions, cfg, index)
     return False
 
 
-def following(instructions, cfg, at):
-    block = next(block for block in cfg.blocks if block.start <= at < block.stop)
-    if at + 1 < block.stop:
-        return [at + 1]
+def following(instructions, cfg, index):
+    block = next(block for block in cfg.blocks if block.start <= index < block.stop)
+    if index + 1 < block.stop:
+        return [index + 1]
     return [cfg.blocks[successor].start for successor in block.successors]
 
 
