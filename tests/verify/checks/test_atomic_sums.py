@@ -1,4 +1,4 @@
-"""Sums of atomics: what another order gives is covered, and what no order rounds stays exact."""
+"""Sums of atomics: bounds cover any order, and sums exact in every order stay exact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADDRESS = np.array([4096], np.int64)
 
 
 def _added(parts: Sequence[float], element: ScalarType, start: float = 0.0) -> Sums:
-    """Return the sum at an address at which numbers are added in order."""
+    """Return the sum at an address after adding numbers in order."""
     sums = AtomicSums()
     cell = np.array([start], dtype_of(element))
     total: Sums | None = None
@@ -64,7 +64,7 @@ def test_any_order_is_covered(element: ScalarType, scales: tuple[float, ...]) ->
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, unique=True), min_size=1, max_size=8))
 def test_addresses_may_come_in_any_order(tiles: list[list[int]]) -> None:
-    """What is kept of an address is what would be if it were alone."""
+    """The bounds of an address equal those of the address alone."""
     rng = np.random.default_rng(2)
     sums, memory, parts = AtomicSums(), np.zeros(41, np.float32), [list[float]() for _ in range(41)]
     for tile in tiles:
@@ -94,7 +94,7 @@ def test_a_sum_that_fits_the_mantissa_is_exact_in_any_order() -> None:
 
 
 def test_one_addition_may_be_rounded_to_the_other_side() -> None:
-    """What is added may be off by a step, which the rounding of the sum hides or doubles."""
+    """An addend may be off by a step; the rounding of the sum hides or doubles it."""
     bounds = _added([9129953.0], FP32, 0.5)
     assert bounds.step[0] == 1.0
     assert bounds.deviation[0] == 0.0

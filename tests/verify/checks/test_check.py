@@ -1,4 +1,4 @@
-"""Checking a kernel: what is right, wrong, at fault, or passed over; here on the interpreter."""
+"""Checking a kernel, here on the interpreter: right, wrong, faulty or passed over."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _any(_: Mapping[str, int]) -> bool:
 
 
 def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
-    """Return what executes launches by interpreting `kernel` on exactly the buffers there are."""
+    """Return an executor that interprets `kernel` on exactly the given buffers."""
 
     def execute(reference: Reference) -> Execution:
         if reference.launch.is_backwards:
@@ -151,7 +151,7 @@ def test_what_nobody_knows_proves_nothing() -> None:
 
 
 def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
-    """Converted floats that do not fit are undefined, here something else than was expected."""
+    """Out-of-range float conversions are undefined; here they differ from the expected result."""
     kernel = kernel_of("to_bytes")
     roles = roles_of(kernel, {}, is_inexact)
 
@@ -197,7 +197,7 @@ def test_what_is_wrong_for_negative_floats_alone_is_found() -> None:
 
 @pytest.mark.parametrize(("name", "is_open"), [("leaky", True), ("scale_rows", False)])
 def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_open: bool) -> None:
-    """Executing gives what is expected, so that there is no mismatch to ask about."""
+    """The execution matches, so no mismatch raises the question."""
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
 
@@ -222,7 +222,7 @@ def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
 
 
 def test_rows_longer_than_any_extent_get_room() -> None:
-    """Rows that overlapped would be swapped in an order that nobody knows."""
+    """Overlapping rows would be swapped in an unknown order."""
     findings = _check("halves")
     assert {finding.status for finding in findings} == {"right"}
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Bounds: what rounding explains passes, and nothing else does."""
+"""Bounds: deviations explained by rounding pass, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _bytes(values: Array) -> Array:
 
 
 def _buffer(values: Array, element: ScalarType, *noisy: Array) -> Buffer:
-    """Return a buffer all of which is written; a run with noise for each of `noisy`."""
+    """Return a fully written buffer, with a noisy run for each of `noisy`."""
     size = values.size * element.size_bytes
     marks = np.concatenate([np.zeros(HEAD_BYTES, bool), np.ones(size, bool)])
     return Buffer(
@@ -181,7 +181,7 @@ def test_an_element_of_another_place_is_never_within_the_bound(
     step = np.float32(1 + 4 * 2.0**-kind.mantissa_bits)
     buffer = _buffer(values, kind, (values.astype(np.float32) * step).astype(values.dtype))
     wrong = values.copy()
-    far = 1 + abs(float(values[index]))  # whatever the element is, another by more than itself
+    far = 1 + abs(float(values[index]))  # differs by more than the element itself, for any element
     wrong[index] = values.dtype.type(float(values[index]) - far)
     difference = compare(buffer, _bytes(wrong))
     assert difference is not None

@@ -1,4 +1,4 @@
-"""What arguments are for: extents, strides, indices, and results that may differ in rounding."""
+"""Uses of arguments (extents, strides, indices), and results that may differ in rounding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_grid_knows_the_block_where_the_mask_does_not() -> None:
 
 
 def test_what_bounds_a_loop_is_not_what_its_masks_cover() -> None:
-    """Else the loop, which goes through every head, would run for hundreds of them."""
+    """Else the loop over all heads would run for hundreds of them."""
     assert _roles("head_rows").extents == {"n_heads": 1, "n_rows": 16}
 
 
@@ -76,7 +76,7 @@ def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
 
 
 def test_what_follows_from_a_condition_is_what_it_decides() -> None:
-    """Of what a loop carries that is what was picked, and not how often it went round."""
+    """Of a loop's carried values, this is the selected one, not the trip count."""
     kernel = parse_kernel(STEERED)
     (exp,) = (op for op in kernel.walk() if isinstance(op, arith.Exp))
     opcodes = [op.opcode for op in kernel.walk() if op in forward([exp])]

@@ -1,4 +1,4 @@
-"""Buffers on a GPU: what is there and back, the guard behind them, and no GPU at all."""
+"""Buffers on a GPU: round trips, the guard behind them, and a missing GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.verify_subjects import kernel_of
 
 
 class _HostDriver:
-    """A driver whose device memory is the host's, and holds so many allocations."""
+    """A driver with host memory as device memory, limited to so many allocations."""
 
     def __init__(self, max_allocations: int = 8) -> None:
         self.held: dict[int, Array] = {}

@@ -128,7 +128,7 @@ def test_threads_may_race_for_what_nobody_uses(name: str) -> None:
 
 
 def _launcher(reference: Reference, addresses: Mapping[str, int], at_once: int) -> Launched:
-    """Return a launch of `grouped`, whose parameters are its arguments one by one."""
+    """Return a launch of `grouped`; its parameters are its arguments one by one."""
     del at_once
     params, layout = bytearray(), list[tuple[int, int]]()
     for name in reference.order:
@@ -153,7 +153,7 @@ def _launches_of_grouped() -> list[Reference]:
 
 
 def test_launches_together_leave_what_each_leaves_alone(ptx: str) -> None:
-    """Those in step: each has parameters, a grid and memory of its own."""
+    """Launches in step have their own parameters, grids and memory."""
     references = _launches_of_grouped()
     emulation = Emulation(parse_module(ptx), "grouped", 0, launcher=_launcher)
     *together, random = emulation.together(references)

@@ -1,4 +1,4 @@
-"""Addresses that 32 bits are too few for are told, at the op that wraps."""
+"""Addresses overflowing 32 bits are reported at the op that wraps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What buffers hold: special values are there, in every type, and leave most of a buffer as it is."""
+"""Contents of buffers: special values occur in every type, and most of a buffer is plain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_special_values_are_among_the_first_elements_and_rare(name: str) -> None
     assert ((few == 0) & np.signbit(few)).any()
     assert ((few != 0) & (np.abs(few) < 2.0**-6)).any()
     assert np.isnan(values).any()
-    if name != "fp8e4nv":  # which has none
+    if name != "fp8e4nv":  # has none
         assert np.isposinf(values).any()
         assert np.isneginf(values).any()
     assert (~np.isfinite(values)).mean() < 0.02

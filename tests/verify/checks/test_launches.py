@@ -1,4 +1,4 @@
-"""Launches: every boundary class of every extent, within what a variant promises."""
+"""Launches: every boundary class of every extent, within a variant's promises."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
 def test_warps_run_in_step_and_at_random() -> None:
     launches = _launches(_chooser("scale_rows", ROWS))
     assert [launch.in_step for launch in launches[:6]] == [True, False, True, True, False, True]
-    # Where rings are used again their order counts most; what comes after is of other purposes.
+    # Random order matters most where rings are reused; later launches serve other purposes.
     assert [launch.label for launch in launches if not launch.in_step] == [
         "under",
         "several",
@@ -105,7 +105,7 @@ def test_rows_do_not_overlap_dense_and_padded() -> None:
 
 
 def test_padded_rows_of_several_tensors_differ() -> None:
-    """So a stride that is taken for another one shows."""
+    """So mixed-up strides show."""
     grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
     launches = _launches(_chooser("grouped", grid))
     pairs = [(launch.scalars["stride_am"], launch.scalars["stride_om"]) for launch in launches]
@@ -199,7 +199,7 @@ def test_deep_loops_use_every_stage_more_than_twice(stages: int) -> None:
 
 @pytest.mark.parametrize("stages", [1, 90])
 def test_sums_of_fp8_are_long_and_of_positive_numbers(stages: int) -> None:
-    """Each product costs the sum some bits: only of many is that more than rounding."""
+    """Each product costs the sum some bits; only many products exceed the rounding."""
     conditions = Conditions(lambda _: (1,), _any, num_stages=stages)
     launch = _some(_chooser("products", conditions, block=32), "sums")
     assert launch.scalars["n_cols"] >= max(2048, 32 * 2 * stages)
@@ -221,7 +221,7 @@ def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
 
 
 def test_a_value_that_the_user_lists_lets_a_loop_run_deep() -> None:
-    """One step a head is too few; of the numbers of heads that are listed the last makes enough."""
+    """One step per head is too few; the largest listed number of heads gives enough."""
     few_rows = Conditions(
         lambda _: (1,), lambda s: s["n_rows"] <= 16, num_stages=1,
         choices={"n_heads": Choice(values=(1, 2, 4))},
@@ -364,7 +364,7 @@ def test_a_few_programs_of_a_long_vector_run() -> None:
         assert [label for label in chooser.labels if label.startswith("long")] == labels
         for label, length in zip(labels, (1 << 31, 5 << 29), strict=False):
             launch = _some(chooser, label)
-            assert length - 64 < launch.scalars["n"] < length - 16  # so that it may be rounded up
+            assert length - 64 < launch.scalars["n"] < length - 16  # leaves room to round up
             assert launch.programs == (0, 1, launch.grid[0] - 1)
             assert launch.is_sparse
             assert chooser.is_optional(chooser.labels.index(label))

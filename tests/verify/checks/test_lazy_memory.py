@@ -1,4 +1,4 @@
-"""Memory that grows: contents that do not depend on the order of touching, marks, conflicts."""
+"""Growing memory: contents independent of access order, marks, conflicts."""
 
 from __future__ import annotations
 
@@ -196,13 +196,13 @@ def test_order_goes_through_programs_in_between() -> None:
             memory.store(_at(x, 4), _ONE * 7, None, FP32)
         _signal(memory, x, "acq_rel", second)
     assert memory.conflict == ""
-    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # which all have read that read it
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # all its readers have read it
     assert memory.conflict == ""
 
 
 @pytest.mark.parametrize("is_last_ordered", [True, False])
 def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
-    """A lock orders who reads and writes what it guards, and nobody else."""
+    """A lock orders accesses to the memory it guards, and no others."""
     memory, x = _memory()
     for program in range(3):
         memory.begin_program()
@@ -278,7 +278,7 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
 
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
-    """Whoever runs on it may touch more, which the first memory does not come to hold."""
+    """A run on it may touch more, without adding it to the first memory."""
     first = ElasticMemory(1 << 20, is_sparse=is_sparse)
     x = first.add_buffer("x", FP32, floats(FP32, 5))
     fresh, y = _memory()
@@ -487,7 +487,7 @@ def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflict
 def test_an_atomic_and_another_access_through_the_other_pointer_conflict(
     updated_first: bool, loads: bool
 ) -> None:
-    """As a gradient that programs add up meets one that each of them stores."""
+    """As a gradient summed by programs meets one stored by each of them."""
     memory, x = _shared()
 
     def update() -> None:

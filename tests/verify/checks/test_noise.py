@@ -1,4 +1,4 @@
-"""Noise: which ops are inexact, and that each moves by what hardware may be off, no more."""
+"""Noise: the set of inexact ops; each is perturbed by the hardware's error, and no more."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_overflows_by_little_may_not() -> None:
 
 
 def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
-    """A sigmoid is 0 where its exponential is infinite, and what it is multiplied by may be large."""
+    """A sigmoid is 0 where its exponential is infinite; its factor may be large."""
     kernel = _kernel(
         "  %e = arith.exp(%a) : tile<64xfp32>\n  %out = arith.div(%a, %e) : tile<64xfp32>"
     )
@@ -238,7 +238,7 @@ def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) ->
 
 
 def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
-    """A sum that overflows to either side: NaN and what is negative are 0 after the maximum."""
+    """A sum that overflows to either side: NaN and negatives are 0 after the maximum."""
     kernel = _kernel(
         _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%m)").replace(
             "  %out", "  %m = arith.max(%d, %zero) : tile<8x8xfp32>\n  %out"
@@ -259,7 +259,7 @@ def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
 def test_what_overflows_may_meet_what_overflows_to_the_other_side(
     apart: int, expected: set[float]
 ) -> None:
-    """A product of two sums, each of which overflows in some order."""
+    """A product of two sums, each overflowing in some order."""
     sums = [
         _SUM.replace("OP", "add")
         .replace("%s =", f"%s{number} =")
@@ -354,7 +354,7 @@ def test_a_sum_of_sums_is_inexact_if_a_product_in_it_is() -> None:
 
 
 def test_a_sum_that_may_be_rounded_to_the_other_side_shows_where_the_next_one_cancels() -> None:
-    """0.1 * 0.1 + 4 - 4: contracted or not, what is left is a multiple of a step of 4."""
+    """0.1 * 0.1 + 4 - 4: contracted or not, the rest is a multiple of a step of 4."""
     kernel = _kernel("""\
   %c = arith.constant {value = 4.0, type = tile<64xfp32>} : tile<64xfp32>
   %s = arith.mul(%a, %a) : tile<64xfp32>
@@ -412,7 +412,7 @@ def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
 
 @pytest.mark.parametrize("upwards", [True, False])
 def test_an_atomic_sum_moves_by_a_step_of_the_sum(upwards: bool) -> None:
-    """Each addition is rounded to one, however small what is added."""
+    """Each addition is rounded to a step, however small the addend."""
     kernel = parse_kernel(_ATOMIC)
     x = np.zeros(64, np.float32)
     x[3:9] = 0.3
@@ -470,7 +470,7 @@ def test_a_sum_whose_large_terms_cancel_early_is_off_by_what_they_lose_late() ->
         abs(float(_run(kernel, x, inexact_ops(kernel), seed, upwards=seed < 2)[0]) - float(tiny))
         for seed in range(6)
     ]
-    assert min(perturbations) > lost / 2  # bounds are four times what moves
+    assert min(perturbations) > lost / 2  # bounds are four times the perturbation
     assert max(perturbations) < 2.0**-21
     x[1] = 3.0
     assert _run(kernel, x, inexact_ops(kernel), 0, upwards=True)[0] == 3.0

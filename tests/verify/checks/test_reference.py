@@ -1,4 +1,4 @@
-"""References: buffers that are what a kernel touched, and noise where rounding is open."""
+"""References: buffers limited to a kernel's accesses, and noise where rounding is open."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _halved(program: Program, op: Op, value: Array) -> Array:
 
 @pytest.mark.parametrize("changed_op", [arith.Exp, arith.Compare, None])
 def test_what_is_steady_is_what_a_run_that_computes_all_gives(changed_op: type[Op] | None) -> None:
-    """One exponential more is above 1 in the first run: what is stored, and read again, moves."""
+    """One exponential more exceeds 1 in the first run, so the stored and reloaded value changes."""
     kernel = parse_kernel(STEERED)
     x, y = np.array([0.1, 1.0, -3.0, 2.0, 9.0], np.float32), np.arange(9, dtype=np.float32)
     rules = {**RULES, arith.Exp: _halved} if changed_op is arith.Exp else RULES

@@ -1,4 +1,4 @@
-"""Casts within a kernel whose operand is inexact: a flipped rounding is in bounds, more is not."""
+"""Casts of inexact operands within a kernel: a flipped rounding is in bounds, more is not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _reference(seed: int) -> Reference:
 
 
 def _off_by(relative: float, seed: int) -> Rule:
-    """Return the rule of hardware whose `exp` is off by so much."""
+    """Return a rule of hardware with an `exp` off by this much."""
     rng = np.random.default_rng(seed)
     base = RULES[arith.Exp]
 

@@ -1,4 +1,4 @@
-"""Every instruction that the compiler emits has a rule: for all ops, kernels and libdevice."""
+"""A rule exists for every emitted instruction: of all ops, kernels and libdevice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ assert RULE_MODULES  # all rules are declared
 
 
 def unknown(ptx: str) -> dict[str, str]:
-    """Return the instructions of a text that no rule takes, and why."""
+    """Return the instructions of a text without a rule, and the reason."""
     missing: dict[str, str] = {}
     kernels = parse_module(ptx).kernels.values()
     instructions = [candidate for kernel in kernels for candidate in kernel.instructions]
@@ -78,7 +78,7 @@ def test_every_elementwise_op_of_every_type(arch) -> None:
 def test_every_kernel(path, arch) -> None:
     for spec in manifest.load(str(path)).kernels:
         variants = expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
-        # What is promised most of the arguments, for one, and least for others.
+        # The variant with most promises for one architecture, with fewest for the others.
         variant = variants[0 if arch == "sm_90a" else -1]
         compiled = compile_ptx(replace(variant.request, target=arch))
         assert unknown(compiled.ptx) == {}, spec.name
@@ -90,7 +90,7 @@ DEFINED = re.compile(r"^define (?:[a-z_]+ )*?(\w+) @(__nv_\w+)\(([^)]*)\)", re.M
 
 
 def functions() -> Iterator[tuple[str, str, list[str]]]:
-    """Return result type, name and parameter types of all that libdevice offers."""
+    """Return result type, name and parameter types of all libdevice functions."""
     path = find_file("nvidia-nvvm", "nvvm/libdevice/libdevice.10.bc")
     module = binding().parse_bitcode(path.read_bytes())
     for result, name, parameters in DEFINED.findall(str(module)):

@@ -160,7 +160,7 @@ def test_jump_table_out_of_range():
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spinner", [0, 1])
 def test_a_warp_spins_until_another_writes(spinner, seed):
-    # Whichever arm comes first in the text, the one that spins must not keep the other from running.
+    # Whichever arm comes first in the text, a spinning arm must not block the other.
     flag = np.zeros(1, np.int32)
     body = f"""
         shr.u32 %r4, %r0, 5;
@@ -182,7 +182,7 @@ def test_a_warp_spins_until_another_writes(spinner, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
-    # An arm that holds the lock must get to release it while the other lanes spin.
+    # The arm with the lock must get to release it while the other lanes spin.
     lock, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
     body = """
     again:
@@ -199,7 +199,7 @@ def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
 
 
 def test_a_loop_that_gets_something_done_is_no_spin():
-    # Lanes that are done early wait for the others however long these take.
+    # Lanes done early wait for the others, however long these take.
     total = np.zeros(1, np.int32)
     body = """
         mov.b32 %r4, 0;

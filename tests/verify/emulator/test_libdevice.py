@@ -1,7 +1,7 @@
 """libdevice functions run whole: their documented errors hold only if every instruction is right.
 
-What they are made of (fused multiply-adds that carry a correction, chains of carries, conversions
-in every rounding) goes wrong loudly: one instruction off by a bit costs many digits.
+Their parts (fused multiply-adds with a correction, carry chains, conversions in every rounding)
+fail loudly: one instruction off by a bit costs many digits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ POSITIVE = np.exp2(RANDOM.uniform(-20, 20, COUNT))
 FAR = np.concatenate([PLAIN[: COUNT // 2] * 3, RANDOM.standard_normal(COUNT // 2) * 1e10])
 
 
-# Name, what it computes, arguments, ulps of fp32 and of fp64.
-# Source: CUDA C++ Programming Guide, "Mathematical Functions", maximum errors.
+# Name, function, arguments, ulps of fp32 and of fp64. Source: CUDA C++ Programming Guide,
+# "Mathematical Functions", maximum errors.
 FUNCTIONS: list[tuple[str, Callable[..., Any], list[Any], float, float]] = [
     ("sin", np.sin, [FAR], 2, 2),
     ("exp", np.exp, [10 * PLAIN], 2, 1),
@@ -47,7 +47,7 @@ SREG = "@llvm.nvvm.read.ptx.sreg"
 
 
 def kernel_of(name: str, kind: str, count: int) -> str:
-    """Return a kernel that applies a function to elements of `count` arrays, one a thread."""
+    """Return a kernel applying a function to elements of `count` arrays, one per thread."""
     pointers = "".join(f", ptr addrspace(1) %p{index}" for index in range(count))
     loads = "".join(
         f"%q{index} = getelementptr {kind}, ptr addrspace(1) %p{index}, i32 %i\n"

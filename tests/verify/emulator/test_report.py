@@ -1,4 +1,4 @@
-"""What a reader of a fault sees."""
+"""The report of a fault."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ def test_an_assertion_says_what_it_asserts():
 
 
 def test_the_same_seed_gives_the_same_schedule():
-    # Whoever comes last wins: the race is the point, so it is done with atomics.
+    # The last one wins: the race is intended, so it uses atomics.
     body = "atom.global.exch.b32 %r4, [%rd0], %r0; bar.sync 0;" * 3
 
     def winner(seed):

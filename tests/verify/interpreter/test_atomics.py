@@ -1,4 +1,4 @@
-"""Atomics of the interpreter: each kind, elements that share an address, masks, float order."""
+"""Atomics of the interpreter: every kind, shared addresses, masks, float order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor copies under the interpreter: when bytes land, who may touch them, which phase ends."""
+"""Tensor copies under the interpreter: landing, access during flight, phases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOME = "%some = arith.constant {value = BYTES, type = i32} : i32"
 
 
 def _run_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
-    """Run lines that copy from `%at`, the element `i` of 200."""
+    """Run lines with a copy from `%at`, the element `i` of 200."""
     head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
     start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
     body = "".join(f"  {line}\n" for line in (*start, "gpu.mbarrier_init(%bar)", *lines))
@@ -98,7 +98,7 @@ def test_a_bulk_copy_is_of_whole_pieces(size_bytes: int, i: int, message: str) -
 
 
 def _stored_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
-    """Run lines that copy to `%at`, the element `i` of 200, which are all -1."""
+    """Run lines with a copy to `%at`, the element `i` of 200, all -1 before."""
     head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
     start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
     body = "".join(f"  {line}\n" for line in (*start, *OLD, *lines))
@@ -198,7 +198,7 @@ def test_what_goes_wrong_on_a_gpu_is_found(lines: tuple[str, ...], message: str)
 
 @pytest.mark.parametrize("kind", ["", "add"])
 def test_a_staged_store_waits_for_itself(kind: str) -> None:
-    """Its buffer may be filled again right after it, and what it stored is there."""
+    """After it, its buffer may be refilled, and the stored data are in place."""
     staged = "gpu.staged_tma_store(%y, %v, %b, %i)" + (f' {{kind = "{kind}"}}' if kind else "")
     y = _run(FETCH, VALUES, "gpu.barrier", staged, staged, FETCH)
     assert (y[:128] == (2 if kind else 1) * np.arange(1, 129)).all()

@@ -61,7 +61,7 @@ def test_tf32_ignores_the_low_bits() -> None:
     value = np.array([1 + 2.0**-10 + 2.0**-11 + 2.0**-23, -(2 - 2.0**-23), np.inf], np.float32)
     truncated = truncate_to_tf32(value)
     assert truncated.tolist() == [1 + 2.0**-10, -(2 - 2.0**-10), np.inf]
-    # A NaN whose mantissa is in the dropped bits would become an infinity.
+    # A NaN with all its mantissa in the dropped bits would become an infinity.
     low_nan = np.array([0x7F800001], np.uint32).view(np.float32)
     assert np.isnan(truncate_to_tf32(low_nan)).all()
 
@@ -76,7 +76,7 @@ def test_input_precision(how: InputPrecision, bits: int) -> None:
     size = np.abs(a).astype(np.float64) @ np.abs(b)
     error: Any = np.abs(dot(a, b, acc, FP32, FP32, how) - exact) / size
     assert error.max() <= 2.0**-bits
-    # Not by far: the mode is what makes the error.
+    # A small deviation: the error comes from the mode alone.
     assert error.max() > 2.0 ** -(bits + 8)
 
 

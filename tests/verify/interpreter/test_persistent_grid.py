@@ -1,4 +1,4 @@
-"""How many CTAs run the program instances of a launch."""
+"""Number of CTAs for the program instances of a launch."""
 
 from __future__ import annotations
 

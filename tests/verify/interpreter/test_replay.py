@@ -1,4 +1,4 @@
-"""Replay: a later run computes anew what moved, and nothing else, and gives the same bits."""
+"""Replay: a later run recomputes perturbed ops only, with bitwise equal results."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_other_arguments_are_other_operands(kernel: Kernel) -> None:
 
 
 def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
-    """What follows from it is made once for all runs; of other operands nothing is recalled."""
+    """A derived value is computed once for all runs; other operands recall nothing."""
     recording, computed_ops = Recording(), list[type[Op]]()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
@@ -127,7 +127,7 @@ def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
         return rule
 
     live = [_op(kernel, arith.Exp), _op(kernel, arith.Mul)]
-    # Of the second run the sum has moved, and so is what is multiplied.
+    # In the second run the sum is perturbed, and so is the product's operand.
     for factor, expected in ((1.0, [arith.Exp, arith.Mul]), (2.0, [arith.Mul])):
         rules = {
             **recalling_rules,

@@ -1,4 +1,4 @@
-"""Gpu IR under the interpreter: the same results as tile IR, and what layouts let it check."""
+"""Gpu IR under the interpreter: results equal to tile IR's, and checks based on layouts."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_sources() -> None:
 
 
 def _masked_load(*, other: bool, poison_seed: int = 0) -> Any:
-    """Load four elements under a mask that drops the last two, whose addresses are invalid."""
+    """Load four elements, the last two masked off, with invalid addresses."""
     block = Block([PointerType(FP32), PointerType(FP32), I32])
     add = Builder(block)
     source, target, limit = block.args
@@ -340,7 +340,7 @@ def test_loops_carry_several_values_in_step() -> None:
 
 
 def test_grids_alone_need_no_waiting() -> None:
-    """No grid runs before or after the one that is interpreted."""
+    """No grid runs before or after the interpreted one."""
     assert {cls for name, cls in Op.registry.items() if name.startswith("grid.")} <= {*RULES}
     text = "kernel @k(%p: *i32) {num_warps = 4} {\n  grid.wait\n  grid.launch_dependents\n"
     text += "  %x = tile.load(%p) : i32\n  grid.wait\n  tile.store(%p, %x)\n  scf.return\n}\n"

@@ -99,7 +99,7 @@ def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
     receiver.land(transfer)
     receiver.store_remote(address + 4, np.array(8, np.int32))
     receiver.barrier()
-    # It lies where it lies in the CTA that sent, whatever has grown in between.
+    # It keeps its address in the sending CTA, even after later allocations.
     receiver.place("first", SMALL, 4, -1)
     addresses = receiver.place("buffer", SMALL, 4, -1)
     assert int(addresses[3]) == address
@@ -265,7 +265,7 @@ def test_slots_follow_each_other() -> None:
 
 @pytest.mark.parametrize("touch", ["store", "load", "product", "tensor store", "copy"])
 def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
-    """A barrier of the others tells it nothing; a mark that is handed on does, of all before it."""
+    """The others' barrier tells it nothing; a mark it receives covers all earlier accesses."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     early = shared.mark()
@@ -360,7 +360,7 @@ def test_a_group_waits_for_copies_of_its_own() -> None:
 
 
 def test_a_mark_stands_for_what_its_group_did() -> None:
-    """What another group did before it may go on for all that the producer knows."""
+    """Another group's earlier accesses may still be running, as far as the producer knows."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     other = shared.place("other", ROW_MAJOR, 4, 1024)

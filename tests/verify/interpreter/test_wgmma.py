@@ -1,4 +1,4 @@
-"""Products in flight as the interpreter sees them: promises, and what must not be written."""
+"""wgmma in flight under the interpreter: promises, and registers not to be written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORED = TileType(BF16, (K, N), blocked((K, N), (1, 2), (4, 8), (4, 1), (1, 0)))
 
 
 class Program:
-    """Multiply threes by twos, sixteen deep, plus what was there before."""
+    """Multiply threes by twos, sixteen deep, plus the old accumulator."""
 
     def __init__(self) -> None:
         self.add = Builder(Block([PointerType(FP32)]))
@@ -46,7 +46,7 @@ class Program:
         return tuple(self.add(wgmma.WgmmaWait(values, pending)).outs)
 
     def result(self, value: Value) -> np.ndarray:
-        """Run the program, which stores `value`; return what it stored."""
+        """Run the program with a store of `value`; return the stored elements."""
         count = M * N
         index = self.add(tile.Arange(0, count)).out
         index = self.add(tile.Reshape(index, (M, N))).out

@@ -1,4 +1,4 @@
-"""The audit against SASS of real faults, of faults planted by hand, and of kernels that are right."""
+"""The audit against SASS with real faults, with planted faults, and of correct kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aotc.verify.sass.findings import Finding
 
 CASES = Path(__file__).parent
 
-# What ptxas 13.5 made of PTX that is right; the instruction that is found, and how often.
+# From correct PTX by ptxas 13.5: the faulty instruction, and its count.
 PLANTED = {
     "attention": ("issued apart", "@!UP1 UTMALDG.2D", 1),
     "bulk_load": ("issued apart", "@!UP0 UBLKCP.S.G", 2),
@@ -353,7 +353,7 @@ def test_only_what_overlaps_in_ptx_can_be_serialized(ptx: str, *, is_found: bool
     sass = (CASES / "planted" / "serialized.sass").read_text()
     assert bool(failures(sass, ptx)) == is_found
     pipelined = sass.replace("WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1")
-    # Its results are now read in flight, which is another finding.
+    # Its results are now read in flight, a different finding.
     assert {finding.kind for finding in failures(pipelined, ptx)} == {"in flight"}
 
 

@@ -1,4 +1,4 @@
-"""Registers of matrix instructions in flight, in SASS: who may touch them, on every path."""
+"""Registers of wgmmas in flight, in SASS: accesses on every path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAIT, WAIT_ONE = "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1
 
 
 def _found(*instructions: str) -> list[tuple[str, str]]:
-    """Return what is touched too early: the instruction, and how. A line may be a label."""
+    """Return premature accesses: the instruction, and the kind. A line may be a label."""
     lines: list[str] = []
     address = 0
     for line in (*instructions, "EXIT"):
@@ -49,7 +49,7 @@ def test_a_wait_covers_all_but_the_newest_groups() -> None:
     other = SECOND.replace("R24", "R48").replace("R8", "R12")
     touch = ["MOV R4, R60", "MOV R8, R60", "MOV R12, R60"]
     assert [text for text, _ in _found(SECOND, other, WAIT_ONE, *touch)] == [touch[2]]
-    # The first instruction belongs to the group that the second one closes.
+    # The first instruction belongs to the group closed by the second one.
     assert not _found(FIRST, SECOND, other, WAIT_ONE, *touch[:2], WAIT)
 
 

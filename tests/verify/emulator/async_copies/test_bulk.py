@@ -62,7 +62,7 @@ def test_load(seed, target):
 
 
 def test_ctas_that_wait_for_copies_go_on_in_step():
-    """What one CTA waits for happens for all: as many groups run as if there were one CTA."""
+    """A copy that one CTA waits for completes for all: the group count equals a single CTA's."""
     body = f"""
     {INIT} {PLACE} {expect(1024)}
     @%p1 {LOAD} [%r1], [%rd0], 1024, [%r1+{BARRIER}];
@@ -116,7 +116,7 @@ def test_store(read):
 
 
 def test_what_was_only_read_may_not_be_written_yet():
-    """Who waits for the copies themselves finds what they wrote; who waits for `.read` may not."""
+    """A wait for the copies makes their writes visible; a wait for `.read` may not."""
     store = "cp.async.bulk.global.shared::cta.bulk_group"
     body = f"""
     {INIT} {PLACE} {TO_SHARED}
@@ -279,13 +279,13 @@ def test_a_store_not_waited_for_may_not_be_overwritten():
     options = {"threads": 64, "shared": SHARED}
     run(body + "@%p1 cp.async.bulk.wait_group.read 0;" + late, *args, **options)
     faults(body + late, *args, kind="in-flight", **options)
-    # A group that was not committed is not waited for.
+    # An uncommitted group is not waited for.
     open_group = f"{INIT} {PLACE} {TO_SHARED} {store} @%p1 cp.async.bulk.wait_group 0;"
     faults(open_group + late, *args, kind="in-flight", **options)
 
 
 def test_a_load_over_what_others_may_still_read():
-    """Their reads want a barrier ahead of the copy, and a fence ahead of that."""
+    """Their reads need a barrier before the copy, and a fence before the barrier."""
     read, fence = "ld.shared.b32 %r20, [%r2];", "fence.proxy.async.shared::cta;"
     load = f"{expect(512)} @%p1 {LOAD} [%r1], [%rd0], 512, [%r1+{BARRIER}];{WAIT}"
     args = _random(256), _random(256)

@@ -1,4 +1,4 @@
-"""cp.async: what it copies, and what is found when it is not waited for."""
+"""cp.async: copied data, and faults of a missing wait."""
 
 import numpy as np
 import pytest

@@ -103,7 +103,7 @@ def test_swizzles(swizzle: int, atomicity: int, first_bytes: list[int]) -> None:
 
 
 def test_the_pattern_is_that_of_the_address() -> None:
-    """A box that starts in the second line is swizzled as that line is."""
+    """A box starting in the second line has the swizzle of that line."""
     tensor = TensorMap("u8", 0, (128, 8), (128,), (128, 8), swizzle=3)
     assert shared_chunks(tensor, 4096 + 128)[0] == 4096 + 128 + 16
 

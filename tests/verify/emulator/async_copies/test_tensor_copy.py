@@ -49,7 +49,7 @@ PLACES = """
 
 
 def _zeros() -> str:
-    """Fill shared memory with a pattern: what a box does not cover stays readable."""
+    """Fill shared memory with a pattern; bytes outside the box stay readable."""
     return "\n".join(
         f"    st.shared.v4.b32 [%r2+{offset}], {{%r0, %r0, %r0, %r0}};"
         for offset in range(0, SHARED, 16 * THREADS)
@@ -74,7 +74,7 @@ def _load_body(rank, origin, count_bytes, filled=True):
 
 
 def _cut(array, origin, box, strides, fill):
-    """Return the box of an array that starts at `origin`, element by element."""
+    """Return the box of an array at `origin`, element by element."""
     shape = [-(-extent // stride) for extent, stride in zip(box, strides, strict=True)]
     out = np.full(shape, fill, array.dtype)
     for index in itertools.product(*map(range, shape)):
@@ -116,7 +116,7 @@ CASES = [
 
 
 def _array(dtype, shape):
-    """Return random data whose rows are multiples of 16 bytes apart."""
+    """Return random data with a row pitch of a multiple of 16 bytes."""
     size = np.dtype(dtype).itemsize
     rng = np.random.default_rng(len(shape) * 7 + size)
     padded = (*shape[:-1], -(-shape[-1] * size // 16) * 16 // size)
@@ -340,7 +340,7 @@ def test_misuse(change, kind, message):
 
 
 def test_reading_without_having_waited_is_a_race():
-    """The copy is over when others read it, but nobody told them."""
+    """The copy is complete at the read, but nothing orders the reader after it."""
     body = _load_body(2, (0, 0), 64).replace(WAIT, "@!%p1 bra SKIP;" + WAIT + "SKIP:\nbar.sync 0;")
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     argument = TensorArgument(array, (4, 8))

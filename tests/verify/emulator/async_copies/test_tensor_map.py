@@ -1,4 +1,4 @@
-"""Tensor maps: their bytes, and every rule of the driver's that they can break."""
+"""Tensor maps: their bytes, and every rule of the driver's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAP = TensorMap("bf16", 0x10000, (200, 300), (512,), (64, 128), swizzle=3)
 
 @st.composite
 def tensor_maps(draw: st.DrawFn) -> TensorMap:
-    """Draw a map that the driver would accept."""
+    """Draw a map the driver would accept."""
     rank = draw(st.integers(1, 5))
     name = draw(st.sampled_from(list(ELEMENT_TYPES)))
     size = ELEMENT_TYPES[name][1]

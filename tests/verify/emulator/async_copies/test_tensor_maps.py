@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel edits: their fields, and the fences that publish an edit."""
+"""Tensor maps edited by a kernel: their fields, and the fences that publish an edit."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _made(edits=WHOLE):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_map_is_made_of_zeros(seed):
-    """As a kernel makes one that no host has encoded: what is not set is 0."""
+    """As for a map made by a kernel, not encoded by a host: unset fields are 0."""
     arguments = _arguments()
     run(_made() + PUBLISH + ACQUIRE + copy(), *arguments, shared=SHARED, seed=seed)
     np.testing.assert_array_equal(arguments[2].reshape(8, 16), arguments[3])
@@ -268,7 +268,7 @@ def test_fences_of_a_narrow_scope_publish_nothing(scope):
 
 
 def test_an_edit_is_acquired_after_it():
-    """By a thread that nothing orders after the one that has published it."""
+    """By a thread not ordered after the publishing one."""
     warp = "setp.lt.u32 %p5, %r0, 32; @!%p5 bra USER;" + replace("global_dim", "1, 5")
     publish = PUBLISH.replace("bar.sync 0;", "bar.warp.sync -1;")
     # %p1 is the first thread of the other warp from here on.

@@ -8,7 +8,7 @@ import pytest
 from aotc.verify.emulator.run import emulate
 
 _CASES = [
-    # instruction, operands, reference in fp64, share that an H200 rounds correctly, largest distance
+    # instruction, operands, fp64 reference, an H200's share of correct results, largest distance
     ("ex2.approx.ftz.f32", 1, np.exp2, 0.7143, 2),
     ("lg2.approx.ftz.f32", 1, np.log2, 0.7396, 2),
     ("rcp.approx.ftz.f32", 1, np.reciprocal, 0.8665, 1),

@@ -26,7 +26,7 @@ def fields(bits: int) -> tuple[Any, Any]:
 
 
 def read_bits(bits: int) -> int:
-    """Return what is read of a place or a length: 8 bits, but for words of 64 all of them."""
+    """Return the mask of a position's or length's used bits: 8, or all for 64-bit words."""
     return 0xFF if bits == 32 else ALL
 
 

@@ -192,7 +192,7 @@ NANS = {
         ("cvt.rz.bf16.f64", [0x7FC0, 0x7FC0, 0xFFC9]),
         ("cvt.f64.f32", [0x7FF8000000000000, 0x7FF8000020000000, 0xFFF82468A0000000]),
         ("cvt.ftz.f64.f32", [0x7FFFFFFFE0000000] * 3),
-        # Code for them cuts off what tf32 has no room for, or takes canonical NaN.
+        # Their code truncates bits beyond tf32, or takes canonical NaN.
         ("cvt.rna.tf32.f32", [0x7FC00000, 0x7F800000, 0xFFC12000]),
         ("cvt.rna.satfinite.tf32.f32", [0x7FBFE000, 0x7F7FE000, 0xFFC10000]),
         ("cvt.rn.tf32.f32", [0x7FFFE000] * 3),
@@ -206,7 +206,7 @@ def test_nan_converts_as_on_an_h200(mnemonic, want) -> None:
 
 
 def test_ftz_judges_what_exponents_without_an_end_would_round_to() -> None:
-    # Just below the least normal number: with 24 bits, and with more, which round up to it.
+    # Just below the least normal number: with 24 bits, and with more, rounding up to it.
     a = np.array([0x380FFFFFE0000000, 0x380FFFFFF0000000, 0xB80FFFFFE0000000], np.uint64)
     assert compute("cvt.rn.f32.f64", a, target=32).tolist() == [0x7FFFFF + 1] * 2 + [0x80800000]
     assert compute("cvt.rn.ftz.f32.f64", a, target=32).tolist() == [0, 0x800000, 0x80000000]
@@ -289,7 +289,7 @@ SMALL = {
 
 
 def neighbours(name: str) -> Any:
-    """Return every value of a small format, the middles between them, and what lies beside."""
+    """Return all values of a small format, their midpoints, and the neighbours of these."""
     dtype, bits = SMALL[name]
     codes = np.arange(1 << bits, dtype=np.uint8)
     values = codes.view(dtype).astype(np.float64)

@@ -33,7 +33,7 @@ def is_nan(bits: Any, layout: Layout) -> Any:
 
 
 def check(actual: Any, want: Any, layout: Layout, *operands: Any) -> None:
-    if layout.bits == 64:  # which NaN is left open
+    if layout.bits == 64:  # the choice of NaN is open
         actual = np.where(is_nan(want, layout) & is_nan(actual, layout), want, actual)
     assert actual.dtype == want.dtype
     wrong = np.flatnonzero(actual != want)
@@ -43,7 +43,7 @@ def check(actual: Any, want: Any, layout: Layout, *operands: Any) -> None:
 
 def operands(layout: Layout, count: int) -> list[Any]:
     arrays = [samples(layout, COUNT, seed) for seed in range(count)]
-    # Pairs that cancel, or nearly.
+    # Pairs with full or near cancellation.
     top = arrays[0].dtype.type(1 << (layout.bits - 1))
     if count > 1:
         arrays[-1][:40] = arrays[0][:40] ^ top
@@ -84,7 +84,7 @@ def test_without_a_rounding_sums_go_to_nearest(name) -> None:
 def test_fma_rounds_once(name, mode) -> None:
     layout = LAYOUTS[name]
     a, b, c = operands(layout, 3)
-    # The first third of samples has few bits, so that sums tie; others nearly cancel.
+    # The first third of samples has few bits, to make ties; others nearly cancel.
     for seed, array in enumerate((a, b, c)):
         array[60:260] = samples(layout, COUNT, 7 + seed)[:200]
     negated = rounded(layout, "rn", softfloat.mul, a[300:400], b[300:400])
@@ -95,7 +95,7 @@ def test_fma_rounds_once(name, mode) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fma_beside_a_middle(name) -> None:
-    """A product that is a middle of two numbers, and an addend too small for any wider format."""
+    """A product midway between two numbers, and an addend too small for any wider format."""
     layout = LAYOUTS[name]
     ulp = softfloat.power(-layout.mantissa_bits)
     tiny = [1, 1 << (layout.bits - 1) | 1]
@@ -337,7 +337,7 @@ def test_testp_sorts_numbers_into_classes() -> None:
             assert np.array_equal(compute(f"testp.{test}.{name}", a, target=1), expected)
 
 
-# ---- what an H200 does that PTX leaves open ----------------------------------------------------
+# ---- an H200's choices where PTX leaves them open ----------------------------------------------
 
 # Quiet and signalling NaN of either sign, a number, infinity.
 A, B, C = 0x7FF8000000000005, 0xFFF0000000000006, 0x7FF0000000000007
@@ -369,8 +369,8 @@ def test_of_two_nan_min_and_max_keep_the_second() -> None:
         assert compute(f"{opcode}.f64", a, b).tolist() == [B | QUIET, ONE]
 
 
-# A result just below the least normal number that its format rounds up to it; one that rounds up
-# to it with any exponent; and what `.ftz` makes of these.
+# Results just below the least normal number: one rounds up to it in its format only, one with any
+# exponent range. Then both with `.ftz`.
 RAISED = [
     ("mul.rn.ftz.f32", [(0x3F7FFFFF, 0x800000), (0x3F7FFFFE, 0x800001)], [0, 0x800000]),
     ("mul.rn.ftz.f32", [(0xBF7FFFFF, 0x800000), (0xBF7FFFFE, 0x800001)], [1 << 31, 0x80800000]),
@@ -480,7 +480,7 @@ def test_gross_approximations_have_an_empty_low_word(mnemonic, function) -> None
     assert np.all(np.isinf(results[subnormal]))
 
 
-# ---- what is refused --------------------------------------------------------------------------
+# ---- refusals ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What rules are told of modifiers and operands."""
+"""Modifiers and operands as rules see them."""
 
 from __future__ import annotations
 

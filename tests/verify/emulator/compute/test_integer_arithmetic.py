@@ -1,4 +1,4 @@
-"""Integer instructions against Python's integers, which have no width."""
+"""Integer instructions against Python's unbounded integers."""
 
 from __future__ import annotations
 

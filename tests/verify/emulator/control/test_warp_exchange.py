@@ -157,7 +157,7 @@ DONE:
     assert len(set(leaders.tolist())) > 2
 
 
-# What the elected lane of the first warp stores, waits for, and lets be overwritten.
+# The first warp's elected lane stores it, waits for it, and lets it be overwritten.
 ELECTED = """
     shl.b32 %r2, %r0, 2;
     add.s32 %r2, %r1, %r2;

@@ -1,4 +1,4 @@
-"""Barriers of CTAs, warps and clusters: who waits for whom, and every misuse that is found."""
+"""Barriers of CTAs, warps and clusters: their waits, and every detected misuse."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_exchange(barrier, threads, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_the_barrier_it_is_found(seed):
-    # In step all have written before anybody reads; nobody has waited for it all the same.
+    # In step, all write before any reads, but no wait orders them.
     body = EXCHANGE.format(barrier="", last=63)
     with pytest.raises(Fault) as caught:
         run(body, threads=64, seed=seed)
@@ -119,7 +119,7 @@ done:
             {"before_arrive": "st.shared.b32 [%r1], 1;", "after_sync": "ld.shared.b32 %r4, [%r1];"},
             False,
         ),
-        # An arrival promises nothing of what comes later, and who does not wait has seen nothing.
+        # An arrival releases nothing later, and without a wait it acquires nothing.
         (
             {"after_arrive": "st.shared.b32 [%r1], 1;", "after_sync": "st.shared.b32 [%r1], 2;"},
             True,
@@ -166,7 +166,7 @@ done:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groups_that_share_a_barrier_may_take_each_others_places(seed):
-    """Whoever comes first, each group may have gone with a warp of the other."""
+    """In any order, each group may have been released with a warp of the other."""
     body = SHARED_BARRIER.format(first="", between="")
     match = "barrier 1, where warp [0-3] of its CTA has been|more than 64 threads arrive"
     faults(body, kind="barrier", match=match, threads=128, seed=seed)
@@ -186,7 +186,7 @@ def test_producer_and_consumers_are_ordered_among_other_warps(seed):
 
 
 def test_who_arrives_twice_waits_for_others_between():
-    """Else the second arrival may count in the place of a warp that has not come yet."""
+    """Else the second arrival may count in place of a warp not there yet."""
     body = """
         setp.lt.u32 %p1, %r0, 32;
         @!%p1 bra wait;
@@ -415,7 +415,7 @@ def test_exit_completes_a_warp_barrier():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blocks_of_a_cluster_meet(seed):
-    # Each block writes its rank to the other block's memory, then reads what it was given.
+    # Each block writes its rank to the other block's memory, then reads its own.
     body = """
         mov.u32 %r4, %cluster_ctarank;
         xor.b32 %r5, %r4, 1;

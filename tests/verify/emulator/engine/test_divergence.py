@@ -1,4 +1,4 @@
-"""Joins: a warp goes on when all its lanes are there, and nobody waits for ever for who spins."""
+"""Joins: a warp continues once all its lanes are there, and spinning lanes block none forever."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_who_waits_for_lanes_that_spin_gives_up() -> None:
 def test_nobody_gives_up_where_nobody_waits() -> None:
     join = Join(7, None, np.arange(64), 2)
     join.arrive(np.arange(16))
-    join.arrive(np.arange(16, 32))  # which frees the warp
+    join.arrive(np.arange(16, 32))  # frees the warp
     assert {join.spin() for _ in range(2 * SPIN_PATIENCE)} == {None}

@@ -1,4 +1,4 @@
-"""Instructions of one kind run as one step, and nothing tells that they do."""
+"""Instructions of one kind run as one step, without a visible difference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_products_share_a_step_and_sums_of_them_another() -> None:
     products = "".join(
         f"mul.f32 %r{10 + i}, %r{i}, %r7; add.f32 %r{20 + i}, %r{10 + i}, %r{i};" for i in range(7)
     )
-    # What is read once more gives no row away, for which others would have to wait.
+    # A later use keeps the row live, so no other register waits for it.
     uses = "".join(f"st.shared.v2.b32 [0], {{%r{20 + i}, %r{i}}};" for i in range(7))
     issues = [issue for issue in _issues(loads + products + uses) if len(issue) > 1]
     assert [len(issue) for issue in issues] == [7, 7]
@@ -84,7 +84,7 @@ def test_results_are_those_of_program_order(
         for opcode, out, a, b in program
     )
     total = "mov.b32 %r63, 0;" + "".join(f"mad.lo.s32 %r63, %r63, 31, %r{i};" for i in _REGISTERS)
-    if in_part:  # so that lanes are no slice
+    if in_part:  # so lanes are no slice
         body = f"and.b32 %r62, %r0, 3; setp.eq.s32 %p1, %r62, 1; @%p1 bra skip; {body} skip:"
     text = start + body + total
     together = collect(text, threads=64)
@@ -117,7 +117,7 @@ def _vector(first: int, count: int) -> str:
 
 
 def _matrices(first_parts: str) -> str:
-    """Return a body that loads six fragments and multiplies them, in a grid and in chains."""
+    """Return a body with six fragment loads, multiplied in a grid and in chains."""
     clear = "".join(f"mov.b32 %m{i}, {i};" for i in range(100))
     loads = "".join(
         f"{_LDMATRIX} {_vector(2 * i, 2)}, [%r7+{16 * i}];"

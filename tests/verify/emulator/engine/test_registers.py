@@ -1,4 +1,4 @@
-"""Rows are shared by registers that are never live together, and undefined ones are found."""
+"""Registers share a row only if never live together, and undefined reads are found."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_every_use_is_checked(use):
 
 
 def test_each_batch_starts_undefined():
-    # The second batch must not see what the first has written.
+    # The second batch must not see writes of the first.
     body = """
         mov.u32 %r2, %ctaid.x;
         setp.eq.u32 %p1, %r2, 0;

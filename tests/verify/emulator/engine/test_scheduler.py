@@ -1,4 +1,4 @@
-"""Who goes first in step: those who are behind, so that CTAs that do the same do it together."""
+"""Order in step: CTAs furthest behind run first, so equal work runs together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _load_and_wait(source: str) -> str:
 
 
 def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarray) -> list[int]:
-    """Return how many lanes ran an instruction each time; four CTAs store what they end with."""
+    """Return the lane count at each execution of an instruction, with four CTAs."""
     counts: list[int] = []
     plain = Scheduler._run
 
@@ -62,7 +62,7 @@ def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarr
 def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One CTA does something more in each iteration, in a block that lies after the loop."""
+    """One CTA has extra work in each iteration, in a block after the loop."""
     body = """
     setp.eq.s32 %p1, %r5, 1;
     loop: add.s32 %r6, %r6, 1; @%p1 bra more;
@@ -88,7 +88,7 @@ def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPa
 def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The loop is entered at its test, after which one CTA alone does something more."""
+    """The loop is entered at its test; then one CTA alone has extra work."""
     body = """
     setp.eq.s32 %p1, %r5, 1; bra test;
     loop: add.s32 %r6, %r6, 1;
@@ -101,7 +101,7 @@ def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
 
 
 def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each iteration CTAs wait for a copy, which in one of them happens after a store of its own."""
+    """In each iteration CTAs wait for a copy; in one of them it follows a store."""
     body = f"""
     {INIT} setp.eq.and.u32 %p3, %r5, 1, %p1;
     loop: and.b32 %r8, %r6, 1; add.s32 %r6, %r6, 1;
@@ -117,7 +117,7 @@ def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.Monke
 
 
 def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
-    """Nothing refers to them in a circle: large arrays would stay until Python looks for those."""
+    """They are in no reference cycle: large arrays would stay until the garbage collector runs."""
 
     def count(kinds: type | UnionType) -> int:
         return len([candidate for candidate in gc.get_objects() if isinstance(candidate, kinds)])

@@ -36,7 +36,7 @@ def test_reads_and_writes_what_is_at_the_address(size):
 
 
 def test_an_array_that_is_passed_twice_needs_no_masks():
-    """An array of gigabytes of which few pages exist must not be filled."""
+    """A sparse array of gigabytes must not be filled."""
     array = random_bytes(64)
     memory = GlobalMemory()
     assert memory.add("x", array) == memory.add("map of x", array)

@@ -92,7 +92,7 @@ def test_the_same_value_may_be_written_by_all(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("value", ["7", "%r2"])
 def test_in_a_large_buffer_the_same_value_may_be_written_by_all(value, seed):
-    """Its stamps lie page by page, in the order in which pages were touched; its bytes do not."""
+    """Its stamps are paged in order of first access; its bytes are not."""
     body = f"""
     mov.u32 %r2, %ctaid.x;
     st.global.b32 [%rd0+8388608], 0;
@@ -180,7 +180,7 @@ ROWS = """
 
 @pytest.mark.parametrize("stride", [FAR, 0])
 def test_stamps_of_rows_far_apart_take_no_room_between_them(stride):
-    x = np.zeros(FAR, np.int32)  # 2 GiB, of which two pages are touched
+    x = np.zeros(FAR, np.int32)  # 2 GiB with two accessed pages
     tracemalloc.start()
     try:
         body = ROWS.format(stride=stride * 4 - 4 if stride else 0)
@@ -312,13 +312,13 @@ def test_a_message_arrives(release, acquire, after, seed):
             "ld.relaxed.gpu.global.b32",
             "fence.acq_rel.gpu;",
         ),
-        # The flag is nobody's.
+        # The flag's store is weak.
         (
             "fence.acq_rel.gpu; @%p3 st.global.b32 [%rd1], 1;",
             "ld.volatile.global.b32",
             "fence.acq_rel.gpu;",
         ),
-        # What releases is not the flag.
+        # The release is at another location than the flag.
         (
             "@%p3 st.release.gpu.global.b32 [%rd0+252], 42; @%p3 st.relaxed.gpu.global.b32 [%rd1], 1;",
             "ld.acquire.gpu.global.b32",

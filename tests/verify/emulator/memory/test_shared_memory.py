@@ -1,11 +1,11 @@
-"""What shared memory's shadow finds, and what it lets pass."""
+"""Faults found by shared memory's shadow, and accesses it accepts."""
 
 import numpy as np
 import pytest
 
 from tests.support.ptx_kernel import collect, faults, run
 
-# Thread t writes its word; %r3 is its address, %r5 that of the word of thread t ^ 124 / 4 = t ^ 31.
+# Thread t writes its word; %r3 is its address, %r5 the address for thread t ^ 124 / 4 = t ^ 31.
 WRITE = """
     shl.b32 %r2, %r0, 2;
     add.u32 %r3, %r1, %r2;
@@ -84,7 +84,7 @@ def test_never_written_may_hold_noise():
     assert (runs[0] == runs[1]).all()
     assert (runs[0] != runs[2]).any()
     assert len(set(runs[0].tolist())) > 16
-    # What was written is no noise, and order still counts.
+    # Written bytes are no noise, and order still counts.
     body = "st.shared.b32 [%r1], 5; bar.sync 0; ld.shared.b32 %r63, [%r1];"
     assert (collect(body, reads_unwritten=True) == 5).all()
     late = "setp.lt.u32 %p1, %r0, 32; @%p1 st.shared.b32 [%r1], 1; ld.shared.b32 %r63, [%r1];"

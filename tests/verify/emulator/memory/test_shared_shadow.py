@@ -18,7 +18,7 @@ ACCESS = Instruction("ld", (), (), None, 7, "an access")
 
 
 class Model:
-    """What each lane has seen, and the accesses to each cell: (number, lane, writes)."""
+    """Each lane's observed accesses, and all accesses to each cell: (number, lane, writes)."""
 
     def __init__(self):
         self.count = 0
@@ -176,14 +176,14 @@ def test_readers_of_pieces_of_any_size_are_counted_alike():
 
 
 def test_loads_of_several_instructions_are_checked_for_each_lane():
-    """The last lane of a warp wrote it itself; the others have not seen that."""
+    """The last lane of a warp wrote it itself, unseen by the others."""
     order, memory = prepared(warps=2)
     memory.store(np.array([31]), np.array([BASE_ADDRESS]), np.zeros((1, 4), np.uint8), ACCESS)
     lanes, address = np.arange(32), np.full((2, 32), BASE_ADDRESS)
     refused("race", memory.load_each, lanes, address, 4, [ACCESS, ACCESS])
     order.warp_sync(np.array([0]))
     memory.load_each(lanes, address, 4, [ACCESS, ACCESS])
-    # All of them have read it, which the other warp has not seen.
+    # All of them have read it, unseen by the other warp.
     where = (np.array([32]), np.array([BASE_ADDRESS]))
     refused("race", memory.store, *where, np.ones((1, 4), np.uint8), ACCESS)
 

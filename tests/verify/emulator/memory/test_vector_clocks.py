@@ -23,7 +23,7 @@ TOKENS = 2
 
 
 class Model:
-    """What each lane has seen, and handed to the asynchronous proxy: sets of access numbers."""
+    """Each lane's observed accesses, and those handed to the asynchronous proxy, as number sets."""
 
     def __init__(self):
         self.accesses = 0
@@ -90,7 +90,7 @@ def run(steps):
 
 
 def disagreements(model, order, stamps, kind):
-    """Yield access, lane, what the model says and what the clocks say."""
+    """Yield access, lane, and the verdicts of the model and of the clocks."""
     everyone = np.arange(LANES)
     for number, (stamp, _) in enumerate(stamps):
         late = order.unordered(everyone, np.full((LANES, 1), stamp), kind)[:, 0]
@@ -111,7 +111,7 @@ def steps(masks):
 
 
 def proxy_disagreements(model, order, stamps):
-    """Yield accesses and lanes of which model and clocks disagree whether the proxy may read."""
+    """Yield accesses and lanes where model and clocks differ on a read by the proxy."""
     everyone = np.arange(LANES)
     for number, (stamp, _) in enumerate(stamps):
         column = np.full((LANES, 1), stamp)
@@ -164,7 +164,7 @@ def test_one_elected_lane_a_warp_is_exact(drawn):
     differing = [
         entry
         for entry in disagreements(model, order, stamps, GENERIC)
-        # A barrier that only one lane passes through is a barrier of its warp all the same.
+        # A barrier passed by a single lane is a barrier of its warp all the same.
         if entry[1] % 32 == 4
     ]
     assert not differing

@@ -47,7 +47,7 @@ def test_each_lane_sees_what_the_one_before_left(name, space):
     else:
         body += f"atom.acq_rel.gpu.global.{name} %r63, [%rd12], %r10;"
     start = cell.tolist()
-    if space == "shared":  # the cells are stored by both warps, which must agree
+    if space == "shared":  # both warps store the cells, and must agree
         body = body.replace("st.global.b32 [%rd12]", "@%p1 st.global.b32 [%rd12]")
         body = "setp.lt.u32 %p1, %r0, 2;" + body.replace(
             "ld.global.b32 %r14", "ld.global.nc.b32 %r14"

@@ -1,4 +1,4 @@
-"""`wgmma` one instruction at a time: types, shapes, operand places, and what may not be touched."""
+"""Single `wgmma` instructions: types, shapes, operand locations, and forbidden accesses."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_a_chain_that_ignores_what_was_there(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_copies_of_registers_in_flight_get_the_result(seed: int) -> None:
-    """What a compiler's phi nodes become: moved while in flight, continued, and moved back."""
+    """A compiler's phi nodes: moved while in flight, continued, and moved back."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
     lines = [
@@ -446,7 +446,7 @@ def test_the_proxy_fence_is_asked_for() -> None:
 
 
 def test_one_thread_may_speak_for_its_warpgroup() -> None:
-    """After its own wait, the first thread of a warpgroup may say that operands are free."""
+    """After its own wait, a warpgroup's first thread may signal free operands."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
     lines = [

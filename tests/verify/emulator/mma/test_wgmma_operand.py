@@ -1,4 +1,4 @@
-"""Matrix descriptors and where the chunks of an operand lie, against the tiles that are meant."""
+"""Matrix descriptors and the chunk addresses of an operand, against the intended tiles."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_bits_without_a_meaning_are_an_error(bit: int) -> None:
 @pytest.mark.parametrize("element_bits", [8, 16, 32])
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_k_major_swizzled(span: int, element_bits: int) -> None:
-    """The tile that a tensor copy writes, one span wide, read step by step along K."""
+    """A tile as written by a tensor copy, one span wide, read step by step along K."""
     rows, cols = 64, span * 8 // element_bits
     rng = np.random.default_rng(span)
     dtype = np.dtype(f"u{element_bits // 8}")
@@ -74,7 +74,7 @@ def test_k_major_without_a_swizzle() -> None:
 
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_mn_major_swizzled(span: int) -> None:
-    """A tile whose rows are K: as wide as a span, further spans `leading` bytes on."""
+    """A tile with K as rows: as wide as a span, further spans `leading` bytes on."""
     width, spans, depth = span // 2, 3, 32
     tile = np.random.default_rng(span).integers(0, 65536, (depth, width * spans), np.uint16)
     leading = depth * span
@@ -119,7 +119,7 @@ def test_a_warp_reads_its_rows_alone(transposed: bool) -> None:
 
 
 def test_the_base_offset_moves_the_pattern() -> None:
-    """A tile that starts three lines after a multiple of 1024 bytes, and says so."""
+    """A tile starting three lines after a multiple of 1024 bytes, per its base offset."""
     shifted = chunk_addresses(Descriptor(BASE + 3 * 128, 16, 1024, 3, 128), 8)
     aligned = chunk_addresses(Descriptor(BASE, 16, 1024, 0, 128), 8)
     np.testing.assert_array_equal(shifted, aligned + 3 * 128)

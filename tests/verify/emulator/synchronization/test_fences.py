@@ -1,4 +1,4 @@
-"""Order that goes through memory: release, acquire and fences."""
+"""Order through memory: release, acquire and fences."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def _copied(before="", after=""):
 
 @pytest.mark.parametrize("space", ["", ".global"])
 def test_a_copy_of_what_threads_stored(space):
-    """The writers fence before the barrier, or the one that copies after it."""
+    """The writers fence before the barrier, or the copying thread after it."""
     fence = f"fence.proxy.async{space};"
     for out in (_copied(before=fence), _copied(after=fence)):
         np.testing.assert_array_equal(out, np.arange(32))

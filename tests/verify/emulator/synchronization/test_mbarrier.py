@@ -22,7 +22,7 @@ def wait(parity=0, name="A", kind="try"):
     return WAIT.format(parity=parity, name=name, kind=kind)
 
 
-# The first warp writes, the second waits and reads what the first wrote.
+# The first warp writes, the second waits and reads the data.
 PRODUCE = """
     setp.lt.u32 %p3, %r0, 32;
     mad.lo.u32 %r3, %r0, 4, %r1;

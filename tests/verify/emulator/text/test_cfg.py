@@ -161,7 +161,7 @@ def test_undefined_registers_are_those_that_some_way_does_not_write(instructions
 
 
 def test_loops_and_what_they_are_in():
-    """Blocks after a loop that lead back into it are in it; its first one may be entered last."""
+    """Blocks after a loop that lead back into it belong to it; its first may be entered last."""
     body = """
     outer: add.s32 %r1, %r1, 1;
     inner: add.s32 %r2, %r2, 1; @%p1 bra far;

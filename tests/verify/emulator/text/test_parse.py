@@ -1,4 +1,4 @@
-"""The forms of PTX text that LLVM writes, and what is said of text that is no PTX."""
+"""The forms of PTX text written by LLVM, and errors for invalid text."""
 
 from __future__ import annotations
 
