@@ -93,7 +93,7 @@ def test_a_sum_that_fits_the_mantissa_is_exact_in_any_order() -> None:
     assert not _added([2.0**-30, 2.0**-29], FP32).step[0]
 
 
-def test_one_addition_may_be_rounded_to_the_other_side() -> None:
+def test_one_addition_may_round_either_way() -> None:
     """An addend may be off by a step; the rounding of the sum hides or doubles it."""
     bounds = _added([9129953.0], FP32, 0.5)
     assert bounds.step[0] == 1.0
@@ -111,18 +111,18 @@ def test_one_addition_may_be_rounded_to_the_other_side() -> None:
         ((3e38, -np.inf, 200.0), False),
     ],
 )
-def test_what_overflows_in_some_order_is_open_until_it_is_nan_in_all(
+def test_an_overflow_in_some_order_is_open_until_nan_in_all(
     parts: tuple[float, ...], is_open: bool
 ) -> None:
     assert _added(parts, BF16).is_open[0] == is_open
 
 
-def test_what_atomics_flush_to_zero_is_not_exact() -> None:
+def test_flushed_sums_are_inexact() -> None:
     bounds = _added([2.0**-127, 2.0**-127], FP32)
     assert bounds.step[0] == 2.0**-126
 
 
-def test_what_others_leave_at_an_address_counts() -> None:
+def test_other_writes_to_an_address_count() -> None:
     sums = AtomicSums()
     unit = np.ones(1, np.float32)
     bounds = sums.add(_ADDRESS, unit, unit, FP32, _LARGEST[FP32])

@@ -78,7 +78,7 @@ def _rows(scalars: Mapping[str, int]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", ["sum_rows", "gather", "grouped"])
-def test_a_kernel_that_means_the_same_is_right(name: str) -> None:
+def test_an_equivalent_kernel_is_right(name: str) -> None:
     findings = _check(name)
     assert len(findings) >= 5
     assert [finding.status for finding in findings] == ["right"] * len(findings)
@@ -91,7 +91,7 @@ def test_a_mask_that_is_off_by_one_is_wrong() -> None:
     assert [finding.status for finding in findings[:-1]] == ["right"] * (len(findings) - 1)
 
 
-def test_a_wrong_factor_is_told_with_its_place() -> None:
+def test_a_wrong_factor_is_located() -> None:
     (finding,) = _check("grouped", lambda text: text.replace("value = 0.5", "value = 0.25"))
     assert finding.status == "wrong"
     assert finding.mismatch is not None
@@ -116,7 +116,7 @@ def test_a_wrong_factor_is_told_with_its_place() -> None:
         ("leaky", "", ""),
     ],
 )
-def test_where_a_kernel_goes_may_depend_on_what_nobody_knows(
+def test_control_flow_may_depend_on_unknown_values(
     name: str, beyond: Literal["", "reads", "writes"], reason: str
 ) -> None:
     kernel = kernel_of(name)
@@ -133,7 +133,7 @@ def test_where_a_kernel_goes_may_depend_on_what_nobody_knows(
         assert findings[0].detail.startswith("accesses 4 bytes")
 
 
-def test_what_nobody_knows_proves_nothing() -> None:
+def test_unknown_results_prove_nothing() -> None:
     kernel = kernel_of("leaky")
     roles = roles_of(kernel, {}, is_inexact)
 
@@ -150,7 +150,7 @@ def test_what_nobody_knows_proves_nothing() -> None:
     assert "depends on undefined values" in findings[0].detail
 
 
-def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
+def test_floats_without_a_defined_result_are_left_out() -> None:
     """Out-of-range float conversions are undefined; here they differ from the expected result."""
     kernel = kernel_of("to_bytes")
     roles = roles_of(kernel, {}, is_inexact)
@@ -189,14 +189,14 @@ def test_a_float_may_tell_a_kernel_to_store_nothing() -> None:
     assert not any(finding.gap for finding in findings)
 
 
-def test_what_is_wrong_for_negative_floats_alone_is_found() -> None:
+def test_a_fault_for_negative_floats_only_is_found() -> None:
     findings = _check("added_if", lambda text: text.replace('"ne"', '"gt"'))
     assert findings[-1].status == "wrong"
     assert findings[-1].label == "float: scale is negative"
 
 
 @pytest.mark.parametrize(("name", "is_open"), [("leaky", True), ("scale_rows", False)])
-def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_open: bool) -> None:
+def test_a_match_of_an_open_result_proves_nothing(name: str, is_open: bool) -> None:
     """The execution matches, so no mismatch raises the question."""
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
@@ -214,7 +214,7 @@ def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_ope
         assert bool(open_ones) == is_open
 
 
-def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
+def test_always_overlapping_programs_are_passed_over() -> None:
     findings = _check("crowd")
     assert {finding.status for finding in findings} == {"passed over", "right"}
     passed = [finding for finding in findings if finding.status == "passed over"]
@@ -350,7 +350,7 @@ def test_coordinates(index: int, steps: list[int], expected: tuple[int, ...]) ->
     assert coordinates(index, steps) == expected
 
 
-def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
+def test_forms_of_a_kernel_share_references() -> None:
     """The second form runs on the same references, and is held against them as strictly."""
     kernel = kernel_of("grouped")
     roles = roles_of(kernel, {}, is_inexact)
@@ -372,7 +372,7 @@ def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
     assert findings[-1].status == "wrong"
 
 
-def test_what_was_executed_together_is_compared_and_not_executed_again() -> None:
+def test_batched_executions_are_compared_without_a_rerun() -> None:
     kernel = kernel_of("grouped")
     roles = roles_of(kernel, {}, is_inexact)
     alone: list[str] = []

@@ -73,7 +73,7 @@ def test_a_write_behind_the_buffer_is_found(reference: Reference) -> None:
             buffers.fetch()
 
 
-def test_buffers_that_do_not_fit_are_unsuited_and_what_was_allocated_is_freed() -> None:
+def test_allocations_are_freed_if_buffers_do_not_fit() -> None:
     kernel = kernel_of("sum_rows")
     launch = Launch("over", {"stride": 32, "n_cols": 17}, (2,), 1, 4, misaligned=False)
     rows = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
@@ -83,7 +83,7 @@ def test_buffers_that_do_not_fit_are_unsuited_and_what_was_allocated_is_freed() 
     assert driver.held == {}
 
 
-def test_memory_that_the_driver_does_not_have_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_device_memory_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     results = types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2)
     bindings = types.SimpleNamespace(
         CUresult=results,

@@ -116,7 +116,7 @@ def test_a_missing_barrier_between_accesses_to_memory_is_a_race(in_step: bool) -
 
 
 @pytest.mark.parametrize("name", ["halved", "halved_and_spread"])
-def test_threads_may_race_for_what_nobody_uses(name: str) -> None:
+def test_threads_may_race_for_unused_values(name: str) -> None:
     launch = Launch("full", {}, (1,), seed=3, index_high=4, misaligned=False)
     reference, ptx = next(_without_barriers(name, 32, launch))
     execution = Emulation(parse_module(ptx), name, 0)(reference)
@@ -152,7 +152,7 @@ def _launches_of_grouped() -> list[Reference]:
     return [interpret(kernel, roles, launch, Inputs()) for launch in (LAUNCH, *more_launches)]
 
 
-def test_launches_together_leave_what_each_leaves_alone(ptx: str) -> None:
+def test_launches_together_give_the_same_as_separately(ptx: str) -> None:
     """Launches in step have their own parameters, grids and memory."""
     references = _launches_of_grouped()
     emulation = Emulation(parse_module(ptx), "grouped", 0, launcher=_launcher)
@@ -171,7 +171,7 @@ def test_launches_together_leave_what_each_leaves_alone(ptx: str) -> None:
     )
 
 
-def test_launches_of_which_one_is_at_fault_are_left_to_be_executed_alone(ptx: str) -> None:
+def test_launches_with_a_fault_are_executed_separately(ptx: str) -> None:
     broken = ptx.replace("setp.lt.s32", "setp.le.s32")
     emulation = Emulation(parse_module(broken), "grouped", 0, launcher=_launcher)
     assert emulation.together(_launches_of_grouped()) == [None] * 4

@@ -141,7 +141,7 @@ def test_the_grid_is_bounded() -> None:
     assert max(values) == 16
 
 
-def test_without_a_grid_it_follows_from_what_programs_go_through() -> None:
+def test_a_missing_grid_is_inferred_from_the_kernel() -> None:
     for launch in _launches(_chooser("grouped", Conditions(None, _any))):
         m, n = (int(launch.scalars[name]) for name in "MN")
         assert launch.grid == (-(-m // 16), -(-n // 16))
@@ -408,7 +408,7 @@ def test_an_extent_is_a_multiple_and_of_its_class(kind: str, block: int, divisor
 
 
 @pytest.mark.parametrize("divisor", [1, 16])
-def test_below_the_block_comes_the_next_smaller(divisor: int) -> None:
+def test_the_extent_below_a_block_is_tried(divisor: int) -> None:
     assert extent_of("under", 64, divisor) == 64 - divisor
     assert extent_of("one", 64, divisor) == divisor
 

@@ -37,7 +37,7 @@ def _at(address: int, *elements: int) -> Array:
 
 
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=20))
-def test_an_element_is_the_same_whatever_was_touched_before(elements: list[int]) -> None:
+def test_contents_do_not_depend_on_access_order(elements: list[int]) -> None:
     memory, x = _memory()
     one_by_one = [memory.load(_at(x, e), None, FP32)[0] for e in elements]
     other, y = _memory()
@@ -50,7 +50,7 @@ def test_contents_are_a_function_of_the_position(start: int, length: int, skip: 
     assert (_COUNTS.elements(start + skip, start + skip + length) == whole[skip:]).all()
 
 
-def test_only_what_an_access_names_is_marked() -> None:
+def test_only_accessed_elements_are_marked() -> None:
     memory, x = _memory()
     memory.load(_at(x, 3, 3000), np.array([True, False]), FP32)
     memory.store(_at(x, 5), np.array([1.0], np.float32), None, FP32)
@@ -74,7 +74,7 @@ def test_a_buffer_of_stated_size_ends_there(is_sparse: bool) -> None:
         memory.load_box(Box(rows, (1, 0), (1, 4)), FP32)
 
 
-def test_results_and_what_was_there_before() -> None:
+def test_old_and_new_contents() -> None:
     memory, x = _memory()
     memory.store(_at(x, 0), np.array([7.0], np.float32), None, FP32)
     size = HEAD_BYTES + 8
@@ -121,7 +121,7 @@ def test_programs_that_touch_the_same_memory_conflict() -> None:
         assert memory.conflict == conflict
 
 
-def test_what_is_no_conflict() -> None:
+def test_accesses_without_conflict() -> None:
     memory, x = _memory()
     for program in range(3):
         memory.begin_program()
@@ -162,7 +162,7 @@ def test_atomics_order_programs(released: AtomicSem, acquired: AtomicSem, expect
     assert memory.conflict == expected
 
 
-def test_what_atomics_do_not_order() -> None:
+def test_accesses_unordered_by_atomics() -> None:
     """Another place, several elements, a write behind the release, no acquire in this program."""
     for element, elements, late in (
         (31, (30,), 4),
@@ -201,7 +201,7 @@ def test_order_goes_through_programs_in_between() -> None:
 
 
 @pytest.mark.parametrize("is_last_ordered", [True, False])
-def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
+def test_reads_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
     """A lock orders accesses to the memory it guards, and no others."""
     memory, x = _memory()
     for program in range(3):
@@ -228,7 +228,7 @@ def test_a_swap_that_fails_releases_nothing() -> None:
     assert memory.conflict == "program 1 writes what another has read in x"
 
 
-def test_a_reader_that_nothing_orders_keeps_others_from_writing() -> None:
+def test_an_unordered_reader_conflicts_with_writers() -> None:
     memory, x = _memory()
     memory.begin_program()
     memory.load(_at(x, 4), None, FP32)  # and releases nothing
@@ -242,7 +242,7 @@ def test_a_reader_that_nothing_orders_keeps_others_from_writing() -> None:
     assert memory.conflict == "program 2 writes what another has read in x"
 
 
-def test_what_is_ordered_may_be_overwritten() -> None:
+def test_ordered_accesses_may_be_overwritten() -> None:
     memory, x = _memory()
     for value in range(3):
         memory.begin_program()
@@ -252,7 +252,7 @@ def test_what_is_ordered_may_be_overwritten() -> None:
     assert (memory.conflict, memory.rewritten) == ("", "")
 
 
-def test_a_program_that_changes_what_it_wrote_is_noted() -> None:
+def test_a_program_changing_its_own_writes_is_noted() -> None:
     for value, rewritten in ((1.0, ""), (2.0, "x")):
         memory, x = _memory()
         memory.begin_program()
@@ -277,7 +277,7 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
+def test_memory_can_be_restored(is_sparse: bool) -> None:
     """A run on it may touch more, without adding it to the first memory."""
     first = ElasticMemory(1 << 20, is_sparse=is_sparse)
     x = first.add_buffer("x", FP32, floats(FP32, 5))
@@ -410,7 +410,7 @@ def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
     assert memory.load(_at(x, _FAR), None, FP32).tolist() == [1.0]
 
 
-def test_a_sparse_buffer_is_bounded_by_what_it_holds() -> None:
+def test_a_sparse_buffer_is_bounded_by_its_pages() -> None:
     memory = ElasticMemory(1 << 12, is_sparse=True)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     with pytest.raises(AccessError, match="touches more than 4096 bytes of x"):
@@ -441,7 +441,7 @@ def test_an_element_may_store_where_it_was_loaded() -> None:
 
 
 @pytest.mark.parametrize("stored_first", [False, True])
-def test_elements_that_meet_are_told(stored_first: bool) -> None:
+def test_overlapping_elements_are_reported(stored_first: bool) -> None:
     memory, x = _shared()
     aligned, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
     if stored_first:
@@ -453,7 +453,7 @@ def test_elements_that_meet_are_told(stored_first: bool) -> None:
     assert memory.crossed == "x"
 
 
-def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
+def test_an_element_loaded_by_two_programs_has_no_owner() -> None:
     memory, x = _shared()
     memory.load(_at(x, 4, 5, 6, 7), None, FP32)
     memory.load(_at(x, 5, 6, 7, 8), None, FP32)
@@ -462,7 +462,7 @@ def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
     assert memory.crossed == "x"
 
 
-def test_an_atomic_on_what_another_program_read_through_the_other_pointer_conflicts() -> None:
+def test_an_atomic_conflicts_with_a_read_through_an_alias() -> None:
     memory, x = _shared()
     memory.load(_at(x, 4), None, FP32)
     memory.begin_program()
@@ -484,7 +484,7 @@ def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflict
 
 @pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("updated_first", [False, True])
-def test_an_atomic_and_another_access_through_the_other_pointer_conflict(
+def test_an_atomic_conflicts_with_an_access_through_an_alias(
     updated_first: bool, loads: bool
 ) -> None:
     """As a gradient summed by programs meets one stored by each of them."""

@@ -93,7 +93,7 @@ def test_an_approximation_moves_by_its_error(opcode: str, extra: str, steps: flo
     assert (downward < 0).any()
 
 
-def test_what_overflows_by_little_may_not() -> None:
+def test_a_narrow_overflow_may_stay_finite() -> None:
     kernel = _unary("exp2", "")
     (op,) = inexact_ops(kernel)
     x = np.array([128.0, 128.5, 127.0, np.inf], np.float32)
@@ -102,7 +102,7 @@ def test_what_overflows_by_little_may_not() -> None:
     assert up[0] > 0.999 * 2.0**128
 
 
-def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
+def test_a_quotient_by_an_overflow_may_be_tiny() -> None:
     """A sigmoid is 0 where its exponential is infinite; its factor may be large."""
     kernel = _kernel(
         "  %e = arith.exp(%a) : tile<64xfp32>\n  %out = arith.div(%a, %e) : tile<64xfp32>"
@@ -117,7 +117,7 @@ def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
 
 
 @pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
-def test_what_is_exact_is_not_moved(opcode: str) -> None:
+def test_exact_ops_are_not_perturbed(opcode: str) -> None:
     assert _inexact(_unary(opcode)) == []
 
 
@@ -182,14 +182,12 @@ _SCALED = """\
     ],
     ids=["scaled", "carried", "compared"],
 )
-def test_a_sum_that_others_take_scaled_or_carried_may_be_rounded_to_the_other_side(
-    between: str, sums: list[str]
-) -> None:
+def test_a_scaled_or_carried_sum_may_round_either_way(between: str, sums: list[str]) -> None:
     inexact = _inexact(_kernel(_SCALED.format(between=between)))
     assert [name for name in inexact if name == "arith.add"] == sums
 
 
-def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_not() -> None:
+def test_a_product_with_overflowing_terms_is_unknown_unless_infinite() -> None:
     kernel = _kernel(_PRODUCT)
     x = np.ones((8, 8), np.float32)
     x[0, :2] = 3e19, 3e19
@@ -207,7 +205,7 @@ def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_no
     assert np.all(np.abs(perturbed[3:, 3:] - 8) < 1e-4)
 
 
-def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow() -> None:
+def test_noise_does_not_overflow_sums() -> None:
     """Twice the largest number and a negative infinity: NaN or infinite, as the order will have it."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     x = np.full(64, -1.0, np.float32)
@@ -221,7 +219,7 @@ def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow(
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) -> None:
+def test_an_infinite_term_may_meet_an_opposite_overflow(sign: float) -> None:
     """An infinity comes first; terms of the other sign overflow among themselves in another order."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     x = np.zeros(64, np.float32)
@@ -237,7 +235,7 @@ def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) ->
         assert np.isnan(_run(kernel, x, inexact_ops(kernel), 1, upwards=False)).all()
 
 
-def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
+def test_an_overflow_hidden_by_a_maximum_is_seen() -> None:
     """A sum that overflows to either side: NaN and negatives are 0 after the maximum."""
     kernel = _kernel(
         _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%m)").replace(
@@ -256,9 +254,7 @@ def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
 @pytest.mark.parametrize(
     ("apart", "expected"), [(0, {np.inf}), (1, {-np.inf}), (2, {np.inf})], ids=str
 )
-def test_what_overflows_may_meet_what_overflows_to_the_other_side(
-    apart: int, expected: set[float]
-) -> None:
+def test_opposite_overflows_may_meet(apart: int, expected: set[float]) -> None:
     """A product of two sums, each overflowing in some order."""
     sums = [
         _SUM.replace("OP", "add")
@@ -282,7 +278,7 @@ def test_what_overflows_may_meet_what_overflows_to_the_other_side(
     assert {run[0] for run in runs} == expected
 
 
-def test_an_infinite_sum_with_an_overflow_to_the_other_side_may_be_no_number() -> None:
+def test_an_infinite_sum_with_an_opposite_overflow_may_be_nan() -> None:
     """A product of -3e39, an infinity, and an infinity added after: NaN if the product comes first."""
     kernel = _kernel(
         _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%s)").replace(
@@ -353,7 +349,7 @@ def test_a_sum_of_sums_is_inexact_if_a_product_in_it_is() -> None:
     assert _inexact(_kernel(last.replace("OP", "mul"))) == ["arith.mul"]
 
 
-def test_a_sum_that_may_be_rounded_to_the_other_side_shows_where_the_next_one_cancels() -> None:
+def test_a_sum_rounding_either_way_shows_where_the_next_cancels() -> None:
     """0.1 * 0.1 + 4 - 4: contracted or not, the rest is a multiple of a step of 4."""
     kernel = _kernel("""\
   %c = arith.constant {value = 4.0, type = tile<64xfp32>} : tile<64xfp32>
@@ -431,7 +427,7 @@ def test_an_atomic_sum_of_whole_numbers_is_exact() -> None:
     assert _run(kernel, x, ops, 1, upwards=True, start=1e6)[0] == 1e6 + x.sum()
 
 
-def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:
+def test_a_product_may_be_fused_into_one_of_its_sums() -> None:
     """As a softmax does: `fma(x, c, -m)` where m is the largest of the rounded `x * c`."""
     kernel = _kernel(
         """\
@@ -449,7 +445,7 @@ def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:
     assert (np.abs(perturbation) <= 2.0**-22 * product).all()
 
 
-def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
+def test_a_product_used_by_one_sum_is_perturbed_once() -> None:
     kernel = _kernel(
         """\
   %m = arith.mul(%a, %a) : tile<64xfp32>
@@ -458,7 +454,7 @@ def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
     assert _inexact(kernel) == ["arith.mul"]
 
 
-def test_a_sum_whose_large_terms_cancel_early_is_off_by_what_they_lose_late() -> None:
+def test_early_cancellation_shows_the_loss_of_late_cancellation() -> None:
     """As 1 + t - 1 is, where the tree adds 1 and -1 first; whole numbers are the same in any order."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     tiny = np.float32(1.8125 * 2.0**-24)

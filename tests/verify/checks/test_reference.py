@@ -56,7 +56,7 @@ ROWS = {"stride": 20, "n_rows": 3, "n_cols": 17, "factor": 0.3}
 
 
 @pytest.mark.parametrize("misaligned", [False, True])
-def test_a_buffer_is_what_was_touched(misaligned: bool) -> None:
+def test_a_buffer_holds_touched_elements(misaligned: bool) -> None:
     reference = _reference("scale_rows", _launch((3,), misaligned=misaligned, **ROWS))
     assert reference.order == ("x_ptr", "out_ptr", "stride", "n_rows", "n_cols", "factor")
     x, out = reference.buffers["x_ptr"], reference.buffers["out_ptr"]
@@ -105,7 +105,7 @@ def test_atomics_may_share() -> None:
 _ZEROS = Inputs({"counter_ptr": Range(lambda _: 0, lambda _: 1)})
 
 
-def test_the_last_at_a_counter_reads_what_all_have_written() -> None:
+def test_the_last_program_at_a_counter_reads_all_writes() -> None:
     buffers = _reference("last_adds", _launch((5,)), _ZEROS).buffers
     x, out, counter = (buffers[name] for name in ("x_ptr", "out_ptr", "counter_ptr"))
     assert _values(out, out.expected)[0] == _values(x, x.initial)[: 5 * 16].sum(dtype=np.int32)
@@ -139,7 +139,7 @@ def test_indices_stay_in_their_range() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
+def test_an_unknown_result_is_found(is_sparse: bool) -> None:
     for name, expected in (("leaky", "out_ptr"), ("gather", "")):
         kernel = kernel_of(name)
         roles = roles_of(kernel, {}, is_inexact)
@@ -152,9 +152,7 @@ def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
     ("name", "num_programs", "expected"),
     [("placed", 3, "out_ptr"), ("placed", 1, ""), ("last_adds", 3, ""), ("count", 3, "")],
 )
-def test_a_result_that_the_order_of_programs_decides_is_found(
-    name: str, num_programs: int, expected: str
-) -> None:
+def test_an_order_dependent_result_is_found(name: str, num_programs: int, expected: str) -> None:
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
     launch = _launch((num_programs,), n=20) if name == "count" else _launch((num_programs,))
@@ -218,7 +216,7 @@ def _halved(program: Program, op: Op, value: Array) -> Array:
 
 
 @pytest.mark.parametrize("changed_op", [arith.Exp, arith.Compare, None])
-def test_what_is_steady_is_what_a_run_that_computes_all_gives(changed_op: type[Op] | None) -> None:
+def test_steady_results_equal_a_full_run(changed_op: type[Op] | None) -> None:
     """One exponential more exceeds 1 in the first run, so the stored and reloaded value changes."""
     kernel = parse_kernel(STEERED)
     x, y = np.array([0.1, 1.0, -3.0, 2.0, 9.0], np.float32), np.arange(9, dtype=np.float32)

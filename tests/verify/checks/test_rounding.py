@@ -57,7 +57,7 @@ def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_rounding_that_noise_flips_is_in_bounds(seed: int) -> None:
+def test_a_rounding_flipped_by_noise_is_in_bounds(seed: int) -> None:
     assert _verdict(_reference(seed), 2.0**-22, seed) is None
 
 
@@ -74,7 +74,7 @@ def test_weights_that_are_wrong_are_not(seed: int) -> None:
     assert _verdict(_reference(seed), 2.0**-9, seed) is not None
 
 
-def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> None:
+def test_exact_and_stored_casts_are_not_flipped() -> None:
     (cast,) = inner_casts(_KERNEL, is_inexact)
     assert cast.dtype.name == "fp16"
     assert inner_casts(_KERNEL, lambda _: False) == []
@@ -82,7 +82,7 @@ def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> Non
 
 
 @given(st.integers(0, 2**31), arrays(bool, (2, 16, 16)), st.integers(1, 3))
-def test_those_that_a_product_adds_up_are_flipped_in_different_runs(
+def test_casts_summed_by_a_product_flip_in_different_runs(
     seed: int, may_flip: Array, most: int
 ) -> None:
     """Of a row, and of a column, of one cast and of another: few enough can each be alone."""

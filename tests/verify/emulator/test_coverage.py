@@ -51,7 +51,7 @@ def unknown(ptx: str) -> dict[str, str]:
     return missing
 
 
-def test_what_has_no_rule_is_found() -> None:
+def test_instructions_without_a_rule_are_found() -> None:
     head = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<3>;\n"
     text = head + "add.huge.s32 %r1, %r2, 5;\nvadd4.u32 %r1, %r2, %r1;\nret;\n}\n"
     assert unknown(text) == {

@@ -198,7 +198,7 @@ def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
     assert total[0] == 0 + 1 + 2 + 3 + 4
 
 
-def test_a_loop_that_gets_something_done_is_no_spin():
+def test_a_loop_with_effects_is_no_spin():
     # Lanes done early wait for the others, however long these take.
     total = np.zeros(1, np.int32)
     body = """

@@ -75,7 +75,7 @@ def test_statistics_count_lanes_and_warps():
     assert statistics.batches == 1
 
 
-def test_batches_follow_from_the_memory_that_may_be_used():
+def test_batches_fit_the_memory_limit():
     x, out = arrays(2048)
     once = emulate(SIMPLE, 32, [x, out, 2048, 1], cta_threads=64)
     assert once.batches == 1
@@ -86,7 +86,7 @@ def test_batches_follow_from_the_memory_that_may_be_used():
     assert several.lane_instructions == once.lane_instructions
 
 
-def test_a_cta_that_does_not_fit():
+def test_a_cta_over_the_memory_limit():
     x, out = arrays(4)
     with pytest.raises(EmulationError, match=r"a CTA needs [\d,]+ bytes .* at most 9,000"):
         emulate(SIMPLE, 1, [x, out, 4, 3], cta_threads=64, max_memory_bytes=9000)
@@ -322,7 +322,7 @@ def test_wrong_grids(grid):
         emulate(SIMPLE, grid, [x, out, 4, 0], cta_threads=32)
 
 
-def test_which_kernel():
+def test_the_kernel_must_be_unambiguous():
     with pytest.raises(EmulationError, match="which kernel is to run"):
         emulate(SIMPLE + SIMPLE.replace("copy", "twin"), 1, [])
     x, out = arrays(4)
@@ -351,7 +351,7 @@ def test_unsupported_instructions_are_named_before_anything_runs(body, message):
     assert flag[0] == 0
 
 
-def test_an_assertion_says_what_it_asserts():
+def test_an_assertion_shows_its_message():
     strings = (
         ".global .align 1 .b8 s0[4] = {110, 62, 48};\n"
         ".global .align 1 .b8 s1[5] = {107, 46, 112, 121};\n"

@@ -119,7 +119,7 @@ def test_a_box_is_updated_as_its_elements_are(strides: tuple[int, int]) -> None:
     assert (cells["box"] != np.arange(64)).any()
 
 
-def test_what_can_be_atomic() -> None:
+def test_supported_atomics() -> None:
     supported = {
         (kind, name) for name, scalar in SCALARS.items() for kind in KINDS
         if supports_atomic(kind, scalar)

@@ -127,19 +127,19 @@ def test_a_bulk_store_is_of_whole_pieces(size_bytes: int, i: int, message: str) 
         _stored_bytes(size_bytes, *STORED, i=i)
 
 
-def test_what_a_bulk_store_reads_is_not_written() -> None:
+def test_a_bulk_stores_source_is_not_overwritten() -> None:
     again = "gpu.shared_store(%nine, %b) {vector = 2}"
     _stored_bytes(512, *STORED, "gpu.barrier", again)
     with pytest.raises(InterpretError, match="has not landed"):
         _stored_bytes(512, STORED[0], again, STORED[1])
 
 
-def test_what_a_bulk_copy_brings_has_to_land() -> None:
+def test_a_bulk_copy_must_land_before_use() -> None:
     with pytest.raises(InterpretError, match="has not landed"):
         _run_bytes(512, "gpu.bulk_load(%at, %b, %bar, %some)", VALUES)
 
 
-def test_a_masked_load_reads_what_is_not_masked_off() -> None:
+def test_a_masked_load_reads_unmasked_elements() -> None:
     index_line = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
     bound = "%e = arith.constant {value = END, type = tile<128xi32, #1>} : tile<128xi32, #1>"
     mask = '%m = arith.compare(%n, %e) {predicate = "lt"} : tile<128xi1, #1>'
@@ -191,7 +191,7 @@ def test_two_loads_end_one_phase() -> None:
         ),
     ],
 )
-def test_what_goes_wrong_on_a_gpu_is_found(lines: tuple[str, ...], message: str) -> None:
+def test_faults_on_a_gpu_are_found(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InterpretError, match=message):
         _run(*lines)
 

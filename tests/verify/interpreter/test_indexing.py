@@ -47,7 +47,7 @@ def test_an_index_is_taken_modulo_the_extent() -> None:
 
 @pytest.mark.parametrize("num_bins", [1, 2, 64])
 @pytest.mark.parametrize("extent", [1, 256])
-def test_counts_what_is_in_a_bin(num_bins: int, extent: int) -> None:
+def test_counts_values_in_each_bin(num_bins: int, extent: int) -> None:
     x = RNG.integers(-2, num_bins + 2, extent).astype(np.int32)
     x[:1] = INT_RANGE.min
     mask = RNG.integers(0, 2, extent).astype(np.bool_)
@@ -94,7 +94,7 @@ def test_all_warps_count_at_one_place() -> None:
     assert loaded.tolist() == [17 if number == 3 else 1 for number in range(16)]
 
 
-def test_copies_are_counted_once_and_what_is_masked_off_not_at_all() -> None:
+def test_copies_count_once_and_masked_values_never() -> None:
     shared, addresses = _counting()
     shared.count(addresses[:8], np.arange(8) < 5, COPIES)
     shared.barrier()
@@ -103,7 +103,7 @@ def test_copies_are_counted_once_and_what_is_masked_off_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("access", ["load", "store"])
-def test_counts_are_there_behind_a_barrier_only(access: str) -> None:
+def test_counts_need_a_barrier(access: str) -> None:
     shared, addresses = _counting()
     shared.count(addresses, EVERY, LAYOUT)
     with pytest.raises(AccessError, match="which counting touched since the last barrier"):
@@ -114,7 +114,7 @@ def test_counts_are_there_behind_a_barrier_only(access: str) -> None:
 
 
 @pytest.mark.parametrize("access", ["load", "store"])
-def test_nobody_counts_what_another_warp_touched_before_a_barrier(access: str) -> None:
+def test_counting_over_another_warps_accesses_needs_a_barrier(access: str) -> None:
     shared, addresses = _counting()
     if access == "load":
         shared.load(addresses, np.dtype(np.int32), LAYOUT)
@@ -147,7 +147,7 @@ kernel @k(%x: *i32) {num_warps = 2} {
     ("index", "barrier", "races"),
     [("back", "gpu.barrier", False), ("back", "", True), ("i", "", False)],
 )
-def test_a_gather_meets_what_it_reads_and_no_more(index: str, barrier: str, races: bool) -> None:
+def test_a_gather_touches_only_its_elements(index: str, barrier: str, races: bool) -> None:
     kernel = parse_kernel(_RACE.replace("BARRIER", barrier).replace("INDEX", index))
     out = np.zeros(64, np.int32)
     if races:

@@ -93,7 +93,7 @@ def test_misaligned_access() -> None:
         memory.load(_at(memory.add("odd", odd), 0), None, I32)
 
 
-def test_only_what_the_view_spans_is_accessible() -> None:
+def test_only_the_views_span_is_accessible() -> None:
     memory = Memory()
     owner = np.zeros((4, 8), np.float32)
     view = owner[1:3, 2:4]  # spans row 1 column 2 to row 2 column 3

@@ -68,7 +68,7 @@ def _counting(rules: Rules, ran: list[type[Op]]) -> Rules:
 X = np.arange(4, dtype=np.float32)
 
 
-def test_what_uses_a_moved_result_is_computed_anew_and_what_does_not_is_not(kernel: Kernel) -> None:
+def test_only_users_of_a_perturbed_result_are_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
@@ -82,7 +82,7 @@ def test_what_uses_a_moved_result_is_computed_anew_and_what_does_not_is_not(kern
     assert recording.num_replayed == 8
 
 
-def test_a_load_from_what_a_run_has_written_is_computed_anew(kernel: Kernel) -> None:
+def test_a_load_of_written_memory_is_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
@@ -91,7 +91,7 @@ def test_a_load_from_what_a_run_has_written_is_computed_anew(kernel: Kernel) -> 
     assert ran == [tile.Store, tile.Load, tile.Store]  # its result is as it was
 
 
-def test_undefined_values_of_another_seed_are_made_anew(kernel: Kernel) -> None:
+def test_undefined_values_of_another_seed_are_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     _run(kernel, recording.recording(RULES), X, n=3)
     ran: list[type[Op]] = []
@@ -107,7 +107,7 @@ def test_other_arguments_are_other_operands(kernel: Kernel) -> None:
     assert _run(kernel, rules, X, n=2).tobytes() == _run(kernel, RULES, X, n=2).tobytes()
 
 
-def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
+def test_a_live_op_recalls_results_by_operands(kernel: Kernel) -> None:
     """A derived value is computed once for all runs; other operands recall nothing."""
     recording, computed_ops = Recording(), list[type[Op]]()
     exact = _run(kernel, recording.recording(RULES), X)
@@ -142,7 +142,7 @@ def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
     assert arith.Mul in ran
 
 
-def test_a_full_recording_replays_what_it_holds(kernel: Kernel) -> None:
+def test_a_full_recording_replays_its_contents(kernel: Kernel) -> None:
     recording = Recording(max_bytes=0)
     exact = _run(kernel, recording.recording(RULES), X)
     rules = recording.replaying(RULES, [], same_poison=True)

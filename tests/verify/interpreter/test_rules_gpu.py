@@ -196,7 +196,7 @@ def test_copies_fill_masked_elements_with_zeros(stage: int) -> None:
     assert (out[64:] == 0).all()
 
 
-def test_copies_that_are_off_read_nothing() -> None:
+def test_predicated_off_copies_read_nothing() -> None:
     """The pointers lead nowhere, and the stage holds zeros."""
     out = _run(_copy(), X[:1], 128, 0, 0)
     assert (out == 0).all()

@@ -156,7 +156,7 @@ def test_a_misaligned_view_is_passed_by_slicing() -> None:
     assert out.tolist() == [0, 0, 0, 1, 2, 3, 4]
 
 
-def test_an_interpreter_runs_again_on_what_it_left() -> None:
+def test_an_interpreter_runs_again_on_its_results() -> None:
     kernel = parse_kernel("""
 kernel @inc(%p: *i32) {num_warps = 4} {
   %v = tile.load(%p) : i32

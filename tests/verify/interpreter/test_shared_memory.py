@@ -48,9 +48,7 @@ def test_only_the_first_holder_of_an_element_is_first() -> None:
 
 @pytest.mark.parametrize("buffer", [ROW_MAJOR, SWIZZLED])
 @pytest.mark.parametrize("offset_bytes", [-1, 0, 256])
-def test_what_is_stored_is_loaded_under_another_layout(
-    buffer: LinearLayout, offset_bytes: int
-) -> None:
+def test_a_store_is_loaded_under_another_layout(buffer: LinearLayout, offset_bytes: int) -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", buffer, 4, offset_bytes)
     shared.store(addresses, TILE, BY_ROW)
@@ -90,7 +88,7 @@ def test_a_buffer_without_an_offset_overlaps_none_and_keeps_its_place() -> None:
     assert (shared.place("one", ROW_MAJOR, 4, -1) == first).all()
 
 
-def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
+def test_a_remote_store_may_precede_the_receivers_allocation() -> None:
     sender, receiver = SharedMemory(Poison(0)), SharedMemory(Poison(0))
     receiver.join(sender)
     sender.place("first", SMALL, 4, -1)
@@ -106,7 +104,7 @@ def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
     assert receiver.load(addresses, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
 
 
-def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
+def test_reading_another_warps_writes_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.store(addresses, TILE, BY_ROW)
@@ -115,7 +113,7 @@ def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
         shared.load(addresses, TILE.dtype, BY_COLUMN)
 
 
-def test_writing_what_another_warp_reads_needs_a_barrier() -> None:
+def test_overwriting_another_warps_reads_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.load(addresses, TILE.dtype, BY_ROW)
@@ -125,7 +123,7 @@ def test_writing_what_another_warp_reads_needs_a_barrier() -> None:
     shared.store(addresses, TILE, BY_COLUMN)
 
 
-def test_writing_what_another_warp_wrote_needs_a_barrier() -> None:
+def test_overwriting_another_warps_writes_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.store(addresses, TILE, BY_ROW)
@@ -188,14 +186,12 @@ def test_shared_vectors_may_lie_in_any_registers() -> None:
 
 
 @pytest.mark.parametrize(("addresses", "layout"), [(_ADDRESS, BY_COLUMN), (_ADDRESS + 4, BY_ROW)])
-def test_shared_vectors_that_no_thread_holds_whole(
-    addresses: np.ndarray, layout: LinearLayout
-) -> None:
+def test_shared_vectors_split_between_threads(addresses: np.ndarray, layout: LinearLayout) -> None:
     with pytest.raises(AccessError, match="holds a part of the 2 elements at shared byte"):
         check_shared_vectors(addresses, layout, 2, 4)
 
 
-def test_vectors_that_are_masked_off_claim_nothing() -> None:
+def test_masked_off_vectors_claim_nothing() -> None:
     addresses = np.where(np.arange(32) < 28, _ADDRESS, 7)
     check_vectors(addresses, np.arange(32) < 28, BY_ROW, 4, 4)
 
@@ -237,7 +233,7 @@ def test_a_barrier_does_not_make_copies_land() -> None:
         shared.copy(addresses, TILE, BY_ROW)
 
 
-def test_what_another_warp_copied_needs_a_barrier_after_the_wait() -> None:
+def test_another_warps_copy_needs_a_barrier_after_the_wait() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.copy(addresses, TILE, BY_ROW)
@@ -248,7 +244,7 @@ def test_what_another_warp_copied_needs_a_barrier_after_the_wait() -> None:
         shared.load(addresses, TILE.dtype, BY_COLUMN)
 
 
-def test_copying_over_what_another_warp_reads_needs_a_barrier() -> None:
+def test_copying_over_another_warps_reads_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.load(addresses, TILE.dtype, BY_COLUMN)
@@ -264,7 +260,7 @@ def test_slots_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("touch", ["store", "load", "product", "tensor store", "copy"])
-def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
+def test_a_producer_writes_only_after_known_accesses(touch: str) -> None:
     """The others' barrier tells it nothing; a mark it receives covers all earlier accesses."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
@@ -293,7 +289,7 @@ def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
     assert (shared.load(addresses, TILE.dtype, BY_ROW).reshape(TILE.shape) == TILE).all()
 
 
-def test_a_producer_keeps_off_what_is_in_flight() -> None:
+def test_a_producer_must_not_touch_copies_in_flight() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     shared.start_fill(addresses, TILE, in_order=False)
@@ -312,7 +308,7 @@ def test_a_barrier_of_the_block_is_the_producers_too() -> None:
 # ---- groups of warps --------------------------------------------------------------------------
 
 
-def test_a_barrier_orders_what_its_group_touches() -> None:
+def test_a_barrier_orders_its_groups_accesses() -> None:
     shared = SharedMemory(Poison(0))
     ours, theirs = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("ours", "theirs"))
     for group, addresses in enumerate((ours, theirs)):
@@ -359,7 +355,7 @@ def test_a_group_waits_for_copies_of_its_own() -> None:
     shared.load(buffers[0], TILE.dtype, BY_ROW)
 
 
-def test_a_mark_stands_for_what_its_group_did() -> None:
+def test_a_mark_covers_its_groups_accesses() -> None:
     """Another group's earlier accesses may still be running, as far as the producer knows."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)

@@ -93,7 +93,7 @@ def _run(text: str, n: int = 5) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7])
-def test_the_producer_brings_what_the_consumers_wait_for(n: int) -> None:
+def test_the_producer_fills_the_consumers_buffers(n: int) -> None:
     _run(_kernel(), n)
 
 
@@ -163,7 +163,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_what_goes_wrong_on_a_gpu_is_found(mistake: str) -> None:
+def test_faults_on_a_gpu_are_found(mistake: str) -> None:
     (consumer, producer), message = WRONG[mistake]
     assert (consumer, producer) != (CONSUMER, PRODUCER)
     with pytest.raises(InterpretError, match=message):

@@ -67,7 +67,7 @@ def program() -> Program:
     return built
 
 
-def test_a_result_is_there_after_the_wait(program: Program) -> None:
+def test_a_result_is_available_after_the_wait(program: Program) -> None:
     (acc,) = program.wait(program.start(program.acc))
     assert (program.result(acc) == 1 + 6 * K).all()
 
@@ -78,7 +78,7 @@ def test_a_result_is_not_there_before(program: Program) -> None:
     assert not (out == 1 + 6 * K).any()
 
 
-def test_a_product_may_ignore_what_was_there(program: Program) -> None:
+def test_a_product_may_ignore_the_accumulator(program: Program) -> None:
     never = program.add(arith.Constant(value=False, type=I1)).out
     (acc,) = program.wait(program.start(program.add(gpu.Undefined(ACC)).out, never))
     assert (program.result(acc) == 6 * K).all()
@@ -96,7 +96,7 @@ def test_a_wait_covers_all_but_the_newest(program: Program) -> None:
     assert (program.result(total) == 2 + 12 * K).all()
 
 
-def test_a_promise_that_a_wait_leaves_in_flight_is_one(program: Program) -> None:
+def test_a_wait_may_leave_a_promise_in_flight(program: Program) -> None:
     (still,) = program.wait(program.start(program.acc), pending=1)
     assert not (program.result(still) == 1 + 6 * K).any()
 
@@ -112,7 +112,7 @@ def test_loops_carry_promises(program: Program) -> None:
     assert (program.result(acc) == 1 + 18 * K).all()
 
 
-def test_what_is_read_must_not_be_written(program: Program) -> None:
+def test_operands_in_flight_must_not_be_written(program: Program) -> None:
     promise = program.start(program.acc)
     program.barrier()
     program.store(5.0)
@@ -134,14 +134,14 @@ def test_after_the_wait_alone_another_warp_may_still_read(program: Program) -> N
         program.result(acc)
 
 
-def test_what_was_just_written_must_not_be_read() -> None:
+def test_unfenced_writes_must_not_be_read() -> None:
     program = Program()
     program.store()
     with pytest.raises(InterpretError, match="starts to read shared byte .*, which warp 0 wrote"):
         program.result(program.wait(program.start(program.acc))[0])
 
 
-def test_a_wait_may_cover_what_another_hands_back(program: Program) -> None:
+def test_a_wait_may_cover_another_waits_results(program: Program) -> None:
     first, second = program.start(program.acc), program.start(program.acc)
     (two,) = program.wait(second)
     total = program.add(arith.Add(two, program.wait(first)[0])).out

@@ -136,7 +136,7 @@ def test_lanes_must_have_joined(rest: str) -> None:
 
 
 @pytest.mark.parametrize("arm", NEEDS_ALL)
-def test_what_needs_the_warp_may_not_stand_in_an_arm(arm: str) -> None:
+def test_warp_wide_instructions_may_not_be_in_a_divergent_arm(arm: str) -> None:
     sass = _AFTER_ARM.format(arm=arm, join="BSYNC B0", rest="NOP")
     assert [finding.text for finding in failures(sass)] == [arm]
 
@@ -147,7 +147,7 @@ def test_one_part_of_a_warp_may_issue(arm: str) -> None:
 
 
 @pytest.mark.parametrize("guarded", NEEDS_ALL)
-def test_what_needs_the_warp_may_not_be_guarded_by_lanes(guarded: str) -> None:
+def test_warp_wide_instructions_may_not_be_guarded_per_lane(guarded: str) -> None:
     sass = _AFTER_ARM.format(arm="NOP", join="BSYNC B0", rest=f"@P0 {guarded}")
     assert [finding.text for finding in failures(sass)] == [f"@P0 {guarded}"]
 
@@ -194,7 +194,7 @@ _BRANCH = """
         ("ISETP.NE.AND P1, PT, R0, RZ, PT", "P2R R3, PR, RZ, 0x4", False),
     ],
 )  # fmt: skip
-def test_what_lanes_may_differ_in(first: str, second: str, *, is_apart: bool) -> None:
+def test_sources_of_divergence(first: str, second: str, *, is_apart: bool) -> None:
     last = "@P0 BRA"
     if not second.startswith(("ISETP", "SYNCS")):  # R3 is still to be compared
         first, second = f"{first} ;\n/*0018*/ {second}", "ISETP.NE.AND P0, PT, R3, RZ, PT"
@@ -247,7 +247,7 @@ def test_one_lane_never_parts_from_itself() -> None:
     assert [finding.address for finding in failures(_LOOP.format(before=two, **fields))] == [0x70]
 
 
-def test_the_lane_that_is_elected_is_alone() -> None:
+def test_an_elected_lane_is_a_single_lane() -> None:
     alone = "ELECT P0, URZ, PT ;\n/*0018*/ @!P0 EXIT"
     fields = {"body": "UTMALDG.2D [UR4], [UR6]", "after": "NOP", "rest": "UTMACMDFLUSH"}
     assert audit(_LOOP.format(before=alone, **fields)) == ()
@@ -309,7 +309,7 @@ def test_a_subroutine_returns_to_its_callers_alone() -> None:
     assert [finding.address for finding in failures(sass.format(join="NOP"))] == [0x70]
 
 
-def test_what_cannot_be_read_is_a_failure() -> None:
+def test_unparsable_sass_is_a_failure() -> None:
     (strange,) = failures("/*0000*/ ?? ;")
     assert strange.kind == "unreadable"
     (indirect,) = failures("/*0000*/ BRX R2 -0x190 ;\n/*0010*/ EXIT ;")
@@ -333,7 +333,7 @@ def test_targets_of_an_indirect_branch_are_in_its_annotation() -> None:
     ]
 
 
-def test_spills_in_loops_are_told_and_allowed() -> None:
+def test_spills_in_loops_are_reported_but_allowed() -> None:
     spilled = _LOOP.format(before="NOP", body="STL [R1], R9", after="NOP", rest="NOP")
     (finding,) = audit(spilled)
     assert (finding.kind, finding.address, finding.is_failure) == ("spill in a loop", 0x20, False)
@@ -349,7 +349,7 @@ def test_spills_in_loops_are_told_and_allowed() -> None:
         ("// wgmma.mma_async; wgmma.mma_async;\n", False),
     ],
 )
-def test_only_what_overlaps_in_ptx_can_be_serialized(ptx: str, *, is_found: bool) -> None:
+def test_only_overlap_in_ptx_can_be_serialized(ptx: str, *, is_found: bool) -> None:
     sass = (CASES / "planted" / "serialized.sass").read_text()
     assert bool(failures(sass, ptx)) == is_found
     pipelined = sass.replace("WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1")
@@ -403,7 +403,7 @@ def _fresh(*body: str) -> list[Finding]:
     return failures(disassemble(assemble(ptx, parse_target("sm_90a")).cubin), ptx)
 
 
-def test_copies_that_ptx_predicates_by_thread_are_found_in_fresh_sass() -> None:
+def test_copies_predicated_per_thread_in_ptx_are_found_in_fresh_sass() -> None:
     findings = _fresh(*(f"@%p1 {operation}" for operation in _OPERATIONS))
     assert {finding.kind for finding in findings} == {"issued apart"}
 

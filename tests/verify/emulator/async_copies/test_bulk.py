@@ -61,7 +61,7 @@ def test_load(seed, target):
     np.testing.assert_array_equal(out, data)
 
 
-def test_ctas_that_wait_for_copies_go_on_in_step():
+def test_ctas_waiting_for_copies_stay_in_step():
     """A copy that one CTA waits for completes for all: the group count equals a single CTA's."""
     body = f"""
     {INIT} {PLACE} {expect(1024)}
@@ -76,7 +76,7 @@ def test_ctas_that_wait_for_copies_go_on_in_step():
 
 
 @pytest.mark.parametrize("fence", ["", "@!%p1 fence.proxy.async;"])
-def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
+def test_a_copy_does_not_see_an_unfenced_mbarrier(fence):
     data, out = _random(256), np.zeros(256, np.uint32)
     init = INIT.replace("fence.mbarrier_init.release.cluster;", fence)
     body = f"""
@@ -115,7 +115,7 @@ def test_store(read):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_what_was_only_read_may_not_be_written_yet():
+def test_a_wait_for_reads_does_not_cover_writes():
     """A wait for the copies makes their writes visible; a wait for `.read` may not."""
     store = "cp.async.bulk.global.shared::cta.bulk_group"
     body = f"""
@@ -284,7 +284,7 @@ def test_a_store_not_waited_for_may_not_be_overwritten():
     faults(open_group + late, *args, kind="in-flight", **options)
 
 
-def test_a_load_over_what_others_may_still_read():
+def test_a_load_over_unordered_reads():
     """Their reads need a barrier before the copy, and a fence before the barrier."""
     read, fence = "ld.shared.b32 %r20, [%r2];", "fence.proxy.async.shared::cta;"
     load = f"{expect(512)} @%p1 {LOAD} [%r1], [%rd0], 512, [%r1+{BARRIER}];{WAIT}"

@@ -63,18 +63,18 @@ def test_ignored_source_may_be_anywhere():
     assert collect(body + WAIT + READ.format(size=4), source)[12] == 0
 
 
-def test_source_outside_is_found_when_issued():
+def test_an_out_of_bounds_source_is_found_at_issue():
     fault = faults(copy(4) + WAIT, words(31), kind="bounds", match="byte 124")
     assert fault.text.startswith("cp.async")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_reading_what_is_in_flight(seed):
+def test_reading_a_copy_in_flight(seed):
     body = copy(4) + "cp.async.commit_group;" + READ.format(size=4)
     faults(body, words(32), kind="in-flight", match="was not waited for", seed=seed)
 
 
-def test_writing_what_is_in_flight():
+def test_writing_a_copy_in_flight():
     faults(copy(4) + "st.shared.b32 [%r3], 1;", words(32), kind="in-flight")
     faults(copy(4) + copy(4), words(32), kind="in-flight")
 
@@ -115,7 +115,7 @@ def test_barrier_before_the_wait_does_not_help():
     faults(body, words(64), kind="race", threads=64)
 
 
-def test_overwriting_what_others_may_still_read():
+def test_overwriting_unordered_reads():
     body = "st.shared.b32 [%r3], %r0; bar.sync 0;" + NEIGHBOUR
     setup = "mad.lo.u32 %r3, %r0, 4, %r1;"
     faults(setup + body + copy(4), words(64), kind="race", threads=64)
@@ -158,7 +158,7 @@ def test_arrival_before_the_copy_does_not_cover_it():
 
 @pytest.mark.parametrize("text", ["cp.async.ca.shared.global [%r1], [%rd0], 2;",
                                   "cp.async.cg.shared.global [%r1], [%rd0], 8;"])  # fmt: skip
-def test_sizes_that_there_are_not(text):
+def test_invalid_sizes(text):
     with pytest.raises(EmulationError, match="bytes"):
         run(text, words(4))
 

@@ -68,7 +68,7 @@ def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> No
 
 @settings(max_examples=examples(60))
 @given(boxes(), st.integers(0, 2**32 - 1))
-def test_a_box_gives_back_what_was_put_in(case: tuple[TensorMap, list[int]], seed: int) -> None:
+def test_assemble_and_pick_are_inverse(case: tuple[TensorMap, list[int]], seed: int) -> None:
     tensor, origin = case
     pieces = pieces_of(tensor, origin)
     shape = (len(pieces.address), pieces.size_bytes)
@@ -131,6 +131,6 @@ def test_halves_are_flipped_in_odd_lines() -> None:
         (TensorMap("u8", 8, (64,), (), (32,)), True, "no multiple of 16"),
     ],
 )
-def test_what_is_not_emulated_says_so(tensor: TensorMap, load: bool, message: str) -> None:
+def test_unsupported_maps_are_named(tensor: TensorMap, load: bool, message: str) -> None:
     with pytest.raises(TensorMapError, match=message):
         check_supported(tensor, load=load)

@@ -356,7 +356,7 @@ def test_reading_without_having_waited_is_a_race():
     )
 
 
-def test_parts_of_the_tensor_that_may_not_be_read():
+def test_unreadable_parts_of_the_tensor():
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     allowed = np.ones((4, 8), bool)
     allowed[3, 7] = False
@@ -371,7 +371,7 @@ def test_parts_of_the_tensor_that_may_not_be_read():
     )
 
 
-def test_a_store_of_what_was_not_fenced():
+def test_a_store_of_unfenced_data():
     array, image = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     body = _store_body(STORE, 2, (0, 0)).replace("fence.proxy.async.shared::cta;", "")
     faults(
@@ -385,7 +385,7 @@ def test_a_store_of_what_was_not_fenced():
     )
 
 
-def test_overwriting_what_is_being_stored():
+def test_overwriting_a_store_in_flight():
     array, image = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     late = "st.shared.b32 [%r1], %r0;"
     argument = TensorArgument(array, (4, 8))
@@ -416,7 +416,7 @@ def test_overwriting_what_is_being_stored():
         (lambda a: TensorArgument(a[:, 1:], (4, 8)), "the address"),
     ],
 )
-def test_arguments_that_the_driver_would_refuse(argument, message):
+def test_arguments_refused_by_the_driver(argument, message):
     array, out = np.zeros((4, 8), np.float16), np.zeros(SHARED, np.uint8)
     with pytest.raises(EmulationError, match=message):
         run(_plain(), argument(array), out, threads=THREADS, shared=SHARED + 8)

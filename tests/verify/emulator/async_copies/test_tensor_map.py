@@ -80,7 +80,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_what_the_driver_refuses_is_named(message: str) -> None:
+def test_driver_errors_are_named(message: str) -> None:
     with pytest.raises(TensorMapError, match=message):
         replace(MAP, **BROKEN[message]).to_bytes()
 
@@ -108,7 +108,7 @@ def test_rank_is_given_less_one() -> None:
     assert wider.with_field("rank", 1) == MAP
 
 
-def test_edits_that_name_nothing() -> None:
+def test_edits_of_missing_fields() -> None:
     with pytest.raises(TensorMapError, match="global_dim has no dimension 2, it has 2"):
         MAP.with_field("global_dim", 5, 2)
     with pytest.raises(TensorMapError, match="element type 13"):

@@ -149,7 +149,7 @@ def test_a_map_is_made_of_zeros(seed):
 
 
 @pytest.mark.parametrize("missing", range(len(WHOLE)))
-def test_a_field_that_is_not_set(missing):
+def test_an_unset_field(missing):
     edits = [edit for index, edit in enumerate(WHOLE) if index != missing]
     body = _made(edits) + PUBLISH + ACQUIRE + copy()
     if WHOLE[missing][0] == "rank":
@@ -235,13 +235,13 @@ def test_a_map_of_a_table():
         run(body, bad, 0, out, shared=SHARED)
 
 
-def test_an_edit_that_was_not_acquired():
+def test_an_unacquired_edit():
     body = INIT + replace("global_dim", "1, 5") + PUBLISH + copy()
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)
 
 
 @pytest.mark.parametrize("meets", [True, False])
-def test_a_warp_may_acquire_for_those_that_come_after_it(meets):
+def test_a_warp_may_acquire_for_later_warps(meets):
     """One warp publishes and acquires; a thread of the other one copies."""
     head = INIT.replace("%r0, 0;", "%r0, 0; setp.lt.u32 %p5, %r0, 32; setp.eq.u32 %p6, %r0, 32;")
     body = head + replace("global_dim", "1, 5") + "bar.sync 0;" + "@!%p5 bra THERE;"
@@ -310,12 +310,12 @@ def test_an_edit_in_global_memory_is_released_too():
         (replace("swizzle_atomicity", "1"), "needs the 128-byte swizzle"),
     ],
 )
-def test_maps_that_break_rules_are_named(edit, message):
+def test_invalid_maps_are_named(edit, message):
     body = INIT + edit + PUBLISH + ACQUIRE + copy()
     faults(body, *_arguments(), kind="tensor-map", match=message, shared=SHARED)
 
 
-def test_editing_what_is_no_map():
+def test_editing_other_bytes():
     body = INIT + "@%p1 st.shared.b32 [%r1+1024], 1;" + replace("rank", "1")
     faults(body, *_arguments(), kind="tensor-map", match="no tensor map", shared=SHARED)
 

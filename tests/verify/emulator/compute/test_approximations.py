@@ -61,7 +61,7 @@ def _operands(count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("instruction", "count", "reference", "share", "most"), _CASES)
-def test_results_are_off_as_those_of_an_h200(
+def test_errors_match_an_h200(
     instruction: str, count: int, reference: np.ufunc, share: float, most: int
 ) -> None:
     words = _operands(count)
@@ -80,7 +80,7 @@ def test_equal_operands_give_equal_results(instruction: str, count: int) -> None
     np.testing.assert_array_equal(_run(instruction, *words)[order], mixed)
 
 
-def test_what_hardware_gives_exactly_stays() -> None:
+def test_exact_hardware_results_stay_exact() -> None:
     special = np.array([0.0, -0.0, np.inf, np.nan, 1.0, -2.0, 3.0, 1e-40] * 16, np.float32)
     powers = _run("ex2.approx.f32", special.view("u4")).view("f4")
     expected = np.array([1, 1, np.inf, np.nan, 2, 0.25, 8, 1] * 16, np.float32)

@@ -49,7 +49,7 @@ def test_bfe_takes_the_sign_from_the_last_bit(kind) -> None:
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_bfi_drops_what_does_not_fit(bits) -> None:
+def test_bfi_drops_bits_past_the_end(bits) -> None:
     start, length = fields(bits)
     a, b = words(bits, len(start)), words(bits, len(start), seed=1)
 

@@ -63,7 +63,7 @@ def test_ftz_compares_subnormals_as_zeros() -> None:
     assert not compute("setp.eq.f32", tiny, zero, target=1).any()
 
 
-def test_results_combine_and_come_with_their_contrary() -> None:
+def test_results_combine_and_pair_with_their_negation() -> None:
     a, b = words(32), words(32, seed=1)
     c = np.arange(len(a)) % 3 == 0
     less = a < b

@@ -205,7 +205,7 @@ def test_nan_converts_as_on_an_h200(mnemonic, want) -> None:
     assert compute(mnemonic, a, target=bits).tolist() == want
 
 
-def test_ftz_judges_what_exponents_without_an_end_would_round_to() -> None:
+def test_ftz_flushes_as_if_rounded_with_unbounded_exponents() -> None:
     # Just below the least normal number: with 24 bits, and with more, rounding up to it.
     a = np.array([0x380FFFFFE0000000, 0x380FFFFFF0000000, 0xB80FFFFFE0000000], np.uint64)
     assert compute("cvt.rn.f32.f64", a, target=32).tolist() == [0x7FFFFF + 1] * 2 + [0x80800000]

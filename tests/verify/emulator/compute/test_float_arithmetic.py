@@ -388,7 +388,7 @@ RAISED = [
 
 
 @pytest.mark.parametrize(("mnemonic", "rows", "want"), RAISED)
-def test_ftz_judges_what_exponents_without_an_end_would_round_to(mnemonic, rows, want) -> None:
+def test_ftz_flushes_as_if_rounded_with_unbounded_exponents(mnemonic, rows, want) -> None:
     bits = int(mnemonic[-2:])
     words = [np.array(column, f"u{bits // 8}") for column in zip(*rows, strict=True)]
     assert compute(mnemonic, *words).tolist() == want

@@ -28,7 +28,7 @@ def test_modifiers_are_taken_once_and_leftovers_refused() -> None:
     parsed.finish()
 
 
-def test_a_choice_that_must_be_made() -> None:
+def test_a_required_choice() -> None:
     assert form("add.f32").choice("rn", default="rn") == "rn"
     with pytest.raises(Unsupported, match=r"expected one of \.rn, \.rz"):
         form("fma.f32").choice("rn", "rz")
@@ -51,7 +51,7 @@ def test_a_kind_has_one_rule() -> None:
         rule("int", "add", sources=2)(lambda _: np.add)
 
 
-def test_refusals_say_what_is_not_known() -> None:
+def test_refusals_name_the_unsupported_part() -> None:
     with pytest.raises(Unsupported, match=r"type \.pred"):
         compute("add.pred", np.ones(3, bool), np.ones(3, bool))
     with pytest.raises(Unsupported, match="no type"):
@@ -62,7 +62,7 @@ def test_refusals_say_what_is_not_known() -> None:
         compute("add.huge.s32", words(32), words(32))
 
 
-def test_a_constant_has_the_width_that_is_read() -> None:
+def test_a_constant_has_the_read_width() -> None:
     double = Immediate(0x3FF0000000000000, 64)
     register = Register("%f", 32, 0)
     instruction = Instruction("add", ("f32",), (register, register, double), None, 1, "")

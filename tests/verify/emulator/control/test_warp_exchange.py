@@ -83,7 +83,7 @@ def test_lanes_missing(body, match):
     assert faults(body, kind="convergence", match=match).text
 
 
-def test_lanes_that_never_were_are_not_waited_for():
+def test_nonexistent_lanes_are_not_waited_for():
     out = collect("shfl.sync.idx.b32 %r63, %r0, 3, 31, -1;", threads=20)
     assert (out == 3).all()
 
@@ -185,7 +185,7 @@ STORED:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_elected_lane_waits_for_what_it_has_issued(seed):
+def test_the_elected_lane_waits_for_its_copies(seed):
     out = np.zeros(64, np.int32)
     body = ELECTED.format(elect="elect.sync _|%p3, 0xffffffff;")
     run(body, out, threads=64, seed=seed)
@@ -193,7 +193,7 @@ def test_the_elected_lane_waits_for_what_it_has_issued(seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_another_lane_does_not(seed):
+def test_another_lane_does_not_wait_for_them(seed):
     body = ELECTED.format(elect="setp.eq.u32 %p3, %r0, 0;")
     out = np.zeros(64, np.int32)
     faults(body, out, kind="in-flight", threads=64, seed=seed)

@@ -37,7 +37,7 @@ def test_exchange(barrier, threads, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_the_barrier_it_is_found(seed):
+def test_a_missing_barrier_is_found(seed):
     # In step, all write before any reads, but no wait orders them.
     body = EXCHANGE.format(barrier="", last=63)
     with pytest.raises(Fault) as caught:
@@ -130,7 +130,7 @@ done:
         ),
     ],
 )
-def test_an_arrival_orders_what_came_before_it_alone(statements, races):
+def test_an_arrival_releases_earlier_accesses_only(statements, races):
     names = ("before_sync", "after_sync", "before_arrive", "after_arrive")
     body = ARRIVE_AND_SYNC.format(**{name: statements.get(name, "") for name in names})
     if races:
@@ -165,7 +165,7 @@ done:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_groups_that_share_a_barrier_may_take_each_others_places(seed):
+def test_groups_sharing_a_barrier_may_be_confused(seed):
     """In any order, each group may have been released with a warp of the other."""
     body = SHARED_BARRIER.format(first="", between="")
     match = "barrier 1, where warp [0-3] of its CTA has been|more than 64 threads arrive"
@@ -185,7 +185,7 @@ def test_producer_and_consumers_are_ordered_among_other_warps(seed):
     run(skip_others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
 
 
-def test_who_arrives_twice_waits_for_others_between():
+def test_a_wait_is_needed_between_two_arrivals():
     """Else the second arrival may count in place of a warp not there yet."""
     body = """
         setp.lt.u32 %p1, %r0, 32;
@@ -289,7 +289,7 @@ def test_two_barriers_wait_for_each_other():
     assert "barrier 2, where 32 of 64" in fault.notes[1]
 
 
-def test_a_poll_that_nobody_answers():
+def test_an_unanswered_poll():
     body = """
         setp.eq.u32 %p1, %r0, 0;
         @%p1 mbarrier.init.shared.b64 [smem], 1;
@@ -489,7 +489,7 @@ def test_relaxed_arrivals_order_nothing():
         ("fence.acq_rel.cta;", True),
     ],
 )
-def test_a_relaxed_arrival_tells_what_came_before_a_fence_of_the_cluster(fence: str, before: bool):
+def test_a_relaxed_arrival_releases_accesses_before_a_cluster_fence(fence: str, before: bool):
     store = "@%p2 st.shared::cluster.b32 [%r6], 7;"
     body = f"""
         mov.u32 %r4, %cluster_ctarank;

@@ -53,7 +53,7 @@ def test_a_chain_has_a_step_each() -> None:
     "between",
     ["st.shared.b32 [0], %r1;", "@%p1 add.s32 %r1, %r0, 1;", "mov.b64 {%r1, %r2}, 7;"],
 )
-def test_what_does_more_than_compute_stays_in_its_place(between: str) -> None:
+def test_instructions_with_effects_stay_in_place(between: str) -> None:
     head = "mov.b32 %r0, %tid.x; setp.eq.s32 %p1, %r0, 3; add.s32 %r1, %r0, %r0;"
     issues = _issues(f"{head} add.s32 %r4, %r0, %r0; {between} add.s32 %r5, %r0, %r0;")
     texts = [" ".join(issue) for issue in issues]
@@ -75,7 +75,7 @@ def test_what_does_more_than_compute_stays_in_its_place(between: str) -> None:
     st.booleans(),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_results_are_those_of_program_order(
+def test_results_equal_program_order(
     program: list[tuple[str, int, int, str]], in_part: bool
 ) -> None:
     start = "".join(f"mad.lo.s32 %r{i}, %r0, {i * 1103515245 + 12345}, {i};" for i in _REGISTERS)
@@ -94,7 +94,7 @@ def test_results_are_those_of_program_order(
     np.testing.assert_array_equal(together, apart)
 
 
-def test_an_undefined_register_is_reported_at_the_instruction_that_reads_it() -> None:
+def test_an_undefined_register_is_reported_at_its_reader() -> None:
     body = "".join(f"add.s32 %r{i + 20}, %r{9 if i == 3 else 0}, 1;" for i in range(6))
     fault = faults(body, kind="undefined", match="%r9 is read and was never")
     assert fault.text == "add.s32 %r23, %r9, 1"
@@ -136,7 +136,7 @@ def _matrices(first_parts: str) -> str:
 
 
 @pytest.mark.parametrize("in_part", [False, True])
-def test_matrices_are_those_of_program_order(in_part: bool) -> None:
+def test_matrices_equal_program_order(in_part: bool) -> None:
     part = "shr.u32 %r8, %r0, 5; setp.eq.s32 %p1, %r8, 1; @%p1 bra skip;" if in_part else ""
     together = collect(_matrices(part), threads=96, shared=4096)
     with pytest.MonkeyPatch.context() as patch:
@@ -160,7 +160,9 @@ def test_matrices_and_loads_share_steps() -> None:
         (("{%m8}", "{%m99}"), "undefined", ""),
     ],
 )
-def test_faults_are_those_of_one_instruction(change: tuple[str, str], kind: str, line: str) -> None:
+def test_faults_are_blamed_on_one_instruction(
+    change: tuple[str, str], kind: str, line: str
+) -> None:
     body = _matrices("").replace("mov.b32 %m99, 99;", "").replace(*change)
     fault = faults(body, kind=kind, threads=96, shared=3200)
     assert line in fault.text

@@ -59,7 +59,7 @@ def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarr
     return counts
 
 
-def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
+def test_fewer_trips_of_a_loop_run_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One CTA has extra work in each iteration, in a block after the loop."""
@@ -73,7 +73,7 @@ def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
 
 
-def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_in_a_loop_run_before_lanes_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each CTA goes round the inner loop another number of times, then all of them go on."""
     body = """
     outer: add.s32 %r7, %r7, 1; mov.b32 %r8, 0;
@@ -85,7 +85,7 @@ def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPa
     assert counts == {128: 3, 96: 3, 64: 3, 32: 3}
 
 
-def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
+def test_blocks_before_the_entry_come_last_in_a_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop is entered at its test; then one CTA alone has extra work."""
@@ -100,7 +100,7 @@ def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
 
 
-def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unequal_waits_keep_ctas_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each iteration CTAs wait for a copy; in one of them it follows a store."""
     body = f"""
     {INIT} setp.eq.and.u32 %p3, %r5, 1, %p1;
@@ -116,7 +116,7 @@ def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.Monke
     assert counts == [128] * 5
 
 
-def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
+def test_batches_and_steps_are_freed_with_their_owners() -> None:
     """They are in no reference cycle: large arrays would stay until the garbage collector runs."""
 
     def count(kinds: type | UnionType) -> int:

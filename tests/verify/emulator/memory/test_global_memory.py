@@ -21,7 +21,7 @@ def refused(kind, call, *args, lane=None, **options):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
-def test_reads_and_writes_what_is_at_the_address(size):
+def test_reads_and_writes_by_address(size):
     array = random_bytes(size * 37)
     before = array.reshape(37, size).copy()
     memory = GlobalMemory()
@@ -59,7 +59,7 @@ def test_several_buffers_at_once():
     assert second[4:8].tobytes() == data[1].tobytes()
 
 
-def test_nobody_reads_nothing():
+def test_an_empty_access():
     assert GlobalMemory().read(np.empty(0, np.int64), 4).shape == (0, 4)
 
 
@@ -155,7 +155,7 @@ def test_read_only():
     assert array[0] == 0
 
 
-def test_masks_say_which_elements():
+def test_masks_select_accessible_elements():
     array = np.zeros((4, 6), np.uint32)[:, :5]
     readable = np.zeros((4, 5), bool)
     readable[1, 2] = True

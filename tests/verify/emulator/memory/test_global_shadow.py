@@ -51,7 +51,7 @@ def test_a_store_is_loaded_back_after_a_barrier(between, mask, seed):
 @pytest.mark.parametrize(
     ("between", "mask"), [("", 63), ("", 1), ("bar.warp.sync -1;", 32), ("fence.acq_rel.gpu;", 1)]
 )
-def test_another_threads_store_is_not_loaded_without_one(between, mask, seed):
+def test_a_load_needs_a_barrier_after_another_threads_store(between, mask, seed):
     body = THERE_AND_BACK.format(between=between, mask=mask)
     x, out = np.full(64, 99, np.int32), np.zeros(64, np.int32)
     faults(body, x, out, kind="race", threads=64, seed=seed)
@@ -59,7 +59,7 @@ def test_another_threads_store_is_not_loaded_without_one(between, mask, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("barrier", ["", "bar.sync 0;"])
-def test_what_others_read_is_not_overwritten_without_a_barrier(barrier, seed):
+def test_overwriting_reads_needs_a_barrier(barrier, seed):
     body = f"""
     {ADDRESSES}
     xor.b32 %r3, %r0, 32;
@@ -335,7 +335,7 @@ def test_half_a_message_is_a_race(release, acquire, after, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("missing", ["barrier", "none"])
-def test_what_the_other_threads_of_a_cta_wrote_goes_along_after_a_barrier(missing, seed):
+def test_a_barrier_makes_a_release_cover_the_whole_cta(missing, seed):
     body = _message("@%p3 st.release.gpu.global.b32 [%rd1], 1;", "ld.acquire.gpu.global.b32")
     arrays = _arrays()
     if missing == "none":

@@ -41,7 +41,7 @@ def test_warp_sync_does_not_order_warps():
     faults(body, kind="race", threads=64)
 
 
-def test_overwriting_what_another_warp_may_still_read():
+def test_overwriting_another_warps_unordered_reads():
     body = WRITE + "bar.sync 0;" + READ_OTHER + "\nst.shared.b32 [%r3], %r63;"
     fault = faults(body, kind="race", threads=64, match="which thread .* read")
     assert "ld.shared" in fault.notes[0]
@@ -91,7 +91,7 @@ def test_never_written_may_hold_noise():
     faults(late, kind="race", threads=64, reads_unwritten=True)
 
 
-def test_bytes_are_told_apart_as_finely_as_the_program_accesses_them():
+def test_granules_are_as_small_as_accesses():
     body = """
     add.u32 %r3, %r1, %r0;
     cvt.u16.u32 %h1, %r0;
@@ -184,7 +184,7 @@ CLUSTER = """
 CLUSTER_SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 
 
-def test_cluster_reads_each_other():
+def test_ctas_of_a_cluster_read_each_other():
     body = CLUSTER.format(sync=CLUSTER_SYNC, end=CLUSTER_SYNC)
     out = collect(body, grid=4, cluster=2)
     other = np.array([100, 0, 100, 0]).repeat(32) + np.tile(np.arange(32), 4)

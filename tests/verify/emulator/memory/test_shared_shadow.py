@@ -122,7 +122,7 @@ def refused(kind, call, *args, **options):
     return caught.value
 
 
-def test_proxy_needs_a_fence_to_read_but_not_what_it_wrote():
+def test_the_proxy_needs_a_fence_except_for_its_own_writes():
     order, memory = prepared()
     written(memory)
     assert "an access" in refused("proxy", begin, memory, writes=False).notes[0]

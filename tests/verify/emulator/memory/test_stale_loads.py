@@ -22,7 +22,7 @@ IN_PLACE = """
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_nobody_uses_may_be_anything(seed: int) -> None:
+def test_unused_stale_loads_do_not_matter(seed: int) -> None:
     x = np.arange(32, dtype=np.int32) * 2
     stale = StaleLoads(seed)
     num_runs = 0
@@ -37,7 +37,7 @@ def test_what_nobody_uses_may_be_anything(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_used_changes(seed: int) -> None:
+def test_used_stale_loads_change_the_result(seed: int) -> None:
     """The second warp stores its loaded value: another one in each run with a known race."""
     body = IN_PLACE.format(between="mul.wide.u32 %rd12, %r0, 4; add.s64 %rd13, %rd1, %rd12;")
     body += "    st.global.b32 [%rd13], %r3;\n"

@@ -178,7 +178,7 @@ def is_late(order, lane, stamp, kind=GENERIC):
     return bool(order.unordered(np.array([lane]), np.array([[stamp]]), kind)[0, 0])
 
 
-def test_stamp_tells_who_and_where():
+def test_a_stamp_encodes_lane_and_instruction():
     order = Order(4, 2, cluster_size=2)
     stamp = int(order.stamps(np.array([5 * 32 + 9]), 1234)[0])  # warp 1 of the third block
     assert (column_of(stamp), lane_of(stamp), number_of(stamp)) == (1, 9, 1234)
@@ -225,7 +225,7 @@ def test_elected_lanes_wait_does_not_speak_for_its_warp():
     assert not is_late(order, 41, stamp)
 
 
-def test_elected_lane_passes_on_what_it_has_seen():
+def test_an_elected_lane_passes_on_its_clock():
     order = Order(1, 3)
     tokens = Clocks(2, order.columns)
     stamp = stamp_of(order, 0)
@@ -239,7 +239,7 @@ def test_elected_lane_passes_on_what_it_has_seen():
     assert not is_late(order, 64, stamp)
 
 
-def test_fence_hands_over_what_an_elected_lane_was_told():
+def test_a_fence_hands_over_an_elected_lanes_acquisitions():
     order = Order(1, 2)
     tokens = Clocks(1, order.columns)
     stamp = stamp_of(order, 0)

@@ -35,7 +35,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_each_lane_sees_what_the_one_before_left(name, space):
+def test_lanes_at_one_address_take_turns(name, space):
     values = words() if name not in ("inc.u32", "dec.u32") else words() % 5
     cell = np.array([0x80000003, 0], np.uint32)
     body = LOAD + "and.b32 %r11, %r0, 1; mul.wide.u32 %rd11, %r11, 4; add.s64 %rd12, %rd1, %rd11;"

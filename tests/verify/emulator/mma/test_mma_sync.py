@@ -253,7 +253,7 @@ def test_movmatrix_transposes() -> None:
         ("movmatrix.sync.aligned.m8n8.b16", "other than"),
     ],
 )
-def test_what_is_not_known_says_so(text: str, message: str) -> None:
+def test_unsupported_forms_are_named(text: str, message: str) -> None:
     operands = tuple(SimpleNamespace() for _ in range(4))
     instruction = _instruction(text, *operands)  # type: ignore[arg-type]
     with pytest.raises(Unsupported, match=message):

@@ -293,7 +293,7 @@ def test_saturation() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_chain_that_ignores_what_was_there(seed: int) -> None:
+def test_a_chain_without_accumulation(seed: int) -> None:
     """Registers never written, then two multiplications into them, waited for one by one."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
@@ -478,7 +478,7 @@ def test_one_thread_may_speak_for_its_warpgroup() -> None:
         ("sp.m64n16k32.f32.bf16.bf16 {8}, 0, 0, yes, 1, 1, 0, 0", "sparse"),
     ],
 )
-def test_what_the_isa_does_not_have_is_refused(text: str, message: str) -> None:
+def test_forms_outside_the_isa_are_refused(text: str, message: str) -> None:
     count = int(text[text.index("{") + 1 : text.index("}")])
     text = text.replace(f"{{{count}}}", _names("d", count or 1))
     c = np.zeros((THREADS, max(count, 1)), np.uint32)
