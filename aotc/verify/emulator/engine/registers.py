@@ -34,7 +34,7 @@ result's name. FENCED is defined, and ordered by `wgmma.fence` before the next w
 states are odd; states above DEFINED are not writable.
 """
 COPIED = np.array([UNDEFINED, FENCED, UNDEFINED, DEFINED, WRITE_IN_FLIGHT, DEFINED], np.uint8)
-"""The state that a copy gets of a register in each state."""
+"""State of a copy, by the state of its source."""
 
 
 class Allocation:

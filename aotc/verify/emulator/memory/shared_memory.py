@@ -73,7 +73,7 @@ class SharedMemory:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all CTAs together, which offsets are below."""
+        """Bytes of all CTAs together, the limit of offsets."""
         return self._data.size
 
     # ---- synchronous accesses ---------------------------------------------------------------

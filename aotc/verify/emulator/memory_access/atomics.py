@@ -64,7 +64,7 @@ _COMBINES: dict[str, Combine] = {
 
 @executes("atom", "red")
 def atomic(instruction: Instruction) -> Execute:
-    """Combine memory with registers, lane after lane."""
+    """Combine memory with registers, one lane after another."""
     form = form_of(instruction, _OPERATIONS | {"noftz"})
     operations = [name for name in form.rest if name in _OPERATIONS]
     if len(operations) != 1:

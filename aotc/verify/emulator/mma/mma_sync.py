@@ -51,7 +51,7 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]] = {
 
 
 def multiply(a: Array, b: Array) -> Float64:
-    """Return the products' sums in float64, whatever infinities and NaNs do."""
+    """Return the sums of products in float64, without warnings for infinities and NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.matmul(a, b)
 
