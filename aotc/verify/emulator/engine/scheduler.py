@@ -125,7 +125,7 @@ class Scheduler:
         if (
             meeting < self._code.length
             and (join is None or join.pc != meeting)
-            and self._part_warps(ways)
+            and self._splits_a_warp(ways)
         ):
             join = Join(meeting, join, lane_array(group.lanes), self.batch.num_warps)
         pc, rounds, trips = group.pc, group.rounds, group.trips
@@ -157,7 +157,7 @@ class Scheduler:
         segment = self._code.segments[group.pc]
         batch.steps += segment.length
         if batch.steps > self._max_steps:
-            raise self._endless(group)
+            raise self._step_limit(group)
         self.lane_instructions += segment.length * group.count
         self.warp_instructions += segment.length * group.warps
         self._rounds, self._trips = group.rounds, group.trips
@@ -196,7 +196,7 @@ class Scheduler:
         polling[group.lanes] = False
         return False
 
-    def _part_warps(self, ways: Sequence[Ints]) -> bool:
+    def _splits_a_warp(self, ways: Sequence[Ints]) -> bool:
         touched = np.zeros(self.batch.num_warps, bool)
         for lanes in ways:
             warps = lanes >> 5
@@ -361,7 +361,7 @@ class Scheduler:
             warp_locations(self.batch, waits),
         )
 
-    def _endless(self, group: Group) -> Fault:
+    def _step_limit(self, group: Group) -> Fault:
         instruction = self._code.instructions[group.pc]
         waits = [*self._waits(), *((self._waiter(other), "runs") for other in self._groups)]
         return self.batch.fault(

@@ -157,7 +157,7 @@ class GlobalMemory:
         unreadable or misaligned.
         """
         out = np.empty(len(address), cell_dtype(size_bytes))
-        for buffer, chosen in self._located(address, size_bytes, lanes, write=False):
+        for buffer, chosen in self._locate(address, size_bytes, lanes, write=False):
             index = (address[chosen] - buffer.base) // size_bytes
             out[chosen] = buffer.cells(buffer.bytes, size_bytes)[index]
         return reshape(view(out, np.uint8), len(address), size_bytes)
@@ -169,7 +169,7 @@ class GlobalMemory:
         """
         size = data.shape[1]
         values = as_cells(data)
-        for buffer, chosen in self._located(address, size, lanes, write=True):
+        for buffer, chosen in self._locate(address, size, lanes, write=True):
             index = (address[chosen] - buffer.base) // size
             buffer.cells(buffer.bytes, size)[index] = values[chosen]
 
@@ -177,7 +177,7 @@ class GlobalMemory:
         self, address: Ints, size_bytes: int, lanes: Lanes | None = None, *, write: bool = False
     ) -> None:
         """Raise Misuse as `read` or `write` would."""
-        self._located(address, size_bytes, lanes, write=write)
+        self._locate(address, size_bytes, lanes, write=write)
 
     def check_stored(self, address: Ints, data: Bytes, lanes: Lanes | None = None) -> None:
         """Raise Misuse unless addresses (n,) hold bytes (n, size) after a `write`.
@@ -186,7 +186,7 @@ class GlobalMemory:
         """
         size = data.shape[1]
         stored = np.empty(len(address), cell_dtype(size))
-        for buffer, chosen in self._located(address, size, lanes, write=True):  # may be unreadable
+        for buffer, chosen in self._locate(address, size, lanes, write=True):  # may be unreadable
             stored[chosen] = buffer.cells(buffer.bytes, size)[
                 (address[chosen] - buffer.base) // size
             ]
@@ -216,7 +216,7 @@ class GlobalMemory:
         """
         self.check(address, size_bytes, lanes)
         old = np.empty(len(address), cell_dtype(size_bytes))
-        for buffer, chosen in self._located(address, size_bytes, lanes, write=True):
+        for buffer, chosen in self._locate(address, size_bytes, lanes, write=True):
             cells = buffer.cells(buffer.bytes, size_bytes)
             index = (address[chosen] - buffer.base) // size_bytes
             of_all = np.arange(len(address))[chosen]
@@ -251,7 +251,7 @@ class GlobalMemory:
         name = "/".join(dict.fromkeys(buffer.names))
         return f"byte {address - buffer.origin} of {name} ({buffer.bytes.size} bytes)"
 
-    def _located(
+    def _locate(
         self, address: Ints, size: int, lanes: Lanes | None, *, write: bool
     ) -> list[tuple[Buffer, slice | npt.NDArray[np.bool_]]]:
         """Check addresses and split them by buffer, as `parts` does."""

@@ -158,7 +158,7 @@ class GlobalShadow:
         for buffer, chosen in self.memory.parts(address):
             if not buffer.is_writable:
                 continue
-            cells, unit = self._located(buffer, address[chosen], size)
+            cells, unit = self._locate(buffer, address[chosen], size)
             part_lanes = self._lanes_at(lanes, chosen)
             if cells.has_writes:
                 stamps = self._gather(cells.written, unit, size)
@@ -189,7 +189,7 @@ class GlobalShadow:
         size = data.shape[1]
         values = as_cells(data)
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._located(buffer, address[chosen], size)
+            cells, unit = self._locate(buffer, address[chosen], size)
             # Stamps of a large buffer are paged; its bytes are indexed directly.
             old = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
             changes = differ(old, values[chosen])
@@ -210,7 +210,7 @@ class GlobalShadow:
     ) -> None:
         """Check and record an atomic update of `size` bytes by lanes (n,) at addresses (n,)."""
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._located(buffer, address[chosen], size)
+            cells, unit = self._locate(buffer, address[chosen], size)
             part_lanes = self._lanes_at(lanes, chosen)
             self._check_write(cells, part_lanes, address[chosen], unit, size, scope, None)
             self._note_write(cells, part_lanes, unit, size, instruction, scope)
@@ -409,7 +409,7 @@ class GlobalShadow:
         self._scatter(cells.writer, unit, size, self._cluster[lanes])
         return stamps
 
-    def _located(self, buffer: Buffer, address: Ints, size: int) -> tuple[_Cells, Ints]:
+    def _locate(self, buffer: Buffer, address: Ints, size: int) -> tuple[_Cells, Ints]:
         """Return a buffer's stamps, and the addresses as unit numbers of `size` bytes in them."""
         cells = self._cells.get(id(buffer))
         if cells is None:

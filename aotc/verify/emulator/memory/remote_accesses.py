@@ -68,7 +68,7 @@ class RemoteAccesses:
                 raise Misuse(
                     "ended",
                     f"ends {self._shadow.cta_name(cta)}, though nothing orders an access of "
-                    f"{self._shadow.who(stamp)} to its shared memory before its last thread has exited",
+                    f"{self._shadow.thread_name(stamp)} to its shared memory before its last thread has exited",
                     lane=(first + warps_per_cta) * 32 - 1,
-                    notes=self._shadow.where(stamp),
+                    notes=self._shadow.note_on(stamp),
                 )

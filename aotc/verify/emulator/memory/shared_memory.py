@@ -94,7 +94,7 @@ class SharedMemory:
         offset = self.locate_access(lanes, address, size_bytes, instruction)
         self.shadow.check_load(lanes, offset, size_bytes, strong=strong)
         if not strong:
-            self.shadow.loaded(lanes, offset, size_bytes, instruction)
+            self.shadow.record_load(lanes, offset, size_bytes, instruction)
         if self.conflicts is not None:
             self.conflicts.count(lanes, address, size_bytes, instruction)
         cells = self._cells(size_bytes)[offset // size_bytes]
@@ -120,10 +120,10 @@ class SharedMemory:
         numbers = np.array([self.shadow.number(instruction) for instruction in instructions])
         # Lanes of a warp mostly read the same bytes; only the last one's stamp counts.
         last = self.shadow.last_of_warps(everyone, offset, size_bytes)
-        if not self.shadow.may_all_load(everyone[last], offset[last], size_bytes):
+        if not self.shadow.can_all_load(everyone[last], offset[last], size_bytes):
             self.shadow.check_load(everyone, offset, size_bytes)
         by = numbers[last // len(lanes)]
-        self.shadow.loaded(everyone[last], offset[last], size_bytes, by)
+        self.shadow.record_load(everyone[last], offset[last], size_bytes, by)
         cells = self._cells(size_bytes)[offset // size_bytes]
         return reshape(view(cells, np.uint8), count, len(lanes), size_bytes)
 
@@ -153,7 +153,7 @@ class SharedMemory:
             lost = differ(cells[unit], values)
             if lost.any():
                 self._refuse_overwritten(lanes, offset, int(np.flatnonzero(lost)[0]))
-        self.shadow.stored(lanes, offset, size, instruction, strong=strong)
+        self.shadow.record_store(lanes, offset, size, instruction, strong=strong)
         if self.conflicts is not None:
             self.conflicts.count(lanes, address, size, instruction)
 
@@ -179,7 +179,7 @@ class SharedMemory:
         self.shadow.check_load(lanes, offset, size_bytes, strong=True)
         self.shadow.check_store(lanes, offset, size_bytes, strong=True)
         old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
-        self.shadow.stored(
+        self.shadow.record_store(
             lanes, offset, size_bytes, instruction, strong=True, asynchronous=asynchronous
         )
         return old

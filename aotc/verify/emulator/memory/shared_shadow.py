@@ -133,7 +133,7 @@ class Shadow:
         self._scratch[unit] = numbers
         return np.flatnonzero(self._scratch[unit] == numbers)
 
-    def may_all_load(self, lanes: Ints, offset: Ints, size: int) -> bool:
+    def can_all_load(self, lanes: Ints, offset: Ints, size: int) -> bool:
         """Return whether any lane of lanes' warps (n,) may read `size` bytes at each offset (n,).
 
         False is inconclusive: `check_load` then decides.
@@ -196,10 +196,10 @@ class Shadow:
             raise Misuse(
                 "proxy",
                 f"{verb} {self._describe_granule(offset, row, piece)} through the asynchronous proxy, which "
-                f"{self.who(stamp)} {other} through the generic one with no fence.proxy.async "
+                f"{self.thread_name(stamp)} {other} through the generic one with no fence.proxy.async "
                 "between",
                 lane=lane_at(lanes, row),
-                notes=self.where(stamp),
+                notes=self.note_on(stamp),
             )
 
     def check_mbarrier(self, lanes: Lanes, offset: Ints) -> None:
@@ -210,7 +210,7 @@ class Shadow:
 
     # ---- records ----------------------------------------------------------------------------
 
-    def loaded(
+    def record_load(
         self,
         lanes: Lanes,
         offset: Ints,
@@ -233,7 +233,7 @@ class Shadow:
                 self._thread_read = np.zeros(len(self._read), np.int64)
             self._scatter(self._thread_read, unit, size, stamps)
 
-    def stored(
+    def record_store(
         self,
         lanes: Lanes,
         offset: Ints,
@@ -287,7 +287,7 @@ class Shadow:
             self._count_readers(offset, size, begin=False)
             numbers = np.array([self.number(flight.instruction) for flight in alike])
             by = np.repeat(numbers, [len(flight.offset) for flight in alike])
-            self.loaded(lanes, offset, size, by, asynchronous=True)
+            self.record_load(lanes, offset, size, by, asynchronous=True)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
@@ -303,10 +303,12 @@ class Shadow:
         self._mark(flight, index, begin=False)
         offset, size = flight.offset[index], flight.size_bytes
         if not flight.writes:
-            self.loaded(flight.lanes[index], offset, size, flight.instruction, asynchronous=True)
+            self.record_load(
+                flight.lanes[index], offset, size, flight.instruction, asynchronous=True
+            )
         else:
             lanes = flight.lanes[index]
-            self.stored(lanes, offset, size, flight.instruction, asynchronous=asynchronous)
+            self.record_store(lanes, offset, size, flight.instruction, asynchronous=asynchronous)
 
     def open_writes(self) -> list[Flight]:
         """Return the writing operations in flight, oldest first."""
@@ -416,9 +418,9 @@ class Shadow:
             raise Misuse(
                 "race",
                 f"{verb} {self._describe_granule(offset, row, granule)}, which "
-                f"{self.who(stamp)} {other} with nothing between that orders the two",
+                f"{self.thread_name(stamp)} {other} with nothing between that orders the two",
                 lane=lane_at(lanes, row),
-                notes=self.where(stamp),
+                notes=self.note_on(stamp),
             )
 
     def _check_marks(
@@ -450,7 +452,7 @@ class Shadow:
     def _describe_granule(self, offset: Ints, row: int, piece: int) -> str:
         return self._describe(int(offset[row]) + piece * self._granule_bytes)
 
-    def who(self, stamp: int) -> str:
+    def thread_name(self, stamp: int) -> str:
         """Name the thread or agent of a stamp."""
         column = column_of(stamp)
         if column == self._order.async_column:
@@ -465,7 +467,7 @@ class Shadow:
         cluster_size = self._order.cluster_warps // self._order.warps_per_cta
         return f"cluster rank {cta % cluster_size}"
 
-    def where(self, stamp: int) -> tuple[str, ...]:
+    def note_on(self, stamp: int) -> tuple[str, ...]:
         """Return a note on the access of a stamp."""
         return (note_of("the other access", self._instructions[number_of(stamp)]),)
 

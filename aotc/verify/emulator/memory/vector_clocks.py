@@ -336,7 +336,7 @@ class Order:
 
     def release(self, lanes: Lanes, tokens: Clocks, rows: Ints) -> None:
         """Release: merge each lane's (n,) past into its row (n,) of `tokens`."""
-        warps, rows, masks = self._by_warp(lanes, rows)
+        warps, rows, masks = self._group_by_warp(lanes, rows)
         knows_more = (self.ahead[warps] & masks) != 0
         views = 2 * warps + knows_more
         limit = self.limit()
@@ -358,7 +358,7 @@ class Order:
 
     def acquire(self, lanes: Lanes, tokens: Clocks, rows: Ints) -> None:
         """Acquire: merge rows (n,) of `tokens` into lanes' (n,) views."""
-        warps, rows, masks = self._by_warp(lanes, rows)
+        warps, rows, masks = self._group_by_warp(lanes, rows)
         whole = masks == _ALL_LANES
         part = warps[~whole]
         if part.size:
@@ -381,7 +381,7 @@ class Order:
 
         A plane has a row for each warp. Returns the limit of the lanes' own accesses.
         """
-        warps, _, masks = self._by_warp(lanes, None)
+        warps, _, masks = self._group_by_warp(lanes, None)
         views = 2 * warps + ((self.ahead[warps] & masks) != 0)
         for plane in range(planes):
             rows.copy(plane * len(self.ahead) + warps, self.views, views)
@@ -395,7 +395,7 @@ class Order:
         `limits` (n,) bound the lanes' own accesses at that time.
         """
         limit = np.maximum.reduceat(limits, _starts(lanes >> 5, rows))
-        warps, rows, masks = self._by_warp(lanes, rows)
+        warps, rows, masks = self._group_by_warp(lanes, rows)
         released = Clocks(len(warps), self.columns)
         index, column = np.arange(len(warps)), self._warp_column[warps]
         released.copy(index, snapshots, plane * len(self.ahead) + warps)
@@ -412,7 +412,7 @@ class Order:
 
         The rows start at `first_row` of `into`, one per warp, until they are acquired.
         """
-        warps, rows, _ = self._by_warp(lanes, rows)
+        warps, rows, _ = self._group_by_warp(lanes, rows)
         into.merge(first_row + warps, tokens, rows)
 
     def release_async(self, tokens: Clocks, rows: Ints) -> None:
@@ -441,7 +441,7 @@ class Order:
 
     def fence_proxy(self, lanes: Lanes, kinds: Sequence[int] = PROXIES) -> None:
         """Hand everything lanes (n,) wrote or saw to the asynchronous proxy, for some spaces."""
-        warps, _, masks = self._by_warp(lanes, None)
+        warps, _, masks = self._group_by_warp(lanes, None)
         self._fenced = self._has_handed = True
         whole = masks == _ALL_LANES
         if len(kinds) == len(PROXIES):
@@ -515,7 +515,7 @@ class Order:
         if self.now >= _TIME_END:
             raise Misuse("steps", f"the program synchronised more than {_TIME_END:,} times")
 
-    def _by_warp(
+    def _group_by_warp(
         self, lanes: Lanes, rows: Ints | None
     ) -> tuple[Ints, Ints, npt.NDArray[np.uint32]]:
         """Group ascending lanes: return the warps, the row of each and a mask of its lanes."""

@@ -85,7 +85,7 @@ def atomic(instruction: Instruction) -> Execute:
             if returns:
                 ctx.write(destinations[index], old)
         order, locations = ctx.machine.part(MemoryOrder), locations_of(form.space, address)
-        order.wrote(ctx.lanes, locations, form.scope, releases=form.releases)
+        order.record_write(ctx.lanes, locations, form.scope, releases=form.releases)
         if returns:  # `red` does not acquire
             order.read(ctx.lanes, locations, form.scope, acquires=form.acquires)
         ctx.machine.note_event()

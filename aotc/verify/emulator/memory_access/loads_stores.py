@@ -100,7 +100,9 @@ def store(instruction: Instruction) -> Execute:
         write_bytes(ctx, form.space, address, view(values, np.uint8), scope)
         if scope != WEAK:
             locations = locations_of(form.space, address)
-            ctx.machine.part(MemoryOrder).wrote(ctx.lanes, locations, scope, releases=releases)
+            ctx.machine.part(MemoryOrder).record_write(
+                ctx.lanes, locations, scope, releases=releases
+            )
             ctx.machine.note_event()
 
     return run

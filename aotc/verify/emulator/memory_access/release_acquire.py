@@ -79,7 +79,7 @@ class MemoryOrder:
             self._fenced_at[:planes, numbers] = self._order.snapshot(numbers, self._fenced, planes)
             self._has_fenced = True
 
-    def wrote(self, lanes: Lanes, locations: Ints, scope: int, *, releases: bool) -> None:
+    def record_write(self, lanes: Lanes, locations: Ints, scope: int, *, releases: bool) -> None:
         """Record releases by strong writes of lanes (n,) at locations (n,)."""
         if not releases and not self._has_fenced:
             return
@@ -133,7 +133,7 @@ class MemoryOrder:
     def release_everywhere(self, lanes: Lanes, scope: int) -> None:
         """Release lanes' clocks to any later acquire of the scope, at any location."""
         numbers = lanes_array(lanes, self._num_warps * 32)
-        self.wrote(numbers, np.full(len(numbers), _ANY_LOCATION), scope, releases=True)
+        self.record_write(numbers, np.full(len(numbers), _ANY_LOCATION), scope, releases=True)
 
     def acquire_everything(self, lanes: Lanes, scope: int) -> None:
         """Acquire everything that threads of a scope have released everywhere."""

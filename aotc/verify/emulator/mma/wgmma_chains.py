@@ -121,7 +121,7 @@ class Chains:
         self._by_number: dict[int, Chain] = {}
         self._next_number = 1
 
-    def at(self, form: Form, groups: Ints, accumulate: npt.NDArray[np.bool_]) -> list[Chain]:
+    def continued(self, form: Form, groups: Ints, accumulate: npt.NDArray[np.bool_]) -> list[Chain]:
         """Return the chain of each warpgroup for the result registers, opening missing ones."""
         copies = self._file.copies
         previous = [self._by_registers.get((group, form.d_rows)) for group in groups.tolist()]

@@ -108,7 +108,7 @@ class WgmmaUnit:
             a_bits = self._uniform(ctx, form.a_descriptor, 64, "descriptors of A")
         b_bits = self._uniform(ctx, form.b_descriptor, 64, "descriptors of B")
         a = self._read_a(ctx, form, warps) if form.a_registers else None
-        chains = self._chains.at(form, groups, accumulate)
+        chains = self._chains.continued(form, groups, accumulate)
         flights = self._begin(ctx, form, groups, a_bits, b_bits)
         for index, (group, flight) in enumerate(zip(groups.tolist(), flights, strict=True)):
             job = _Job(

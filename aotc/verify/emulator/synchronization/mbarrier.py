@@ -149,7 +149,7 @@ class Mbarriers:
     def _write(self, lanes: Ints, offset: Ints, instruction: Instruction) -> None:
         """Record the initialisation or end of mbarriers as a write by lanes (n,)."""
         self._shared.shadow.check_store(lanes, offset, _BYTES)
-        self._shared.shadow.stored(lanes, offset, _BYTES, instruction)
+        self._shared.shadow.record_store(lanes, offset, _BYTES, instruction)
 
     def arrive(
         self,

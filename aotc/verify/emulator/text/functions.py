@@ -23,14 +23,14 @@ class Function:
 
 def find_functions(cursor: Cursor) -> Mapping[str, Function]:
     """Return the functions defined in the text; the cursor does not move."""
-    before, functions = cursor.at, dict[str, Function]()
+    before, functions = cursor.position, dict[str, Function]()
     for index, token in enumerate(cursor.tokens):
         if token.text == ".func":
-            cursor.at = index + 1
+            cursor.position = index + 1
             function = parse_function(cursor)
             if function is not None:
                 functions[function.name] = function
-    cursor.at = before
+    cursor.position = before
     return functions
 
 
@@ -43,7 +43,7 @@ def parse_function(cursor: Cursor) -> Function | None:
         if cursor.take(";"):
             return None
         cursor.next()
-    return Function(name, results, params, cursor.at)
+    return Function(name, results, params, cursor.position)
 
 
 def skip_body(cursor: Cursor) -> None:

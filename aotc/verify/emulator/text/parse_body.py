@@ -197,7 +197,7 @@ class Body:
             if operands:
                 cursor.expect(",")
             operands.append(self._operand(labels=jumps))
-        end = cursor.tokens[cursor.at - 1].start
+        end = cursor.tokens[cursor.position - 1].start
         function = self._callee(operands) if opcode == "call" else None
         if function is not None:
             if guard is not None:
@@ -244,7 +244,7 @@ class Body:
                 raise cursor.error(f"expected a variable for {name} of {function.name}")
             scope.passed[name] = argument
             self._inlined[argument.name] = None
-        end, outer_location, cursor.at = cursor.at, self._location, function.start
+        end, outer_location, cursor.position = cursor.position, self._location, function.start
         self._called.append(function.name)
         self._scopes.append(scope)
         while not cursor.take("}"):
@@ -254,7 +254,7 @@ class Body:
         self._called.pop()
         for index in scope.jumps:
             self._resolve(scope, index)
-        cursor.at, self._location = end, outer_location
+        cursor.position, self._location = end, outer_location
 
     def _carry(self) -> Register:
         registers = self._scopes[0].registers

@@ -49,7 +49,7 @@ class Cursor:
         self.text = text
         self._line_starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
         self.tokens = self._tokenize()
-        self.at = 0
+        self.position = 0
 
     def _tokenize(self) -> list[Token]:
         tokens: list[Token] = []
@@ -72,32 +72,32 @@ class Cursor:
 
     def error(self, message: str, token: Token | None = None) -> EmulationError:
         """Return the error for a token, or for the next one."""
-        line = self.line_of(token or self.tokens[self.at])
+        line = self.line_of(token or self.tokens[self.position])
         start = self._line_starts[line - 1]
         return EmulationError(message, line=line, text=self.text[start:].split("\n", 1)[0].strip())
 
     @property
     def token(self) -> Token:
         """The next token."""
-        return self.tokens[self.at]
+        return self.tokens[self.position]
 
     def peek(self, ahead: int = 0) -> str:
         """Return the text of the next token, or of the `ahead`-th after it."""
-        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)].text
+        return self.tokens[min(self.position + ahead, len(self.tokens) - 1)].text
 
     def next(self) -> Token:
         """Consume and return the next token."""
-        token = self.tokens[self.at]
+        token = self.tokens[self.position]
         if token.kind == "end":
             raise self.error("the text ends too early: it is truncated", token)
-        self.at += 1
+        self.position += 1
         return token
 
     def take(self, text: str) -> bool:
         """Consume the next token if it is `text`; return whether it was."""
-        if self.tokens[self.at].text != text:
+        if self.tokens[self.position].text != text:
             return False
-        self.at += 1
+        self.position += 1
         return True
 
     def expect(self, text: str) -> None:
