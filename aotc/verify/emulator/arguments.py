@@ -62,7 +62,7 @@ _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """Hold the parameter bytes of each launch, as a launcher filled them, and their shared memory."""
+    """Hold the parameter bytes of each launch, and the memory they share."""
 
     params: tuple[bytes, ...]
     memory: GlobalMemory
@@ -97,8 +97,8 @@ def make_image(
             constants += b"\0" * (-len(constants) % variable.align)
             addresses[variable.name] = len(constants)
             constants += data
-    static_bytes = _place(addresses, variables, "shared", BASE_ADDRESS)
-    local_bytes = _place(addresses, variables, "local", LOCAL_BASE_ADDRESS)
+    static_bytes = _assign_addresses(addresses, variables, "shared", BASE_ADDRESS)
+    local_bytes = _assign_addresses(addresses, variables, "local", LOCAL_BASE_ADDRESS)
     constant = np.frombuffer(bytes(constants), np.uint8)
     constant.flags.writeable = False
     shared = frozenset(variable.name for variable in variables if variable.space == "shared")
@@ -128,7 +128,9 @@ def _block(
     return ParameterBlock((bytes(params),), memory)
 
 
-def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:
+def _assign_addresses(
+    addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int
+) -> int:
     """Assign addresses to the variables of a space, sizeless ones last; return the total size."""
     space_variables = [variable for variable in variables if variable.space == space]
     end = 0

@@ -28,11 +28,11 @@ class EmulationError(Exception):
 
 
 class Unsupported(Exception):  # noqa: N818 - named by the rule's statement
-    """Name the unsupported part of an instruction; the emulator adds the instruction and its line."""
+    """Name the unsupported part of an instruction; the emulator adds the instruction."""
 
 
 class Fault(Exception):  # noqa: N818 - hardware's word
-    """Report an illegal act of a program, with its PTX line, source line, CTA and thread."""
+    """Report an illegal act of a program: its PTX line, source line, CTA and thread."""
 
     def __init__(
         self,

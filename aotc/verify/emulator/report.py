@@ -1,6 +1,6 @@
-"""A fault as text: message, PTX line, source line, thread, and a command to reproduce it.
+"""A fault as text: message, PTX and source lines, thread, and how to reproduce it.
 
-Invariant: an unreadable source file is named without its text; that is never an error.
+Invariant: an unreadable source file is named without its text; this is never an error.
 """
 
 from __future__ import annotations

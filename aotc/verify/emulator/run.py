@@ -254,7 +254,7 @@ class _Runner:
             current.batch = batch = Batch(
                 launch,
                 self._clusters.part(start, start + size),
-                self._first_number(start),
+                self._reported_number(start),
                 self._image,
                 shadow,
                 registers,
@@ -276,16 +276,16 @@ class _Runner:
             del current.batch  # it may be large
         if len(self._program.idle) == _MAX_IDLE:
             self._program.idle.clear()
-        self._program.idle[self._size(lanes)] = decoded
+        self._program.idle[self._size_class(lanes)] = decoded
         lane, warp, steps = counts.tolist()
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
-    def _first_number(self, start: int) -> int:
-        """Return the reported number of a cluster: its number in the grid, if there is one grid."""
+    def _reported_number(self, start: int) -> int:
+        """Return a cluster's reported number: its number in the grid, if there is one grid."""
         clusters = self._clusters
         return int(clusters.number[start]) if len(clusters.grids) == 1 else start
 
-    def _size(self, lanes: int) -> _Size:
+    def _size_class(self, lanes: int) -> _Size:
         """Return the size class of registers and steps for this many lanes."""
         capacity = max(1 << max(lanes - 1, WARP).bit_length(), _LEAST_CAPACITY)
         return _Size(capacity, approximate=self._approximate)
@@ -293,7 +293,7 @@ class _Runner:
     def _decode(self, lanes: int) -> _Decoded:
         """Return decoded steps, reusing a former launch's if symbol addresses agree."""
         program = self._program
-        size = self._size(lanes)
+        size = self._size_class(lanes)
         idle = program.idle.pop(size, None)
         if idle is not None and idle.addresses == self._image.addresses:
             return idle

@@ -104,7 +104,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Hold the two results in `d|p`."""
+    """Represent the two results in `d|p`."""
 
     first: Operand
     second: Operand

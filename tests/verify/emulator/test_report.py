@@ -1,4 +1,4 @@
-"""What a reader of a fault sees."""
+"""The report of a fault."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_full_report(tmp_path):
     ]
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_fields_are_left_out():
     report = render_fault(fault(location=None, cta=(), thread=None, notes=(), line=0))
     assert report == "race: two warps write byte 4"
 
 
-def test_files_that_cannot_be_quoted(tmp_path):
+def test_unreadable_source_files(tmp_path):
     short = tmp_path / "kernel.py"
     short.write_text("one line\n")
     binary = tmp_path / "more" / "kernel.py"

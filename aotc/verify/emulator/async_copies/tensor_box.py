@@ -40,7 +40,7 @@ _LARGEST_DISTANCE = 1 << 62  # within the range of int64
 
 @dataclass(frozen=True)
 class Pieces:
-    """Hold the in-bounds bytes of a box; `indices` count pieces from the start of the dense box."""
+    """Hold the in-bounds bytes of a box; `indices` count pieces of the dense box."""
 
     address: Ints
     indices: Ints

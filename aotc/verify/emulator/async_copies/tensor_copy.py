@@ -221,11 +221,11 @@ def _load(instruction: Instruction, rank: int) -> Execute:
 
 
 def _store(instruction: Instruction, rank: int) -> Execute:
-    def put(ctx: Context, box: _Box, data: Bytes) -> None:
+    def write_box(ctx: Context, box: _Box, data: Bytes) -> None:
         memory = ctx.machine.global_memory
         memory.write(box.pieces.address, pick(box.pieces, data), box.owners)
 
-    return _out(instruction, rank, put)
+    return _copy_out(instruction, rank, write_box)
 
 
 @executes("cp.reduce.async.bulk.tensor")
@@ -237,7 +237,7 @@ def reduce(instruction: Instruction) -> Execute:
     expected = ("global", "shared::cta", "bulk_group", operation)
     _check_words(words[1:], expected, ("tile", _HINT))
 
-    def put(ctx: Context, box: _Box, data: Bytes) -> None:
+    def write_box(ctx: Context, box: _Box, data: Bytes) -> None:
         tensor, pieces = box.tensor, box.pieces
         if tensor.element_type == "s64" and operation in _BITWISE:
             raise Misuse("tensor-map", "combines bits of a tensor of s64: hardware takes u64 alone")
@@ -246,10 +246,10 @@ def reduce(instruction: Instruction) -> Execute:
         where = (pieces.address[:, None] + steps).ravel()
         combine_global(ctx, box.lane, where, reshape(pick(pieces, data), -1, size), combine)
 
-    return _out(instruction, rank, put)
+    return _copy_out(instruction, rank, write_box)
 
 
-def _out(
+def _copy_out(
     instruction: Instruction, rank: int, write: Callable[[Context, _Box, Bytes], None]
 ) -> Execute:
     """Return a step that copies boxes out of shared memory and passes them to `write`."""

@@ -102,7 +102,7 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of a box in shared memory, out-of-bounds ones included: a copy's transaction count."""
+        """Bytes of a box in shared memory, with out-of-bounds ones: a copy's transaction count."""
         total = self.element_bytes
         for extent in self.box_elems:
             total *= extent

@@ -194,7 +194,7 @@ def ranks_of(mask: int) -> list[int]:
 
 @contextmanager
 def blamed_on(instruction: Instruction) -> Generator[None]:
-    """Let what goes wrong inside be the instruction's fault."""
+    """Blame the instruction for a `Misuse` raised inside."""
     try:
         yield
     except Misuse as misuse:

@@ -138,7 +138,7 @@ def _funnel(form: Form) -> Compute:
 
 @rule("int", "lop3")
 def _lop3(form: Form) -> Compute:
-    """Combine three words by an 8-bit truth table; an optional predicate tells if any bit is set."""
+    """Combine three words by a truth table of 8 bits; optionally test the result for zero."""
     sized(form, 32)
     combine = form.choice("or", "and", default="")
     sources = flatten(form.instruction.operands[1:])

@@ -161,7 +161,7 @@ def _selp(form: Form) -> Compute:
 @rule("int", "slct", types=2)
 @rule("float", "slct", types=2)
 def _slct(form: Form) -> Compute:
-    """Select the first operand where the third is >= 0 (-0 is, NaN is not), else the second."""
+    """Select the first operand where the third is >= 0, else (NaN too) the second."""
     target, kind = form.types
     if kind.name not in ("s32", "f32"):
         raise Unsupported(f"type .{kind.name}")

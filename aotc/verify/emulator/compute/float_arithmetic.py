@@ -53,7 +53,7 @@ def wide(form: FloatFormat, bits: Bits) -> Bits:
 
 
 DEFAULT_NAN = np.uint64(0xFFF8000000000000)
-"""What binary64 gives where no operand is NaN."""
+"""The binary64 NaN of an invalid operation on numbers."""
 
 
 def with_nan(compute: Callable[..., Bits], *order: int) -> Callable[..., Bits]:
@@ -198,9 +198,9 @@ def _fma(form: Form) -> Compute:
 def _div(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", "full", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind in ("approx", "full"):
-        _only(fmt, F32)
+        _require_format(fmt, F32)
         divide = _divide_approximately if kind == "approx" else _quotient("rn", fmt)
         return finished(form, fmt, divide)
     divide = _quotient(kind, fmt)
@@ -212,7 +212,7 @@ def _scaled(bits: Bits) -> Bits:
     return F32.store(F32.load(bits) * np.float32(2.0**SCALE))
 
 
-def _only(fmt: FloatFormat, *formats: FloatFormat) -> None:
+def _require_format(fmt: FloatFormat, *formats: FloatFormat) -> None:
     if fmt not in formats:
         raise Unsupported(f"type .{fmt.name}")
 
@@ -249,7 +249,7 @@ def _divide_approximately(a: Bits, b: Bits) -> Bits:
 def _rcp(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind == "approx" and fmt is F64:
         return _high_word(form, lambda value: 1.0 / value)
     divide, dividend = _quotient("rn" if kind == "approx" else kind, fmt), np.asarray(fmt.one)
@@ -261,10 +261,10 @@ def _rcp(form: Form) -> Compute:
 def _sqrt(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind in ("approx", "rn"):
         if kind == "approx":
-            _only(fmt, F32)
+            _require_format(fmt, F32)
         root = lambda a: fmt.store(np.sqrt(fmt.load(a)))  # noqa: E731
         return finished(form, fmt, with_nan(root, 0) if fmt is F64 else root)
     if fmt is F64:
@@ -283,7 +283,7 @@ def _sqrt(form: Form) -> Compute:
 def _rsqrt(form: Form) -> Compute:
     fmt = element_format(form)
     form.choice("approx")
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if fmt is F64 and "ftz" in form.instruction.modifiers:
         return _high_word(form, lambda value: 1.0 / np.sqrt(value))
     inverse = lambda a: fmt.store(1.0 / np.sqrt(wide(fmt, a)))  # noqa: E731
@@ -331,7 +331,7 @@ def _neg_abs(form: Form) -> Compute:
 def _copysign(form: Form) -> Compute:
     """Combine the first operand's sign with the second's magnitude."""
     fmt = element_format(form)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     return lambda a, b: (a & fmt.sign) | (b & fmt.magnitude)
 
 
@@ -369,7 +369,7 @@ def _min_max(form: Form) -> Compute:
 @rule("float", "testp", sources=1)
 def _testp(form: Form) -> Compute:
     fmt = element_format(form)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     tests: dict[str, Callable[[Bits], Bits]] = {
         "finite": lambda size: size < fmt.infinity,
         "infinite": lambda size: size == fmt.infinity,
@@ -399,7 +399,7 @@ def _approximate(form: Form) -> Compute:
     """Compute in binary64 and round: the exact value behind the hardware's approximation."""
     fmt = element_format(form)
     function, formats = _FUNCTIONS[form.instruction.opcode]
-    _only(fmt, *formats)
+    _require_format(fmt, *formats)
     form.choice("approx")
     if fmt is BF16 and form.instruction.opcode == "ex2":
         form.choice("ftz")

@@ -32,7 +32,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 SCALE = 8
-"""Results are scaled by `2 ** SCALE` to see how they would round if exponents had no end."""
+"""Results scaled by `2 ** SCALE` show their rounding with unbounded exponents."""
 
 
 class FloatFormat:
@@ -224,7 +224,7 @@ def step(bits: Bits, form: FloatFormat, above: Flags, below: Flags, mode: str) -
 
 
 def two_sum(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the rounded sum and its error, whose sum is exact unless it overflows."""
+    """Return the rounded sum and its error; their sum is exact unless it overflows."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)

@@ -76,7 +76,7 @@ def _ieee_like(exponent_bits: int, mantissa_bits: int) -> _Table:
 def _signed(
     exponent_bits: int, mantissa_bits: int, *, infinity: int | None = None, nans: int = 0
 ) -> SmallFormat:
-    """Return a format whose last `nans` codes are NaN, after a code for infinity if there is one."""
+    """Return a signed format; its last `nans` codes are NaN, after an optional infinity."""
     values = _ieee_like(exponent_bits, mantissa_bits)
     codes = copied(values)
     codes[codes.size - nans :] = np.nan

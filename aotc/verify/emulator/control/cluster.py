@@ -75,7 +75,7 @@ def mapa(instruction: Instruction) -> Execute:
 
 @executes("getctarank")
 def getctarank(instruction: Instruction) -> Execute:
-    """Give the rank of the CTA that an address of shared memory lies in.
+    """Return the rank of the CTA to which an address of shared memory belongs.
 
     Source: PTX ISA, "getctarank".
     """

@@ -262,11 +262,11 @@ def _reduce(ufunc: np.ufunc, values: Words, masks: Words, identity: int) -> Word
     return ufunc.reduce(chosen, axis=2, dtype=values.dtype)
 
 
-# ---- who takes part -------------------------------------------------------------------------------
+# ---- members -------------------------------------------------------------------------------------
 
 
 def _check_members(ctx: Context, members: Operand) -> bool:
-    """Check that the active lanes are in their masks, and all lanes of a mask are active.
+    """Check that masks cover the active lanes, and name active lanes only.
 
     Returns whether all 32 lanes of each warp are active.
     """

@@ -55,7 +55,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Say how an instruction arrives: at which barrier, expecting how many threads."""
+    """Describe an arrival: the barrier, its expected threads, and the instruction's kind."""
 
     barrier: int
     threads: int
@@ -76,7 +76,9 @@ class NamedBarriers:
         self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # arrived
         # The latest stamp at each warp's arrival, for barriers of part of a CTA.
         self._arrival_stamps = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
-        self._gathered = np.full(batch.num_lanes, -1, np.int8)  # arrived lanes of incomplete warps
+        self._partial_arrivals = np.full(
+            batch.num_lanes, -1, np.int8
+        )  # arrived lanes of incomplete warps
         self._waiters: list[list[Waiter]] = [[] for _ in range(NUM_BARRIERS)]
         self._tokens: Clocks | None = None
 
@@ -116,12 +118,12 @@ class NamedBarriers:
 
     def exited(self, lanes: Ints) -> None:
         """Count warps in, now complete because their missing lanes have exited."""
-        if not (self._gathered >= 0).any():
+        if not (self._partial_arrivals >= 0).any():
             return
         for number in range(NUM_BARRIERS):
             for waiter in list(self._waiters[number]):
                 touched = np.isin(waiter.lanes >> 5, lanes >> 5) & (
-                    self._gathered[waiter.lanes] == number
+                    self._partial_arrivals[waiter.lanes] == number
                 )
                 if touched.any():
                     context = LaneContext(self._batch, waiter.instruction, waiter.lanes[touched])
@@ -146,12 +148,12 @@ class NamedBarriers:
 
     def _complete_warps(self, context: LaneContext, number: int) -> Ints:
         """Record lanes that arrive individually; return the warps now complete."""
-        self._gathered[context.lanes] = number
+        self._partial_arrivals[context.lanes] = number
         warps = context.warps()
-        arrived = reshape(self._gathered == number, -1, WARP)[warps]
+        arrived = reshape(self._partial_arrivals == number, -1, WARP)[warps]
         alive = reshape(self._batch.alive, -1, WARP)[warps]
         complete = warps[(arrived | ~alive).all(axis=1)]
-        reshape(self._gathered, -1, WARP)[complete] = -1
+        reshape(self._partial_arrivals, -1, WARP)[complete] = -1
         return complete
 
     def _count(self, context: LaneContext, arrival: Arrival, warps: Ints, limit: int) -> None:

@@ -1,7 +1,7 @@
 """Decode instructions into the functions that execute them.
 
-Each instruction becomes a *step*, a function of the lanes that execute it. Everything that depends
-on the text alone is decided here: rules read modifiers, operands become rows of the register file.
+Each instruction becomes a *step*, a function of the active lanes. All decisions by the text alone
+are made here: rules read modifiers, operands become rows of the register file.
 
 Invariant: every instruction of a kernel has a step before the first one runs, so unsupported ones
 are reported on any path.
@@ -64,7 +64,7 @@ class _Constant:
 
 
 class _PerBatch:
-    """A source whose value depends on the batch: a special register, clock or shared address."""
+    """A source specific to the batch: a special register, clock or shared address."""
 
     __slots__ = ("_current", "_operand")
 

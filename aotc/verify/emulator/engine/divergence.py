@@ -26,7 +26,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Lanes: TypeAlias = "slice | Ints"
 
 SPIN_PATIENCE = 256
-"""Trips through a loop that spins before who waits for its end goes on alone."""
+"""Trips of a spinning loop before lanes parked at its join continue alone."""
 
 
 class Join:
@@ -43,7 +43,7 @@ class Join:
         self._spins = 0  # of missing lanes, since the first was parked
 
     def spin(self) -> Ints | None:
-        """Count a spin of the missing lanes; return parked lanes to release, if over the limit."""
+        """Count a spin of the missing lanes; return the parked lanes once over the limit."""
         self._spins += len(self._parked) > 0
         if self._spins < SPIN_PATIENCE:
             return None
@@ -77,7 +77,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Say what polls in vain; `why` says for what, given a lane."""
+    """Describe a failed poll; `why` gives the reason for a lane."""
 
     instruction: Instruction
     why: Callable[[int], str] | None

@@ -27,14 +27,14 @@ Row = npt.NDArray[Any]
 Key = tuple[int, int]  # bits and row of a virtual register
 
 UNDEFINED, FENCED, DEFINED, WRITE_IN_FLIGHT, READ_IN_FLIGHT = 0, 1, 3, 4, 5
-"""States of a register in a lane; in flight means that what was issued has yet to happen.
+"""States of a register in a lane; in flight: an issued access has yet to happen.
 
-A copy of a register in flight is in flight, too, and gets the same result: until then, what it
-holds is the result's name. FENCED is defined and, by `wgmma.fence`, ordered before the wgmmas that
-follow. Those that may be read are odd, those that may not be written are above DEFINED.
+A copy of a register in flight is in flight, too, and gets the same result; until then it holds the
+result's name. FENCED is defined, and ordered by `wgmma.fence` before the next wgmmas. Readable
+states are odd; states above DEFINED are not writable.
 """
 COPIED = np.array([UNDEFINED, FENCED, UNDEFINED, DEFINED, WRITE_IN_FLIGHT, DEFINED], np.uint8)
-"""The state that a copy gets of a register in each state."""
+"""State of a copy, by the state of its source."""
 
 
 class Allocation:

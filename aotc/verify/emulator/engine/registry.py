@@ -43,7 +43,7 @@ WarpRule: TypeAlias = Callable[[Instruction], WarpCompute]
 WARP_COMPUTES: dict[str, WarpRule] = {}
 
 Loads: TypeAlias = Callable[[Context, Array, Sequence[Instruction]], Array]
-"""Read for instructions of one kind: lanes' addresses (k, n) to registers' words (k, registers, n)."""
+"""Load for instructions of one kind: addresses (k, n) to words (k, registers, n)."""
 
 LOADS: dict[str, Callable[[Instruction], Loads | None]] = {}
 _MOST_WORDS = 5  # of a key of EXECUTES

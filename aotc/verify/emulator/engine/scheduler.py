@@ -95,7 +95,7 @@ class Scheduler:
         self.batch.close()
         del self.named_barriers, self.warp_barriers, self.cluster_barriers, self.warpgroups
 
-    # ---- what ends of segments call -----------------------------------------
+    # ---- called by ends of segments -----------------------------------------
 
     def context(self, instruction: Instruction, group: Group) -> LaneContext:
         """Return the context of an instruction for all lanes of a group."""
@@ -125,14 +125,14 @@ class Scheduler:
         if (
             meeting < self._code.length
             and (join is None or join.pc != meeting)
-            and self._part_warps(ways)
+            and self._splits_a_warp(ways)
         ):
             join = Join(meeting, join, lane_array(group.lanes), self.batch.num_warps)
         pc, rounds, trips = group.pc, group.rounds, group.trips
         return [Group(pc, as_lanes(lanes), join, rounds, trips) for lanes in ways]
 
     def exit(self, group: Group) -> None:
-        """Let all lanes of a group exit."""
+        """Exit all lanes of a group."""
         batch = self.batch
         lanes = lane_array(group.lanes)
         batch.exit(lanes)
@@ -157,7 +157,7 @@ class Scheduler:
         segment = self._code.segments[group.pc]
         batch.steps += segment.length
         if batch.steps > self._max_steps:
-            raise self._endless(group)
+            raise self._step_limit(group)
         self.lane_instructions += segment.length * group.count
         self.warp_instructions += segment.length * group.warps
         self._rounds, self._trips = group.rounds, group.trips
@@ -196,7 +196,7 @@ class Scheduler:
         polling[group.lanes] = False
         return False
 
-    def _part_warps(self, ways: Sequence[Ints]) -> bool:
+    def _splits_a_warp(self, ways: Sequence[Ints]) -> bool:
         touched = np.zeros(self.batch.num_warps, bool)
         for lanes in ways:
             warps = lanes >> 5
@@ -348,7 +348,7 @@ class Scheduler:
                     Group(group.pc, as_lanes(part), group.join, group.rounds, group.trips)
                 )
 
-    # ---- what went wrong ----------------------------------------------------
+    # ---- faults -------------------------------------------------------------
 
     def _deadlock(self) -> Fault:
         waits = list(self._waits())
@@ -361,7 +361,7 @@ class Scheduler:
             warp_locations(self.batch, waits),
         )
 
-    def _endless(self, group: Group) -> Fault:
+    def _step_limit(self, group: Group) -> Fault:
         instruction = self._code.instructions[group.pc]
         waits = [*self._waits(), *((self._waiter(other), "runs") for other in self._groups)]
         return self.batch.fault(

@@ -1,10 +1,10 @@
-"""A kernel ready to run: its segments, each a straight run of steps and what happens at its end.
+"""A kernel ready to run: segments, each a straight run of steps and its end.
 
-A segment ends where a basic block does, at an instruction that may hold lanes back, and, if groups
-are to be preempted, after every instruction by which threads synchronise: who goes first at a plain
-access to memory makes no difference unless it races, and a race is reported in any order.
+A segment ends with its basic block, or at an instruction that may hold lanes back. With preemption,
+it also ends after every synchronising instruction; the order of plain accesses is unobservable
+unless they race, which shadows find in any order.
 
-Invariant: lanes enter segments at their start alone.
+Invariant: lanes enter segments at their start only.
 """
 
 from __future__ import annotations

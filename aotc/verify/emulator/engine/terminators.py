@@ -42,7 +42,7 @@ class LaneControl(Protocol):
         ...
 
     def exit(self, group: Group) -> None:
-        """Let all lanes of a group exit."""
+        """Exit all lanes of a group."""
         ...
 
 

@@ -104,30 +104,32 @@ class ClusterBarriers:
         self._lanes_per_cluster = batch.cluster_size * batch.warps_per_cta * WARP
         clusters = batch.num_lanes // self._lanes_per_cluster
         self._phase = np.zeros(clusters, np.int64)
-        self._due = np.full(batch.num_lanes, -1, np.int64)  # the phase of a lane's pending arrival
+        self._arrival_phase = np.full(
+            batch.num_lanes, -1, np.int64
+        )  # the phase of a lane's pending arrival
         self._tokens = Clocks(2 * clusters, batch.order.columns)  # by cluster and parity of phase
         self._waiters: list[Waiter] = []
 
     def arrive(self, context: LaneContext, release: Callable[[Ints, Clocks, Ints], None]) -> None:
         """Count lanes in; each releases its writes to the waiters."""
-        again = self._due[context.lanes] >= 0
+        again = self._arrival_phase[context.lanes] >= 0
         if again.any():
             lane = int(context.lane_indices()[int(np.argmax(again))])
             raise context.fault("the thread arrives twice without a wait in between", lane)
         lanes = context.lane_indices()
         clusters = lanes // self._lanes_per_cluster
         release(lanes, self._tokens, 2 * clusters + self._phase[clusters] % 2)
-        self._due[lanes] = self._phase[clusters]
+        self._arrival_phase[lanes] = self._phase[clusters]
         self._advance(np.unique(clusters))
 
     def wait(self, context: LaneContext, waiter: Waiter) -> None:
         """Continue the lanes of complete clusters; park the others."""
-        late = self._due[context.lanes] < 0
+        late = self._arrival_phase[context.lanes] < 0
         if late.any():
             lane = int(context.lane_indices()[int(np.argmax(late))])
             raise context.fault("the thread waits without having arrived", lane)
         lanes = waiter.lanes
-        ready = self._due[lanes] < self._phase[lanes // self._lanes_per_cluster]
+        ready = self._arrival_phase[lanes] < self._phase[lanes // self._lanes_per_cluster]
         released, parked = waiter.split(ready)
         if len(parked.lanes):
             self._waiters.append(parked)
@@ -136,7 +138,7 @@ class ClusterBarriers:
 
     def exited(self, lanes: Ints) -> None:
         """Stop expecting exited lanes."""
-        self._due[lanes] = -1
+        self._arrival_phase[lanes] = -1
         self._advance(np.unique(lanes // self._lanes_per_cluster))
 
     def waiting(self) -> Iterator[tuple[Waiter, str]]:
@@ -145,7 +147,7 @@ class ClusterBarriers:
             yield waiter, "waits at the barrier of its cluster"
 
     def _advance(self, clusters: Ints) -> None:
-        arrived = self._due == np.repeat(self._phase, self._lanes_per_cluster)
+        arrived = self._arrival_phase == np.repeat(self._phase, self._lanes_per_cluster)
         complete = cast(
             "npt.NDArray[np.bool_]",
             reshape(arrived | ~self._batch.alive, len(self._phase), -1).all(axis=1),
@@ -168,6 +170,8 @@ class ClusterBarriers:
     def _pass(self, waiter: Waiter) -> None:
         lanes = waiter.lanes
         clusters = lanes // self._lanes_per_cluster
-        self._batch.order.acquire(lanes, self._tokens, 2 * clusters + self._due[lanes] % 2)
-        self._due[lanes] = -1
+        self._batch.order.acquire(
+            lanes, self._tokens, 2 * clusters + self._arrival_phase[lanes] % 2
+        )
+        self._arrival_phase[lanes] = -1
         self._release(lanes, waiter.pc, waiter.join)

@@ -1,4 +1,4 @@
-"""The barrier instructions: `bar`, `barrier.cta`, `bar.warp.sync` and `barrier.cluster`.
+"""Barrier instructions: `bar`, `barrier.cta`, `bar.warp.sync` and `barrier.cluster`.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier".
 """
@@ -25,8 +25,8 @@ def _barrier(site: Site) -> End:
         return _warp_barrier(site)
     aligned = site.instruction.opcode == "bar" or "aligned" in modifiers
     kind = next((name for name in ("sync", "arrive", "red") if name in modifiers), "")
-    known = {"cta", "sync", "arrive", "red", "aligned", "popc", "and", "or", "u32", "pred"}
-    if not kind or set(modifiers) - known:
+    supported = {"cta", "sync", "arrive", "red", "aligned", "popc", "and", "or", "u32", "pred"}
+    if not kind or set(modifiers) - supported:
         raise Unsupported("its modifiers are not known")
     operands = list(site.instruction.operands[1:] if kind == "red" else site.instruction.operands)
     predicate = operands.pop() if kind == "red" else None
@@ -44,7 +44,7 @@ def _barrier(site: Site) -> End:
         if (choice == first).all():
             meet(scheduler, group, first)
             return
-        # Warps that go to different barriers here part. (No closure calls itself: it would be a cycle.)
+        # Warps at different barriers diverge. (A closure that calls itself would be a cycle.)
         lanes, values = context.lane_indices(), np.unique(choice).tolist()
         ways = [lanes[choice == value] for value in values]
         for child, value in zip(scheduler.fork(group, ways, site.following), values, strict=True):
@@ -109,7 +109,7 @@ def _cluster_barrier(site: Site) -> End:
             context.require_whole_warps()
         if arrives:
             machine = context.machine
-            # A relaxed arrival tells what came before a fence, as a relaxed write does.
+            # A relaxed arrival releases the accesses before a fence, as a relaxed write does.
             fenced = machine.part(MemoryOrder).release_fenced
             scheduler.cluster_barriers.arrive(context, fenced if relaxed else machine.order.release)
             scheduler.continue_at(group, site.following)

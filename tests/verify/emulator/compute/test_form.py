@@ -1,4 +1,4 @@
-"""What rules are told of modifiers and operands."""
+"""Modifiers and operands as rules see them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def form(mnemonic: str) -> Form:
 
 
 def test_modifiers_are_taken_once_and_leftovers_refused() -> None:
-    made = form("add.rn.ftz.sat.f32")
-    assert made.type.name == "f32"
-    assert made.choice("rz", "rn") == "rn"
-    assert made.flag("ftz")
-    assert not made.flag("ftz")
+    parsed = form("add.rn.ftz.sat.f32")
+    assert parsed.type.name == "f32"
+    assert parsed.choice("rz", "rn") == "rn"
+    assert parsed.flag("ftz")
+    assert not parsed.flag("ftz")
     with pytest.raises(Unsupported, match=r"modifier \.sat"):
-        made.finish()
-    assert made.flag("sat")
-    made.finish()
+        parsed.finish()
+    assert parsed.flag("sat")
+    parsed.finish()
 
 
-def test_a_choice_that_must_be_made() -> None:
+def test_a_required_choice() -> None:
     assert form("add.f32").choice("rn", default="rn") == "rn"
     with pytest.raises(Unsupported, match=r"expected one of \.rn, \.rz"):
         form("fma.f32").choice("rn", "rz")
@@ -51,7 +51,7 @@ def test_a_kind_has_one_rule() -> None:
         rule("int", "add", sources=2)(lambda _: np.add)
 
 
-def test_refusals_say_what_is_not_known() -> None:
+def test_refusals_name_the_unsupported_part() -> None:
     with pytest.raises(Unsupported, match=r"type \.pred"):
         compute("add.pred", np.ones(3, bool), np.ones(3, bool))
     with pytest.raises(Unsupported, match="no type"):
@@ -62,18 +62,18 @@ def test_refusals_say_what_is_not_known() -> None:
         compute("add.huge.s32", words(32), words(32))
 
 
-def test_a_constant_has_the_width_that_is_read() -> None:
+def test_a_constant_has_the_read_width() -> None:
     double = Immediate(0x3FF0000000000000, 64)
     register = Register("%f", 32, 0)
-    made = Instruction("add", ("f32",), (register, register, double), None, 1, "")
+    instruction = Instruction("add", ("f32",), (register, register, double), None, 1, "")
     with pytest.raises(Unsupported, match="a constant of 64 bits where 32 are read"):
-        COMPUTES["add"](made)
+        COMPUTES["add"](instruction)
     single = Instruction(
         "add", ("f32",), (register, register, Immediate(0x3F800000, 32)), None, 1, ""
     )
-    one = np.full(3, 0x3F800000, np.uint32)
-    got = COMPUTES["add"](single)(one, np.asarray(0x3F800000, np.uint64))
-    assert got.tolist() == [0x40000000] * 3  # type: ignore[union-attr]
+    ones_bits = np.full(3, 0x3F800000, np.uint32)
+    actual = COMPUTES["add"](single)(ones_bits, np.asarray(0x3F800000, np.uint64))
+    assert actual.tolist() == [0x40000000] * 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (33,), (5, 32)])

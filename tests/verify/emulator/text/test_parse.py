@@ -1,4 +1,4 @@
-"""The forms of PTX text that LLVM writes, and what is said of text that is no PTX."""
+"""The forms of PTX text written by LLVM, and errors for invalid text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ KERNEL = parse_module(TEXT).kernels["kernel"]
 
 
 def instruction(opcode, nth=0):
-    return [each for each in KERNEL.instructions if each.opcode == opcode][nth]
+    return [candidate for candidate in KERNEL.instructions if candidate.opcode == opcode][nth]
 
 
 def test_module():
@@ -138,13 +138,13 @@ def test_operands():
 
 
 def test_jumps():
-    start, done = 0, len(KERNEL.instructions) - 1
+    start, last = 0, len(KERNEL.instructions) - 1
     branch = instruction("bra")
-    assert branch.operands == (Label("$done", done),)
+    assert branch.operands == (Label("$done", last),)
     assert branch.guard.negated
     inner = instruction("bra", 1)
     assert KERNEL.instructions[inner.operands[0].index].text == "mov.b64 %rd1, %SP"
-    assert instruction("brx").operands[1] == Vector((Label("$start", start), Label("$done", done)))
+    assert instruction("brx").operands[1] == Vector((Label("$start", start), Label("$done", last)))
 
 
 def test_places():
@@ -163,7 +163,7 @@ def test_labels_of_two_scopes_do_not_meet():
     once = "{ l: @p bra l; }"
     text = ".entry k() { .reg .pred p; " + once + once + " ret; }"
     first, second, _ = parse_module(text).kernels["k"].instructions
-    assert [each.operands[0].index for each in (first, second)] == [0, 1]
+    assert [jump.operands[0].index for jump in (first, second)] == [0, 1]
 
 
 BEGIN = TEXT.index(".visible")
