@@ -40,6 +40,7 @@ def fp8_step(a: Array, b: Array, acc: Array, kinds: Kinds) -> Array:
     """
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         exact = np.matmul(a, b) + acc
+        a, b = _without_zeros(a, b)
         largest = np.maximum(_largest_product(a, b, kinds), _exponents(acc))
         shift = np.where(largest > _NONE, _FRACTION_BITS - largest, 0)
         total = np.trunc(acc * _power(shift)).astype(np.float32)
@@ -89,6 +90,13 @@ def fp8_sums(a: Array, b: Array, acc: Array, kinds: Kinds, interval: int = 0) ->
             part = fp8_step(a[..., :, steps], b[..., steps, :], part, kinds)
         total = total + part if interval else part
     return total
+
+
+def _without_zeros(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return factors without those that only zeros meet, which count for nothing: masked parts of K."""
+    last = range(a.ndim - 2)
+    used = (a != 0.0).any(axis=(*last, -2)) & (b != 0.0).any(axis=(*last, -1))
+    return (a, b) if used.all() else (a[..., used], b[..., used, :])
 
 
 def _by_k(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
