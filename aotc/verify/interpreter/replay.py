@@ -30,8 +30,11 @@ from aotc.ir.effects import Resource, Trait
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter.program import KnownValues, Line, Program, Rule, Rules
 
-DEFAULT_MAX_BYTES = 1 << 28
-"""How much a recording holds; what is run after that is not recorded."""
+DEFAULT_MAX_BYTES = 1 << 30
+"""How much a recording holds; what is run after that is not recorded, and computed anew each time.
+
+A persistent matmul on 132 SMs takes half of it.
+"""
 _MAX_COMPARED = 16  # elements, of scalars and descriptors
 
 _Operands: TypeAlias = "tuple[Array | None, ...]"
