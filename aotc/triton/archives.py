@@ -161,7 +161,12 @@ def _takes_tuples(info: Any, names: set[str]) -> bool:
 
 def identity(function: Any) -> tuple[str, str]:
     """Return what a function is known by: its name, and the digest of its file."""
-    return function.__qualname__, digest_of(function.__code__.co_filename)
+    return manifest_name(function), digest_of(function.__code__.co_filename)
+
+
+def manifest_name(function: Any) -> str:
+    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    return str(function.__qualname__).replace(".<locals>", "")
 
 
 def extract_identity(function: Any) -> tuple[str, str] | None:

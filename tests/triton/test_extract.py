@@ -35,6 +35,12 @@ def make(scale, op):
         tl.store(x + tl.arange(0, BLOCK), op(n) * scale)
     return captures
 
+def within():
+    @triton.jit
+    def plain(x, n, BLOCK: tl.constexpr):
+        tl.store(x + tl.arange(0, BLOCK), n)
+    return plain
+
 def generated(text):
     source = f"def kernel(x, n, BLOCK: tl.constexpr):\\n    tl.store(x + tl.arange(0, BLOCK), {text})\\n"
     name = f"<{text}>"
@@ -56,6 +62,7 @@ def launch(one, x):
     if one == "call": of_a_call[(2,)](x, 7, BLOCK=32)
     elif one == "generated": generated("chosen(n) + 1")[(3,)](x, 7, BLOCK=32)
     elif one == "other": generated("chosen(n) + 2")[(3,)](x, 7, BLOCK=32)
+    elif one == "within": within()[(6,)](x, 7, BLOCK=32)
     elif one[:4] == "plus": applies[(4,)](x, 7, BLOCK=32, OP=plus(int(one[4:])))
     else: make(int(one), plus(3))[(5,)](x, 7, BLOCK=32)
 """
@@ -67,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extracts")
     (folder / "ops.py").write_text(SOURCE)
     (folder / "app.py").write_text(
-        "import ops\nfor one in ('call', 'generated', 'plus1', '2', '3'): ops.launch(one, '*fp32')\n"
+        "import ops\nfor one in ('call', 'within', 'generated', 'plus1', '2', '3'): ops.launch(one, '*fp32')\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -93,9 +100,9 @@ def program(launches: Any, folder: Path) -> Any:
 def test_what_was_recorded_launches(program: Any) -> None:
     """From sources that have no file, with captured values and functions, and with globals of calls."""
     assert program("""
-for one in ("call", "generated", "plus1", "2", "3", "2"):
+for one in ("call", "generated", "plus1", "2", "3", "2", "within"):
     launched(lambda: ops.launch(one, x))
-""") == [[[grid, 1, 1], 128] for grid in (2, 3, 4, 5, 5, 5)]
+""") == [[[grid, 1, 1], 128] for grid in (2, 3, 4, 5, 5, 5, 6)]
 
 
 @pytest.mark.parametrize("one", ["4", "other", "plus2"])

@@ -76,6 +76,12 @@ for use in (
         assert "needs Triton" in str(error)
         continue
     raise AssertionError("it needs Triton")
+from triton.runtime.interpreter import InterpretedFunction
+for missing in (InterpretedFunction, triton.compiler.ASTSource, tl.core.base_value):
+    assert not isinstance(kernel, missing) and not issubclass(JITFunction, missing)
+    class Extends(missing): own = 3
+    assert Extends().own == 3
+    def annotated(x: missing | None, y: None | missing): pass
 try:
     import triton.tools.nothing
 except ImportError:

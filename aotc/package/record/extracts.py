@@ -89,12 +89,17 @@ class _Extracts:
         elif not Path(file).is_file():
             reason = "has no file"
         else:
-            reason = self._problem(file, name)
-        if not reason:
+            return self._if_better(kernel, self._problem(file, name))
+        self._write(kernel["extract"])
+        return reason
+
+    def _if_better(self, kernel: Kernel, problem: str) -> str:
+        """Return a problem of a kernel's file, empty if its extract has one too."""
+        if not problem:
             return ""
         path = self._write(kernel["extract"])
-        if "captured" in kernel or not self._problem(path, name.rpartition(".")[2]):
-            return reason
+        if not self._problem(path, kernel["function"].rpartition(".")[2]):
+            return problem
         Path(path).unlink()
         return ""
 
