@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.constants import unwrap
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Program
-from aotc.frontend.resolve import find_definition
+from aotc.frontend.resolve import find_definition, own_nodes
 from aotc.frontend.scope import names_assigned_by
 from aotc.frontend.source import SourceFile
 from aotc.frontend.values import Builtin, Function, Module, Operand, Unbound, show
@@ -116,19 +116,9 @@ def _bound_in(function: ast.FunctionDef) -> dict[str, ast.AST]:
     listed = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
     starred = (one for one in (parameters.vararg, parameters.kwarg) if one is not None)
     bound: dict[str, ast.AST] = {one.arg: one for one in (*listed, *starred)}
-    for node in _own_nodes(function.body):
+    for node in own_nodes(function.body):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             bound[node.name] = node
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound[node.id] = node
     return bound
-
-
-def _own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those in functions and classes of it."""
-    left = [*reversed(body)]
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
-            left += reversed([*ast.iter_child_nodes(node)])

@@ -233,6 +233,16 @@ def function_names(file: SourceFile) -> list[str]:
     ]
 
 
+def own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, without those in functions and classes of it."""
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            left += reversed([*ast.iter_child_nodes(node)])
+
+
 # ---- decorators -------------------------------------------------------------------------------
 
 

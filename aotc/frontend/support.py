@@ -25,7 +25,7 @@ from aotc.frontend.frame import (
 )
 from aotc.frontend.globals import describe_function
 from aotc.frontend.jit_decorators import is_triton_jit
-from aotc.frontend.resolve import bindings, dotted_name
+from aotc.frontend.resolve import bindings, dotted_name, own_nodes
 from aotc.frontend.scope import is_constexpr_annotation, names_assigned_by
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS
@@ -55,7 +55,8 @@ _BEFORE_BRACKET = re.compile(r"(\w+)\[")
 class FunctionSupport:
     """What one jit function uses that is not supported, and which functions it uses.
 
-    `is_launched` says that its file starts it on a grid.
+    `is_launched` says that its file starts it on a grid, and `returns` that it gives a value back.
+    `decorator` is the library's own, which gets the jit function, such as `pointwise_dynamic`.
     """
 
     key: Key
@@ -63,6 +64,18 @@ class FunctionSupport:
     refusals: tuple[Refusal, ...]
     uses: tuple[Key, ...]
     is_launched: bool = False
+    returns: bool = False
+    decorator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedKernel:
+    """Kernels that no manifest can name, by the place that makes them."""
+
+    file: str
+    line: int
+    name: str
+    maker: str
 
 
 class Survey(Untyped):
@@ -99,12 +112,37 @@ class Survey(Untyped):
             waiting += used
         return list(made.values())
 
+    def unnamed(self, path: str) -> list[UnnamedKernel]:
+        """Return the calls of `triton.jit` on what only running the file would tell."""
+        file = self.globals.open(path)
+        if not any("jit(" in line and not line.lstrip().startswith("@") for line in file.lines):
+            return []
+        return [
+            UnnamedKernel(file.path, node.lineno, ast.unparse(node.args[0]), "triton.jit")
+            for node in ast.walk(file.tree)
+            if isinstance(node, ast.Call) and node.args
+            if self._is_jit(file, node.func) and not self._is_function(file, node.args[0])
+        ]
+
+    def _is_function(self, file: SourceFile, node: ast.expr) -> bool:
+        try:
+            return isinstance(self.host_frame(file).visit(node), Function)
+        except CompileError:
+            return False
+
     def _support(self, key: Key, function: Function) -> tuple[FunctionSupport, list[Function]]:
         known = self._known.get(key)
         if known is None:
             findings = self._examine(function)
             refusals, uses = tuple(findings.refusals), tuple(findings.uses)
-            support = FunctionSupport(key, function.qualname, refusals, uses)
+            support = FunctionSupport(
+                key,
+                function.qualname,
+                refusals,
+                uses,
+                returns=_returns(function.node),
+                decorator=_outer_decorator(function.node),
+            )
             known = self._known[key] = (support, list(findings.uses.values()))
         return known
 
@@ -201,6 +239,27 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, 
             yield from _definitions(child, f"{qualname}.")
         elif isinstance(child, ast.stmt | ast.ExceptHandler):
             yield from _definitions(child, prefix)
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    """Return whether a function gives a value back, which a kernel cannot."""
+    return any(
+        isinstance(one, ast.Return)
+        and one.value is not None
+        and not (isinstance(one.value, ast.Constant) and one.value.value is None)
+        for one in own_nodes(node.body)
+    )
+
+
+def _outer_decorator(node: ast.FunctionDef) -> str:
+    """Return the outermost decorator that is not Triton's, and gets what `triton.jit` makes."""
+    for one in node.decorator_list:
+        name = dotted_name(one).rpartition(".")[2]
+        if name.endswith("jit"):
+            return ""
+        if name and name not in ("autotune", "heuristics"):
+            return name
+    return ""
 
 
 def _launched_names(file: SourceFile) -> set[str]:

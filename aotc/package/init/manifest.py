@@ -32,7 +32,7 @@ from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
 from aotc.package.init.uses import parameter_names, uses_of
-from aotc.package.inspect.survey import CheckedKernel, check
+from aotc.package.inspect.survey import CheckedKernel, check, unnamed_lines
 from aotc.package.manifest.read import read_function
 from aotc.package.manifest.toml_text import toml
 
@@ -48,12 +48,16 @@ _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 @dataclass
 class Written:
-    """A manifest's text, and what it leaves to the reader."""
+    """A manifest's text, and what it leaves to the reader.
+
+    `refused` are comments of the text, and `unnamed` the makers of kernels that it cannot name.
+    """
 
     text: str
     num_kernels: int = 0
     num_todos: int = 0
     refused: list[str] = field(default_factory=list[str])
+    unnamed: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +83,19 @@ def write_manifest(
     if checked.unread:
         raise CompileError(checked.unread[0].removeprefix("error: "))
     if not checked.kernels:
+        usual = (
+            "a kernel is a function with @triton.jit that no other one calls, and returns nothing"
+        )
         raise CompileError(
             f"expected kernels in {', '.join(paths)}, got none",
-            remedy="a kernel is a function with @triton.jit that no other one calls",
+            remedy="; ".join(unnamed_lines(checked.unnamed)) or usual,
         )
     folder = os.path.dirname(output) or "."  # noqa: PTH120 - paths stay as they were given
     survey = Survey(targets[0])
     head = _package(paths, targets)
     names: set[str] = set()
-    written = Written(f"{_HEAD}\n{head}")
+    written = Written(f"{_HEAD}\n{head}", unnamed=unnamed_lines(checked.unnamed))
+    written.text += "".join(f"# {printable(one)}\n" for one in written.unnamed)
     trial = Trial(head, output, targets)
     for kernel in checked.kernels:
         draft = _draft(survey, kernel, folder, names, wanted or Wanted())

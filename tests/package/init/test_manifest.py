@@ -267,11 +267,31 @@ def test_what_does_not_build_is_a_comment_with_its_reason(write: Write) -> None:
     assert "# TODO: nowhere is not defined (ops.py:5)\n# [[kernel]]\n" in written.text
 
 
-def test_what_only_kernels_call_is_a_comment(write: Write) -> None:
+def test_what_only_kernels_call_is_no_kernel(write: Write) -> None:
     written = write("@triton.jit\ndef helper(x): return x + 1\n" + KERNEL.format("p", "1.0"))
     assert written.num_kernels == 1
-    assert "# TODO: helper returns a value: it is for other kernels to call" in written.text
+    assert "helper" not in written.text
     assert '\n[[kernel]]\nsource = "ops.py:k"' in written.text
+
+
+POINTWISE = "from lib import pointwise\n@pointwise\n@triton.jit\ndef add(x, y): return x + y\n"
+
+
+def test_what_decorators_make_kernels_of_is_named(write: Write) -> None:
+    written = write(POINTWISE + KERNEL.format("p", "1.0"))
+    assert written.num_kernels == 1
+    line = "ops.py:7: @pointwise makes kernels of add when a program runs"
+    assert written.unnamed == [f"{line}; `aotc record -- COMMAND` sees them"]
+    assert f"# {line}" in written.text
+
+
+def test_a_file_of_functions_that_a_decorator_takes_has_no_manifest(write: Write) -> None:
+    with pytest.raises(CompileError, match=r"expected kernels in ops.py, got none") as error:
+        write(POINTWISE)
+    assert "ops.py:7: @pointwise makes kernels of add" in error.value.remedy
+    with pytest.raises(CompileError) as error:
+        write("@triton.jit\ndef helper(x): return x + 1\n")
+    assert "a kernel is a function with @triton.jit that no other one calls" in error.value.remedy
 
 
 def test_a_bug_leaves_out_one_kernel(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
