@@ -24,7 +24,8 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
 from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
-from aotc.frontend.named_functions import function_named, outer_names
+from aotc.frontend.named_functions import function_named
+from aotc.frontend.outer_names import outer_names
 from aotc.frontend.python_names import PYTHON_NAMES
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names

@@ -16,6 +16,7 @@ from aotc.python_source import without_collector
 
 Guard = tuple[ast.expr, bool]
 
+LOCALS = "<locals>"
 _CACHED_MODULES = 512
 
 

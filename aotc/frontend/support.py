@@ -25,6 +25,7 @@ from aotc.frontend.frame import (
 )
 from aotc.frontend.globals import describe_function
 from aotc.frontend.jit_decorators import is_triton_jit
+from aotc.frontend.outer_names import outer_names
 from aotc.frontend.resolve import bindings, dotted_name, own_nodes
 from aotc.frontend.scope import is_constexpr_annotation, names_assigned_by
 from aotc.frontend.source import SourceFile
@@ -45,6 +46,7 @@ from aotc.frontend.values import (
     Class,
     External,
     Function,
+    Unbound,
 )
 from aotc.ir.diagnostics import CompileError
 
@@ -57,6 +59,7 @@ class FunctionSupport:
 
     `is_launched` says that its file starts it on a grid, and `returns` that it gives a value back.
     `decorator` is the library's own, which gets the jit function, such as `pointwise_dynamic`.
+    `captures` are variables of functions around it whose values only a call tells.
     """
 
     key: Key
@@ -66,6 +69,7 @@ class FunctionSupport:
     is_launched: bool = False
     returns: bool = False
     decorator: str = ""
+    captures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ class Survey(Untyped):
                 uses,
                 returns=_returns(function.node),
                 decorator=_outer_decorator(function.node),
+                captures=tuple(findings.captures),
             )
             known = self._known[key] = (support, list(findings.uses.values()))
         return known
@@ -155,7 +160,13 @@ class Survey(Untyped):
         names = [one.arg for one in (*parameters, node.args.vararg) if one is not None]
         frame = Frame(self, file, {}, None, in_kernel=True, function=function)
         try:
-            frame.values |= dict.fromkeys((*names, *names_assigned_by(node.body)), UNKNOWN)
+            around = outer_names(self, function)
+            self.findings.captures = [
+                name for name, value in around.items() if isinstance(value, Unbound)
+            ]
+            frame.values |= around
+            unknown = (*self.findings.captures, *names, *names_assigned_by(node.body))
+            frame.values |= dict.fromkeys(unknown, UNKNOWN)
             parameters_of(function.qualname, node.args)
             self.findings.classes = self._classes_of(file, parameters)
             self.findings.constants = frozenset(
@@ -192,7 +203,7 @@ class Survey(Untyped):
         for node, qualname in _definitions(file.tree, ""):
             is_jit = any(self._is_jit(file, one) for one in node.decorator_list)
             if is_jit and not self._is_ruled_out(file, node, qualname):
-                yield describe_function(file, node, qualname)
+                yield describe_function(file, node, self._name_of(file, node, qualname))
         for name, listed in bindings(file).items():
             for one in listed:
                 call = one.statement.value if isinstance(one.statement, ast.Assign) else None
@@ -208,6 +219,26 @@ class Survey(Untyped):
         except CompileError:
             return False
         return isinstance(found, Function) and found.is_jit and found.node is not node
+
+    def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
+        """Return a name of the module that means a function: another one may have its own by then."""
+        if "." in name or self._means(file, name, node):
+            return name
+        others = (
+            other
+            for other, listed in bindings(file).items()
+            for one in listed
+            if isinstance(one.statement, ast.Assign)
+            if isinstance(one.statement.value, ast.Name) and one.statement.value.id == name
+        )
+        return next((other for other in others if self._means(file, other, node)), name)
+
+    def _means(self, file: SourceFile, name: str, node: ast.FunctionDef) -> bool:
+        try:
+            found = self.globals.lookup(file, name)
+        except CompileError:
+            return False
+        return isinstance(found, Function) and found.node is node
 
     def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
         try:

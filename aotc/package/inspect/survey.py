@@ -31,12 +31,16 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """One kernel, and what it uses that is not supported, in the order of its functions."""
+    """One kernel, and what it uses that is not supported, in the order of its functions.
+
+    `captures` are variables of the functions around it, which a manifest has to give.
+    """
 
     file: str
     name: str
     line: int
     missing: tuple[Refusal, ...] = ()
+    captures: tuple[str, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -187,7 +191,15 @@ def _kernels(
 ) -> list[CheckedKernel]:
     """Return the kernels of the files that were given, in order, with all that they use."""
     return [
-        CheckedKernel(given[key[0]], one.name, key[1], _missing(found, uses, key))
+        CheckedKernel(
+            given[key[0]],
+            one.name,
+            key[1],
+            tuple(each for used in _reached(uses, key) for each in found[used].refusals),
+            tuple(
+                dict.fromkeys(each for used in _reached(uses, key) for each in found[used].captures)
+            ),
+        )
         for key, one in _starts(found, uses, given)
         if one.is_launched or not one.returns
     ]
@@ -220,10 +232,8 @@ def _starts(
     ]
 
 
-def _missing(
-    found: Mapping[Key, FunctionSupport], uses: Mapping[Key, Sequence[Key]], kernel: Key
-) -> tuple[Refusal, ...]:
-    """Return what a kernel and all the functions it leads to use that is not supported."""
+def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
+    """Return a kernel and all the functions it leads to, in order."""
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
@@ -231,7 +241,7 @@ def _missing(
             if used not in reached:
                 reached[used] = None
                 waiting.append(used)
-    return tuple(one for key in sorted(reached) for one in found[key].refusals)
+    return sorted(reached)
 
 
 # ---- what is shown ----------------------------------------------------------------------------
@@ -246,6 +256,7 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "kernel": kernel.name,
                 "line": kernel.line,
                 "supported": kernel.is_supported,
+                "captures": list(kernel.captures),
                 "missing": [
                     {
                         "feature": one.feature,

@@ -145,6 +145,7 @@ class KernelSpec:
     `targets` are those of the package's that it is built for, empty for all.
     `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
     `spill_bytes` what a variant that is shipped may spill if another serves, or if the limit `is_strict`.
+    `captures` are values of variables of the functions around the kernel's.
     """
 
     name: str
@@ -169,6 +170,7 @@ class KernelSpec:
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
     enable_reflect_ftz: bool = True
+    captures: dict[str, Constant] = field(default_factory=dict[str, Constant])
 
     def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:
         """Return those of some targets that the kernel is built for."""

@@ -511,3 +511,45 @@ def test_kernels_of_the_project_are_written(monkeypatch: pytest.MonkeyPatch) -> 
     files = ["kernels/embedding.py", "kernels/descriptor_copy.py"]
     written = write_manifest(files, "kernels.toml", ["sm_90a"])
     assert (written.num_kernels >= 2, written.refused) == (True, [])
+
+
+CAPTURING = """
+@triton.jit
+def relu(x): return tl.maximum(x, 0.0)
+def make(dtype, BLOCK, act=relu, eps=1e-6):
+    @triton.jit
+    def k(p, n):
+        o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(p + o, act(tl.load(p + o, mask=o < n) + eps).to(dtype), mask=o < n)
+    def run(p, n): k[(triton.cdiv(n, BLOCK),)](p, n)
+    return run
+"""
+
+
+def test_what_a_kernel_captures_is_given(tables: Tables) -> None:
+    (kernel,) = tables(CAPTURING + "run = make(tl.float16, 128)\n")
+    assert kernel["captures"] == {"dtype": "fp16", "BLOCK": 128, "act": "relu", "eps": 1e-6}
+    assert "grid" not in kernel  # it would name BLOCK, which is no parameter
+
+
+def test_what_a_kernel_captures_and_no_call_tells_is_guessed(write: Write) -> None:
+    written = write(CAPTURING + "def use(d, n): return [make(d, n), make(tl.float16, BLOCK=32)]\n")
+    assert written.num_kernels == 1
+    assert 'dtype = "bf16"  # TODO: what the function around the kernel has' in written.text
+    assert "BLOCK = 64  # TODO: what the function around the kernel has" in written.text
+    assert 'act = "relu"\n' in written.text
+
+
+def test_calls_that_make_several_kernels_ask_for_a_table_each(write: Write) -> None:
+    written = write(CAPTURING + "a, b = make(tl.float16, 64), make(tl.float16, 32)\n")
+    assert 'dtype = "fp16"\n' in written.text
+    assert "BLOCK = 64  # TODO: callers pass 64, 32: a table for each" in written.text
+
+
+def test_a_kernel_whose_name_means_another_function_later(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef relu_(p, slope): tl.store(p, tl.load(p) * slope)\n_kernel = relu_\n"
+        "def relu_(*args): _kernel[(1,)](args[0], 0.5)\n"
+    )
+    assert kernel["source"] == "ops.py:_kernel"
+    assert kernel["signature"]["slope"] == "fp32"
