@@ -553,3 +553,15 @@ def test_a_kernel_whose_name_means_another_function_later(tables: Tables) -> Non
     )
     assert kernel["source"] == "ops.py:_kernel"
     assert kernel["signature"]["slope"] == "fp32"
+
+
+def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef uniform(x):\n    scale = 4.6e-10\n    return x * scale\n"
+        "@triton.jit\ndef k(out, n, seed, low, B: tl.constexpr):\n"
+        "    o = tl.program_id(0) * B + tl.arange(0, B)\n"
+        "    x = uniform(tl.randint(seed, o)) * (1.0 - low) + low\n"
+        "    tl.store(out + o, x, mask=o < n)\n"
+    )
+    assert kernel["signature"]["out"] == "*T:16?"
+    assert kernel["signature"]["low"] == "fp32"
