@@ -315,7 +315,10 @@ def _call_external(
     if function.path in ("os.environ.get", "os.getenv"):
         frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
-    if len(args) == 1 and not kwargs and isinstance(args[0], Function):
+    if is_triton_jit(function.path) and not args:
+        return function  # `triton.jit(do_not_specialize=…)` takes the function next
+    is_decorator = not kwargs or is_triton_jit(function.path)
+    if len(args) == 1 and is_decorator and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
         if name == "constexpr_function":

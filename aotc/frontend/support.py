@@ -207,8 +207,18 @@ class Survey(Untyped):
         for name, listed in bindings(file).items():
             for one in listed:
                 call = one.statement.value if isinstance(one.statement, ast.Assign) else None
-                if isinstance(call, ast.Call) and self._is_jit(file, call.func):
+                if isinstance(call, ast.Call) and self._makes_kernel(file, call):
                     yield from self._made_by_call(file, name)
+
+    def _makes_kernel(self, file: SourceFile, call: ast.expr) -> bool:
+        """Return whether calls such as `triton.heuristics(…)(triton.jit(f))` make a kernel."""
+        while isinstance(call, ast.Call):
+            if self._is_jit(file, call.func):
+                return True
+            if not call.args:
+                return False
+            call = call.args[0]
+        return False
 
     def _is_ruled_out(self, file: SourceFile, node: ast.FunctionDef, name: str) -> bool:
         """Return whether the name means another of several functions, as on other GPUs."""
@@ -233,12 +243,15 @@ class Survey(Untyped):
         )
         return next((other for other in others if self._means(file, other, node)), name)
 
-    def _means(self, file: SourceFile, name: str, node: ast.FunctionDef) -> bool:
+    def _means(
+        self, file: SourceFile, name: str, node: ast.FunctionDef, *, is_jit: bool = False
+    ) -> bool:
         try:
             found = self.globals.lookup(file, name)
         except CompileError:
             return False
-        return isinstance(found, Function) and found.node is node
+        is_it = isinstance(found, Function) and found.node is node
+        return is_it and (not is_jit or (isinstance(found, Function) and found.is_jit))
 
     def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
         try:
@@ -246,7 +259,9 @@ class Survey(Untyped):
         except CompileError:
             return
         if isinstance(function, Function) and function.file is file:
-            yield function
+            own = function.qualname
+            means_it = "." in own or self._means(file, own, function.node, is_jit=True)
+            yield function if means_it else replace(function, qualname=name)
 
     def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:
         """Return whether a decorator is Triton's, by whatever name."""

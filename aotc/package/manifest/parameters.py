@@ -94,13 +94,16 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
 
 
 def _aliases(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield what `kernel = function` names at the level of a module, and the function at that point."""
+    """Yield what `kernel = function` or `kernel = jit(function)` names, and the function at that point."""
     known: dict[str, ast.FunctionDef] = {}
     for node in body:
         if isinstance(node, ast.FunctionDef):
             known[node.name] = node
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            function = known.get(node.value.id)
+        elif isinstance(node, ast.Assign):
+            value = node.value
+            while isinstance(value, ast.Call) and value.args:
+                value = value.args[0]
+            function = known.get(value.id) if isinstance(value, ast.Name) else None
             for target in node.targets if function is not None else ():
                 if isinstance(target, ast.Name) and function is not None:
                     yield target.id, function

@@ -565,3 +565,21 @@ def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
     )
     assert kernel["signature"]["out"] == "*T:16?"
     assert kernel["signature"]["low"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "K = triton.jit(plain)",
+        "K = triton.jit(do_not_specialize=['n'])(plain)",
+        "K = triton.jit(plain, do_not_specialize=('n',))",
+        "K = triton.heuristics({'F': lambda args: bool(args['F'])})(triton.jit(plain))",
+    ],
+)
+def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(tables: Tables, made: str) -> None:
+    (kernel,) = tables(
+        "def plain(p, n, F: tl.constexpr):\n    if F:\n        tl.store(p, n)\n"
+        f"{made}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
+    )
+    assert kernel["source"] == "ops.py:K"
+    assert kernel["choices"] == {"F": [True, False]}
