@@ -387,10 +387,17 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
 @click.option("--target", default="sm_90a", show_default=True, help="What kernels may ask about.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; default: all cores.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if kernels are not named, or none found.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
 def check(
-    *, paths: tuple[str, ...], target: str, jobs: int | None, is_json: bool, debug: bool
+    *,
+    paths: tuple[str, ...],
+    target: str,
+    jobs: int | None,
+    strict: bool,
+    is_json: bool,
+    debug: bool,
 ) -> int:
     """Say of every kernel in files and folders whether the language has all that it uses."""
     from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
@@ -411,7 +418,8 @@ def check(
         show(checking.summary(checked, time.monotonic() - start), err=True)
     if any(failure.is_bug for failure in checked.failures):
         return EXIT_BUG
-    return EXIT_DONE if checked.is_right else EXIT_WRONG
+    is_right = checked.is_right and (checked.is_whole or not strict)
+    return EXIT_DONE if is_right else EXIT_WRONG
 
 
 # -------------------------------------------------------------------- inspect, dump and explain

@@ -200,7 +200,10 @@ def init(
         show(output)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
+    for one in written.unnamed:
+        show(f"note: {one}", err=True)
     todos = f"{written.num_todos or 'no'} TODO{'' if written.num_todos == 1 else 's'}"
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
-    show(f"{kernels}, {todos}", err=True)
+    left_out = f", {len(written.refused)} left out" if written.refused else ""
+    show(f"{kernels}, {todos}{left_out}", err=True)
     return EXIT_DONE

@@ -383,9 +383,13 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
     problems: dict[str, str] = {}
     for name, heuristic in heuristics.items():
         with _noting(problems, name):
-            # One may convert what the launch passes under its own name.
-            passed = {**args, name: constant}
-            args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
+            try:
+                args[name] = _evaluate_heuristic(program, function, name, heuristic, dict(args))
+            except CompileError:
+                # Others may still read what the launch passes under its own name, converted.
+                passed = {**args, name: constant}
+                args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
+                raise
     return problems
 
 

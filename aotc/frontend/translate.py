@@ -21,10 +21,11 @@ from aotc.frontend.language.hints import attach_hints
 from aotc.frontend.python.calls import call_operand
 from aotc.frontend.python.decorated import decorators_of, unknown_decorator
 from aotc.frontend.python.expressions import EXPRESSIONS, HOST_EXPRESSIONS
-from aotc.frontend.python.frame import Frame, Program, Syntax
+from aotc.frontend.python.frame import Captures, Frame, Program, Syntax
 from aotc.frontend.python.globals import Globals
 from aotc.frontend.python.jit_decorators import refuse_foreign
 from aotc.frontend.python.launch_expressions import launch_expression
+from aotc.frontend.python.outer_names import outer_names, plain_parts
 from aotc.frontend.python.resolve import (
     bindings,
     decorator_call,
@@ -121,9 +122,8 @@ def translate(
                 max_ops=max_ops,
                 num_ctas=num_ctas,
             )
-            seen = {name: constant_operand(one, name) for name, one in (captured or {}).items()}
             passed = arguments.seen(program.emit, body.args)
-            values = {**seen, **arguments.values(passed)}
+            values = {**_captures(program, function, captured or {}), **arguments.values(passed)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)
@@ -140,6 +140,15 @@ def translate(
     prints = (*program.host_emit.prints, *program.emit.prints)
     said = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
     return Translation(made, files, searches, *said)
+
+
+def _captures(
+    program: Program, function: Function, captured: Mapping[str, object]
+) -> dict[str, Operand]:
+    """Return what a kernel sees besides its arguments and the names of its file."""
+    seen = {name: constant_operand(one, name) for name, one in captured.items()}
+    program.captures = Captures(function.file, plain_parts(function.qualname), seen)
+    return {**outer_names(program, function), **seen}
 
 
 def _evaluate_decorators(program: Program, function: Function) -> None:

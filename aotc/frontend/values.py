@@ -312,6 +312,7 @@ class Unbound:
 
     reason: str
     loc: Loc | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -279,6 +279,20 @@ def test_check_of_nothing(folder: Path, run: Any, args: list[str], code: int, me
     assert message in err
 
 
+def test_a_strict_check_fails_on_kernels_that_have_no_name(folder: Path, run: Any) -> None:
+    kernel = "import lib, triton\n@triton.jit\ndef k(x):\n    pass\n"
+    made = "@lib.pointwise\n@triton.jit\ndef add(x, y): return x + y\n"
+    (folder / "k.py").write_text(kernel)
+    (folder / "none.py").write_text("import triton\n")
+    assert run("check", "k.py", "--strict")[0] == 0
+    assert (run("check", "none.py")[0], run("check", "none.py", "--strict")[0]) == (0, 1)
+    (folder / "k.py").write_text(kernel + made)
+    assert (run("check", "k.py")[0], run("check", "k.py", "--strict")[0]) == (0, 1)
+    _, out, err = run("check", "k.py")
+    assert "k.py:7: @pointwise makes kernels of add when a program runs" in out
+    assert err.startswith("1 of 1 kernel supported (100.0 %), 1 not named, in 1 file (")
+
+
 # ----------------------------------------------------------------------------------------- init
 
 

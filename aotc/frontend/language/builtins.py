@@ -48,6 +48,7 @@ from aotc.frontend.language.language_classes import (
     language_classes,
     python_class,
 )
+from aotc.frontend.language.operator_methods import OPERATOR_METHODS
 from aotc.frontend.language.python_modules import PYTHON_MODULES
 from aotc.frontend.language.records import replaced
 from aotc.frontend.language.target_info import TARGET_INFO
@@ -433,6 +434,7 @@ PYTHON_BUILTINS: dict[str, Operand] = {
 
 METHODS: dict[str, Builtin] = {
     **{name: builtin(name, run) for name, run in math_functions.METHODS.items()},
+    **{name: builtin(name, run) for name, run in OPERATOR_METHODS.items()},
     **{
         name: _FUNCTIONS[name]
         for name in [

@@ -31,7 +31,8 @@ from aotc.frontend.language.records import make_record, named_tuple
 from aotc.frontend.python.classes import initializer, object_type, record_type
 from aotc.frontend.python.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.python.jit_decorators import is_triton_jit, refuse_foreign
-from aotc.frontend.python.named_functions import function_named, outer_names
+from aotc.frontend.python.named_functions import function_named
+from aotc.frontend.python.outer_names import outer_names
 from aotc.frontend.python.python_names import PYTHON_NAMES
 from aotc.frontend.python.resolve import class_names
 from aotc.frontend.values import (
@@ -320,7 +321,10 @@ def _call_external(
     if function.path in ("os.environ.get", "os.getenv"):
         frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
-    if len(args) == 1 and not kwargs and isinstance(args[0], Function):
+    if is_triton_jit(function.path) and not args:
+        return function  # `triton.jit(do_not_specialize=…)` takes the function next
+    is_decorator = not kwargs or is_triton_jit(function.path)
+    if len(args) == 1 and is_decorator and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
         if name == "constexpr_function":

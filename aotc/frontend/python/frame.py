@@ -39,6 +39,19 @@ _TOO_DEEP_REMEDY = "assign parts of it to variables, or move them to functions"
 
 
 @dataclass(frozen=True)
+class Captures:
+    """Values of variables of the functions around the function `of` in `file`."""
+
+    file: SourceFile
+    of: tuple[str, ...]
+    values: Mapping[str, Operand]
+
+    def hold_in(self, file: SourceFile, outer: Sequence[str]) -> bool:
+        """Return whether an outer function is around the one whose captures these are."""
+        return file is self.file and self.of[: len(outer)] == (*outer,)
+
+
+@dataclass(frozen=True)
 class Returned:
     """Say that a path through a function has ended, and with what."""
 
@@ -100,6 +113,8 @@ class Program:
         self.kernel_syntax = kernel
         self.host_syntax = host
         self.stack: list[Function] = []
+        self.captures: Captures | None = None
+        """Values that the functions around the kernel give to their variables."""
         self.emit: Emitter = HostEmitter()
         self.host_emit = self.emit
         self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")

@@ -14,7 +14,7 @@ import ast
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 from typing import cast as type_cast
 
 from aotc.frontend import source
@@ -79,6 +79,7 @@ TORCH_LIMITS: Mapping[str, Operand] = {
 """What `torch.finfo` and `torch.iinfo` say, which globals of kernels are often made of."""
 
 _UNKNOWN_NAME = object()
+_K = TypeVar("_K", str, tuple[str, str])
 
 
 class HostFrame(Protocol):
@@ -123,6 +124,8 @@ class Globals:
         self.searches: dict[Search, str | None] = {}
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
+        self._running: dict[str, int] = {}
+        """The line of each file whose statement is evaluated."""
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
         self.object_types: dict[ast.ClassDef, RecordType] = {}
@@ -139,15 +142,19 @@ class Globals:
     def lookup(self, file: SourceFile, name: str) -> Operand:
         """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
         key = (file.path, name)
-        if key in self._known:
-            return self._known[key]
         listed = bindings(file).get(name, ())
+        if key in self._known and (len(listed) < 2 or file.path not in self._running):
+            return self._known[key]
         # In `f = triton.jit(f)` the right side means the binding before this one.
         limit = self._in_progress.get(key)
         if limit == 0:
             raise mistake(f"the global {name} is defined by itself")
-        value = self._lookup(file, name, listed[:limit])
-        if limit is None:
+        # A statement of a module sees what was bound before it, if anything was.
+        line = self._running.get(file.path)
+        earlier = [one for one in listed if line is not None and one.statement.lineno < line]
+        is_last = limit is None and len(earlier) in (0, len(listed))
+        value = self._lookup(file, name, listed if is_last else (earlier or listed)[:limit])
+        if is_last:
             self._known[key] = value
         return value
 
@@ -155,15 +162,14 @@ class Globals:
     def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
         """Make lookups of `name` see only the bindings before this one."""
         key = (file.path, name)
-        outer = self._in_progress.get(key)
+        outer, line = self._in_progress.get(key), self._running.get(file.path)
         self._in_progress[key] = bindings(file)[name].index(binding)
+        self._running[file.path] = binding.statement.lineno
         try:
             yield
         finally:
-            if outer is None:
-                del self._in_progress[key]
-            else:
-                self._in_progress[key] = outer
+            _restore(self._in_progress, key, outer)
+            _restore(self._running, file.path, line)
 
     @staticmethod
     def is_known(value: Operand) -> bool:
@@ -178,7 +184,7 @@ class Globals:
         stand_in: Function | None = None
         for binding in reversed(firm):
             value = self._bound(file, name, binding)
-            if isinstance(value, Function) and _is_plain(value) and len(chosen) > 1:
+            if isinstance(value, Function) and _is_plain(value) and binding.guards:
                 # Where Triton is missing, files define functions of the same names that raise.
                 stand_in = stand_in or value
             elif not isinstance(value, External) or len(chosen) == 1:
@@ -428,6 +434,13 @@ class Globals:
     def asks_about_gpu(self, path: str) -> bool:
         """Return whether an expression, or what may follow it, is answered for the target."""
         return any(one.startswith(path) for one in self._answers)
+
+
+def _restore(values: dict[_K, int], key: _K, before: int | None) -> None:
+    if before is None:
+        del values[key]
+    else:
+        values[key] = before
 
 
 def _is_plain(function: Function) -> bool:

@@ -5,27 +5,23 @@
     make.<locals>.act               a function that is written in `make`
     triton.language.math.exp        a function of the language
 
-A function that is written in another one sees the functions beside it. The variables of the outer function
-are known to its calls only, so reading them is refused.
+`outer_names` says what a function that is written in another one sees of it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aotc.frontend.emitter import mistake
 from aotc.frontend.language.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.language.constants import unwrap
 from aotc.frontend.python.frame import Program
-from aotc.frontend.python.resolve import find_definition
-from aotc.frontend.python.scope import names_assigned_by
+from aotc.frontend.python.resolve import LOCALS, find_definition
 from aotc.frontend.source import SourceFile
-from aotc.frontend.values import Builtin, Function, Module, Operand, Unbound, show
+from aotc.frontend.values import Builtin, Function, Module, Operand, show
 
-LOCALS = "<locals>"
 _WORD = r"[^\W\d]\w*"
 _NAME = re.compile(
     rf"(?:(?P<file>[^:]+\.py|<[^:<>]+>):)?(?P<name>{_WORD}(?:\.(?:{LOCALS}\.)?{_WORD})*)"
@@ -68,67 +64,9 @@ def _language_member(name: str) -> Operand:
     return module_member(Module(module), member) if in_language and module in MODULES else None
 
 
-# ---- functions in functions --------------------------------------------------------------------
-
-
 def _local_function(program: Program, file: SourceFile, qualname: str) -> Function:
-    node = _definition(file, qualname.split("."))
+    parts = [part for part in qualname.split(".") if part != LOCALS]
+    node = find_definition(file.tree.body, parts)
     if node is None:
         raise mistake(f"{file.path} has no function {qualname!r}")
     return program.globals.describe(file, node, qualname)
-
-
-def outer_names(program: Program, function: Function) -> dict[str, Operand]:
-    """Return what a function in a function sees of the outer ones, by name."""
-    if LOCALS not in function.qualname:
-        return {}
-    own = {*names_assigned_by(function.node.body)}
-    reads = [
-        node.id
-        for statement in function.node.body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and node.id not in own
-    ]
-    seen: dict[str, Operand] = {}
-    parts = function.qualname.split(".")
-    for end in (index for index, part in enumerate(parts) if part == LOCALS):
-        outer = _definition(function.file, parts[:end])
-        bound = {} if outer is None else _bound_in(outer)
-        for name in (name for name in dict.fromkeys(reads) if name in bound):
-            reason = f"is a variable of {'.'.join(parts[:end])}, whose call is not known here"
-            qualname = ".".join((*parts[: end + 1], name))
-            is_function = isinstance(bound[name], ast.FunctionDef)
-            seen[name] = (
-                _local_function(program, function.file, qualname)
-                if is_function
-                else Unbound(reason)
-            )
-    return seen
-
-
-def _definition(file: SourceFile, parts: Sequence[str]) -> ast.FunctionDef | None:
-    return find_definition(file.tree.body, [part for part in parts if part != LOCALS])
-
-
-def _bound_in(function: ast.FunctionDef) -> dict[str, ast.AST]:
-    """Return the names that a function binds, and what binds each; inner functions are left out."""
-    parameters = function.args
-    listed = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
-    starred = (one for one in (parameters.vararg, parameters.kwarg) if one is not None)
-    bound: dict[str, ast.AST] = {one.arg: one for one in (*listed, *starred)}
-    for node in _own_nodes(function.body):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            bound[node.name] = node
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound[node.id] = node
-    return bound
-
-
-def _own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those in functions and classes of it."""
-    left = [*reversed(body)]
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
-            left += reversed([*ast.iter_child_nodes(node)])

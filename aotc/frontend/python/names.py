@@ -86,7 +86,8 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     if name in frame.values:
         value = frame.values[name]
         if isinstance(value, Unbound):
-            raise mistake(f"{name} has no value here: it {value.reason}", loc=frame.loc(node))
+            message = f"{name} has no value here: it {value.reason}"
+            raise mistake(message, loc=frame.loc(node), remedy=value.remedy)
         return value
     value = frame.program.globals.lookup(frame.file, name)
     if frame.program.globals.is_known(value):

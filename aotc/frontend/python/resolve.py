@@ -16,6 +16,7 @@ from aotc.python_source import without_collector
 
 Guard = tuple[ast.expr, bool]
 
+LOCALS = "<locals>"
 _CACHED_MODULES = 512
 
 
@@ -231,6 +232,16 @@ def function_names(file: SourceFile) -> list[str]:
         for name, listed in bindings(file).items()
         if any(isinstance(one.statement, ast.FunctionDef) for one in listed)
     ]
+
+
+def own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, without those in functions and classes of it."""
+    left = [*reversed(body)]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            left += reversed([*ast.iter_child_nodes(node)])
 
 
 # ---- decorators -------------------------------------------------------------------------------

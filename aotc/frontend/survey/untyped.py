@@ -95,6 +95,7 @@ class Findings:
     uses: dict[Key, Function] = field(default_factory=dict[Key, Function])
     classes: list[Class] = field(default_factory=list[Class])
     constants: frozenset[str] = frozenset()
+    captures: list[str] = field(default_factory=list[str])
     conditions: tuple[str, ...] = ()
 
 

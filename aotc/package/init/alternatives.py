@@ -64,7 +64,7 @@ def computed_changes(draft: Draft) -> Iterator[Change]:
 
 def value_changes(draft: Draft) -> Iterator[Change]:
     """Yield other values of guessed constants, choices and configs."""
-    for section in ("choices", "configs", "constants"):
+    for section in ("choices", "configs", "constants", "captures"):
         for name, line in draft.sections[section].items():
             values = listed(line)
             if values:
@@ -77,7 +77,7 @@ def value_changes(draft: Draft) -> Iterator[Change]:
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:
     """Yield halves of the sizes that are guessed."""
-    for section in ("configs", "choices", "constants"):
+    for section in ("configs", "choices", "constants", "captures"):
         for name, line in draft.sections[section].items():
             if line.is_given or name.startswith("num_"):
                 continue

@@ -10,7 +10,7 @@ import tomli
 from aotc.package.init.subject import Line
 from aotc.package.manifest.toml_text import toml
 
-SECTIONS = ("signature", "types", "constants", "choices", "configs")
+SECTIONS = ("signature", "types", "captures", "constants", "choices", "configs")
 
 
 @dataclass(frozen=True, slots=True)

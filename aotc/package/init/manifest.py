@@ -24,6 +24,12 @@ from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, pri
 from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
 from aotc.package.init.arguments import Signature, signature_of
+from aotc.package.init.captures import (
+    move_captures,
+    passed_captures,
+    with_captures,
+    with_constants,
+)
 from aotc.package.init.constants import DTYPES, Constants, constants_of, default_line
 from aotc.package.init.draft import Draft, as_list
 from aotc.package.init.grid import grid_of
@@ -32,7 +38,7 @@ from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
 from aotc.package.init.uses import parameter_names, uses_of
-from aotc.package.inspect.survey import CheckedKernel, check
+from aotc.package.inspect.survey import CheckedKernel, check, unnamed_lines
 from aotc.package.manifest.read import read_function
 from aotc.package.manifest.toml_text import toml
 
@@ -48,12 +54,16 @@ _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 @dataclass
 class Written:
-    """A manifest's text, and what it leaves to the reader."""
+    """A manifest's text, and what it leaves to the reader.
+
+    `refused` are comments of the text, and `unnamed` the makers of kernels that it cannot name.
+    """
 
     text: str
     num_kernels: int = 0
     num_todos: int = 0
     refused: list[str] = field(default_factory=list[str])
+    unnamed: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +89,19 @@ def write_manifest(
     if checked.unread:
         raise CompileError(checked.unread[0].removeprefix("error: "))
     if not checked.kernels:
+        usual = (
+            "a kernel is a function with @triton.jit that no other one calls, and returns nothing"
+        )
         raise CompileError(
             f"expected kernels in {', '.join(paths)}, got none",
-            remedy="a kernel is a function with @triton.jit that no other one calls",
+            remedy="; ".join(unnamed_lines(checked.unnamed)) or usual,
         )
     folder = os.path.dirname(output) or "."  # noqa: PTH120 - paths stay as they were given
     survey = Survey(targets[0])
     head = _package(paths, targets)
     names: set[str] = set()
-    written = Written(f"{_HEAD}\n{head}")
+    written = Written(f"{_HEAD}\n{head}", unnamed=unnamed_lines(checked.unnamed))
+    written.text += "".join(f"# {printable(one)}\n" for one in written.unnamed)
     trial = Trial(head, output, targets)
     for kernel in checked.kernels:
         draft = _draft(survey, kernel, folder, names, wanted or Wanted())
@@ -153,17 +167,17 @@ def _draft(
 def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
     file = survey.globals.open(kernel.file)
     function = read_function(kernel.file, kernel.name)
-    node = next(
-        one
-        for one in _functions(file.tree)
-        if one.name == kernel.name.rpartition(".")[2]
-        and kernel.line in (one.lineno, function.loc.line)
-    )
-    described = describe_function(file, node, kernel.name)
-    launches = launches_of(survey, file, node.name, parameter_names(node))
+    node = next(one for one in _functions(file.tree) if one.lineno == kernel.line)
+    name = kernel.name.rpartition(".")[2]
+    launches = launches_of(survey, file, name, parameter_names(node))
     if not launches and any(isinstance(one, ast.Return) and one.value for one in ast.walk(node)):
         raise CompileError(f"{kernel.name} returns a value: it is for other kernels to call")
-    return Subject(survey, file, node, function, uses_of(survey, described), launches)
+    names = kernel.captures
+    node, function = with_captures(node, names), with_constants(function, names)
+    uses = uses_of(survey, describe_function(file, node, kernel.name))
+    passed = passed_captures(survey, file, kernel.name, names)
+    captures = {name: passed.get(name) for name in names}
+    return Subject(survey, file, node, function, uses, launches, captures)
 
 
 def _unique(kernel: CheckedKernel, names: set[str]) -> str:
@@ -186,6 +200,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted)
     )
     for name in sorted(constants.counts & integers):
         signature.lines[name] = Line('"i32"')
+    captures = move_captures(constants, subject.captures)
     _add_grid(draft, subject, signature, constants, tuned or ())
     if problem:
         draft.notes.append(f"# TODO: list the configs: {problem}")
@@ -200,6 +215,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted)
             name: Line(as_list(listed), is_given=listed == wanted.dtypes)
             for name, listed in signature.types.items()
         },
+        "captures": captures,
         "constants": constants.constants,
         "choices": constants.choices,
         "configs": constants.configs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.frontend import heuristic_problems, launch_heuristics
@@ -53,6 +53,8 @@ class Subject:
     function: Function
     uses: Uses
     launches: list[Launch]
+    captures: Mapping[str, Line | None] = field(default_factory=dict[str, "Line | None"])
+    """Variables of the functions around the kernel that it reads, and what callers pass for each."""
 
     @cached_property
     def annotations(self) -> Mapping[str, str]:

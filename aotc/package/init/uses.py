@@ -91,6 +91,7 @@ class Uses:
         default_factory=dict[str, tuple[frozenset[str] | None, ...]]
     )
     compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
+    returns_float: bool = False
 
     def of(self, name: str) -> Use:
         """Return what is done with a parameter."""
@@ -220,6 +221,8 @@ class _Walk:
             self.bind(node.target, self.visit(node.iter), node.iter)
         elif isinstance(node, ast.If | ast.While):
             self.condition(node.test)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            self.found.returns_float |= self.visit(node.value).is_float
         else:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
@@ -539,7 +542,8 @@ class _Walk:
                 for each in value.bases:
                     self.found.blocks[each] = _outer_blocks(inner.blocks[name], outer)
             result |= value
-        return replace(result.plain, steps=_NONE)
+        is_float = result.is_float or inner.returns_float
+        return replace(result.plain, steps=_NONE, is_float=is_float)
 
 
 def _outer_blocks(

@@ -1,8 +1,8 @@
 """Which kernels of files and folders aotc takes, and what the others use that it does not have.
 
-A kernel is a `@triton.jit` function that no other one calls, or one that its file launches. What it
-uses is what its own body uses, and the bodies of all functions that it leads to, in whatever file.
-`aotc.frontend.survey.support` looks at each function once; here their answers are put together.
+A kernel is a `@triton.jit` function that no other one calls and that returns nothing, or one that its
+file launches. It uses all that its own body uses, and the bodies of the functions it reaches, in any file.
+`aotc.frontend.survey.support` looks at each function once; this module joins their answers.
 
 Most files of a package hold no kernel, and a text search tells them; the rest are read in processes,
 a few neighbours at a time, since those import the same files.
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.survey.support import FunctionSupport, Survey
+from aotc.frontend.survey.support import FunctionSupport, Survey, UnnamedKernel
 from aotc.frontend.survey.untyped import Key, Refusal
 from aotc.ir.diagnostics import CompileError, one_line
 from aotc.package.builder.workers import Done, Failure, Job, run_all
@@ -31,12 +31,16 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """One kernel, and what it uses that is not supported, in the order of its functions."""
+    """One kernel, and what it uses that is not supported, in the order of its functions.
+
+    `captures` are variables of the functions around it, which a manifest has to give.
+    """
 
     file: str
     name: str
     line: int
     missing: tuple[Refusal, ...] = ()
+    captures: tuple[str, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -46,10 +50,14 @@ class CheckedKernel:
 
 @dataclass
 class Checked:
-    """Hold what came of a check; `unread` are the reports of files that are not Python."""
+    """Hold what came of a check; `unread` are the reports of files that are not Python.
+
+    `unnamed` are made when a program runs: by decorators of scalar functions, or by `triton.jit(…)`.
+    """
 
     num_files: int
     kernels: list[CheckedKernel] = field(default_factory=list[CheckedKernel])
+    unnamed: list[UnnamedKernel] = field(default_factory=list[UnnamedKernel])
     unread: list[str] = field(default_factory=list[str])
     failures: list[Failure] = field(default_factory=list[Failure])
 
@@ -68,12 +76,18 @@ class Checked:
         wrong = self.unread or self.failures
         return not wrong and all(one.is_supported for one in self.kernels)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are kernels, and a manifest can name all of them."""
+        return bool(self.kernels) and not self.unnamed
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What one process says of its files."""
 
     functions: tuple[FunctionSupport, ...]
+    unnamed: tuple[UnnamedKernel, ...]
     unread: tuple[str, ...]
 
 
@@ -90,12 +104,15 @@ def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
             checked.failures.append(done.result)
             continue
         checked.unread += done.result.unread
+        checked.unnamed += done.result.unnamed
         for one in done.result.functions:
             key = absolute.key(one.key)
             if key not in found or one.is_launched:
                 found[key] = one
     uses = {key: [absolute.key(used) for used in one.uses] for key, one in found.items()}
     checked.kernels = _kernels(found, uses, given)
+    checked.unnamed += _made_by_decorators(found, uses, given)
+    checked.unnamed.sort(key=lambda one: (one.file, one.line))
     return checked
 
 
@@ -138,19 +155,21 @@ def survey(files: Sequence[str], target: str) -> Answer:
     """Look at the functions of some files in this process."""
     asked = Survey(target)
     functions: list[FunctionSupport] = []
+    unnamed: list[UnnamedKernel] = []
     unread: list[str] = []
     for file in files:
-        found, problem = _read(asked, file)
-        functions += found
-        unread += problem
-    return Answer(tuple(functions), tuple(unread))
+        answer = _read(asked, file)
+        functions += answer.functions
+        unnamed += answer.unnamed
+        unread += answer.unread
+    return Answer(tuple(functions), tuple(unnamed), tuple(unread))
 
 
-def _read(asked: Survey, file: str) -> tuple[list[FunctionSupport], list[str]]:
+def _read(asked: Survey, file: str) -> Answer:
     try:
-        return asked.functions(file), []
+        return Answer(tuple(asked.functions(file)), tuple(asked.unnamed(file)), ())
     except CompileError as error:
-        return [], [error.render()]
+        return Answer((), (), (error.render(),))
 
 
 class _Absolute(dict[str, str]):
@@ -171,20 +190,50 @@ def _kernels(
     given: Mapping[str, str],
 ) -> list[CheckedKernel]:
     """Return the kernels of the files that were given, in order, with all that they use."""
-    called = {used for key, listed in uses.items() for used in listed if used != key}
     return [
         CheckedKernel(
-            given[file], found[file, line].name, line, _missing(found, uses, (file, line))
+            given[key[0]],
+            one.name,
+            key[1],
+            tuple(each for used in _reached(uses, key) for each in found[used].refusals),
+            tuple(
+                dict.fromkeys(each for used in _reached(uses, key) for each in found[used].captures)
+            ),
         )
-        for file, line in sorted(found)
-        if file in given and ((file, line) not in called or found[file, line].is_launched)
+        for key, one in _starts(found, uses, given)
+        if one.is_launched or not one.returns
     ]
 
 
-def _missing(
-    found: Mapping[Key, FunctionSupport], uses: Mapping[Key, Sequence[Key]], kernel: Key
-) -> tuple[Refusal, ...]:
-    """Return what a kernel and all the functions it leads to use that is not supported."""
+def _made_by_decorators(
+    found: Mapping[Key, FunctionSupport],
+    uses: Mapping[Key, Sequence[Key]],
+    given: Mapping[str, str],
+) -> list[UnnamedKernel]:
+    """Return the scalar functions of which a decorator of the library makes kernels."""
+    return [
+        UnnamedKernel(given[key[0]], key[1], one.name, f"@{one.decorator}")
+        for key, one in _starts(found, uses, given)
+        if one.returns and one.decorator and not one.is_launched
+    ]
+
+
+def _starts(
+    found: Mapping[Key, FunctionSupport],
+    uses: Mapping[Key, Sequence[Key]],
+    given: Mapping[str, str],
+) -> list[tuple[Key, FunctionSupport]]:
+    """Return the functions of the files that were given that no other one calls, or that are launched."""
+    called = {used for key, listed in uses.items() for used in listed if used != key}
+    return [
+        (key, found[key])
+        for key in sorted(found)
+        if key[0] in given and (key not in called or found[key].is_launched)
+    ]
+
+
+def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
+    """Return a kernel and all the functions it leads to, in order."""
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
@@ -192,7 +241,7 @@ def _missing(
             if used not in reached:
                 reached[used] = None
                 waiting.append(used)
-    return tuple(one for key in sorted(reached) for one in found[key].refusals)
+    return sorted(reached)
 
 
 # ---- what is shown ----------------------------------------------------------------------------
@@ -207,6 +256,7 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "kernel": kernel.name,
                 "line": kernel.line,
                 "supported": kernel.is_supported,
+                "captures": list(kernel.captures),
                 "missing": [
                     {
                         "feature": one.feature,
@@ -219,6 +269,10 @@ def describe(checked: Checked) -> dict[str, Any]:
                 ],
             }
             for kernel in checked.kernels
+        ],
+        "unnamed": [
+            {"file": one.file, "line": one.line, "function": one.name, "maker": one.maker}
+            for one in checked.unnamed
         ],
         "features": checked.features,
         "files": checked.num_files,
@@ -234,6 +288,7 @@ def text(checked: Checked) -> str:
         for one in kernel.missing:
             users.setdefault(one, []).append(kernel.name)
     lines = [_refused(one, names) for one, names in sorted(users.items(), key=_place)]
+    lines += unnamed_lines(checked.unnamed)
     if checked.features:
         width = len(str(max(checked.features.values())))
         lines += ["", "kernels  feature"]
@@ -244,25 +299,43 @@ def text(checked: Checked) -> str:
     return "\n".join(lines)
 
 
+def unnamed_lines(unnamed: Sequence[UnnamedKernel]) -> list[str]:
+    """Return a line for each maker of kernels, at its first use, and what has their names."""
+    makers: dict[str, list[UnnamedKernel]] = {}
+    for one in unnamed:
+        makers.setdefault(one.maker, []).append(one)
+    return [
+        one_line(
+            f"{of[0].file}:{of[0].line}: {maker} makes kernels of {_some([one.name for one in of])} "
+            "when a program runs; `aotc record -- COMMAND` sees them"
+        )
+        for maker, of in makers.items()
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
 def _place(item: tuple[Refusal, list[str]]) -> tuple[str, int, str]:
     return item[0].file, item[0].line, item[0].message
 
 
 def _refused(one: Refusal, names: Sequence[str]) -> str:
-    named = ", ".join(names[:_MAX_NAMED])
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     when = f"; only if {one.when}" if one.when else ""
-    return one_line(f"{one.file}:{one.line}: {one.message} (in {named}{more}{when})")
+    return one_line(f"{one.file}:{one.line}: {one.message} (in {_some(names)}{when})")
 
 
 def summary(checked: Checked, seconds: float) -> str:
     """Return one line: how many kernels were found and how many are supported."""
     kernels, files = len(checked.kernels), checked.num_files
     in_files = f"{files} file{'' if files == 1 else 's'} ({seconds:.1f} s)"
+    unnamed = f", {len(checked.unnamed)} not named" if checked.unnamed else ""
     if not kernels:
-        return f"no kernels in {in_files}"
+        return f"no kernels{unnamed} in {in_files}"
     supported = sum(one.is_supported for one in checked.kernels)
     partly = sum(one.is_supported and bool(one.missing) for one in checked.kernels)
     some = f", {partly} of them for some constants only" if partly else ""
     share = f"{supported} of {kernels} kernel{'' if kernels == 1 else 's'} supported"
-    return f"{share} ({100 * supported / kernels:.1f} %){some}, in {in_files}"
+    return f"{share} ({100 * supported / kernels:.1f} %){some}{unnamed}, in {in_files}"

@@ -44,7 +44,7 @@ from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tupl
 
 KERNEL_KEYS = (
     *("name", "source", "targets", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "limits", "verify", "bench"),
+    *("captures", "configs", "config", "where", "guards", "limits", "verify", "bench"),
     *("enable_fp_fusion", "enable_reflect_ftz"),
 )
 
@@ -72,6 +72,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     bench = BenchSpec()
     constants = _read_constants(table, function)
     choices = _read_choices(table, function)
+    captures = _read_captures(table, function)
     with mistakes.collected():
         configs = _read_configs(table, function)
     with mistakes.collected():
@@ -123,6 +124,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         tuples=tuples,
         enable_fp_fusion=fuses,
         enable_reflect_ftz=flushes,
+        captures=captures,
     )
     if len(mistakes) == before:
         with mistakes.collected():
@@ -292,6 +294,23 @@ def _read_constants(table: Table, function: Function) -> dict[str, Constant]:
             _check_constexpr(section, name, function)
             constants[name] = section.constant(name)
     return constants
+
+
+def _read_captures(table: Table, function: Function) -> dict[str, Constant]:
+    section = table.optional_table("captures")
+    captures: dict[str, Constant] = {}
+    for name in section:
+        with table.mistakes.collected():
+            if name not in function.outer:
+                message = (
+                    f"expected a variable of the functions around {function.name}, got {name!r}"
+                )
+                remedy = did_you_mean(name, function.outer) or _listed(
+                    "their variables are", list(function.outer)
+                )
+                raise section.wrong_key(name, message, remedy or "the kernel is in no function")
+            captures[name] = section.constant(name)
+    return captures
 
 
 def _read_choices(table: Table, function: Function) -> dict[str, tuple[Constant, ...]]:

@@ -31,11 +31,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the source and its parameters, in order."""
+    """A function of the source and its parameters, in order.
+
+    `outer` are the variables of the functions around it.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     loc: Loc
+    outer: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
@@ -81,23 +85,60 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
     }
     definitions = _definitions(tree.body)
     functions = {node.name: _function(node, file, node.name in rebound) for node in definitions}
-    for name, node in _inner_kernels(tree.body, ""):
+    for name, node in _aliases(tree.body):
         functions.setdefault(name, replace(_function(node, file, is_rebound=False), name=name))
+    for name, node, around in _inner_kernels(tree.body, "", ()):
+        function = _function(node, file, is_rebound=False)
+        outer = tuple(variable for one in around for variable in _variables(one))
+        functions.setdefault(name, replace(function, name=name, outer=outer))
     return functions
 
 
-def _inner_kernels(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Yield the kernels in functions and classes, with their dotted names."""
+def _aliases(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield what `kernel = function` or `kernel = jit(function)` names, and the function at that point."""
+    known: dict[str, ast.FunctionDef] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            known[node.name] = node
+        elif isinstance(node, ast.Assign):
+            value = node.value
+            while isinstance(value, ast.Call) and value.args:
+                value = value.args[0]
+            function = known.get(value.id) if isinstance(value, ast.Name) else None
+            for target in node.targets if function is not None else ():
+                if isinstance(target, ast.Name) and function is not None:
+                    yield target.id, function
+
+
+def _inner_kernels(
+    body: list[ast.stmt], prefix: str, around: tuple[ast.FunctionDef, ...]
+) -> Iterator[tuple[str, ast.FunctionDef, tuple[ast.FunctionDef, ...]]]:
+    """Yield the kernels in functions and classes, with their dotted names and those functions."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             name = f"{prefix}{node.name}"
             if prefix and isinstance(node, ast.FunctionDef) and _is_jit(node):
-                yield name, node
-            yield from _inner_kernels(node.body, f"{name}.")
+                yield name, node, around
+            inner = (*around, node) if isinstance(node, ast.FunctionDef) else around
+            yield from _inner_kernels(node.body, f"{name}.", inner)
         else:
             for block in ("body", "orelse", "finalbody"):
                 children: list[ast.stmt] = getattr(node, block, [])
-                yield from _inner_kernels(children, prefix)
+                yield from _inner_kernels(children, prefix, around)
+
+
+def _variables(node: ast.FunctionDef) -> list[str]:
+    """Return the parameters and variables of a function, in order."""
+    args = node.args
+    names = [one.arg for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    left: list[ast.AST] = [*reversed(node.body)]
+    while left:
+        one = left.pop()
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            names.append(one.id)
+        if not isinstance(one, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            left += reversed([*ast.iter_child_nodes(one)])
+    return list(dict.fromkeys(names))
 
 
 def _is_jit(node: ast.FunctionDef) -> bool:

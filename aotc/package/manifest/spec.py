@@ -145,7 +145,8 @@ class KernelSpec:
 
     `targets` is a subset of the package's targets, empty for all. `signature` lists the items of
     each argument of `tuples` in its place. `limits` bound each compile. `spill_bytes` bounds the
-    spills of a shipped variant if another variant serves, or if the limit `is_strict`.
+    spills of a shipped variant if another variant serves, or if the limit `is_strict`. `captures`
+    are values of variables of the enclosing functions.
     """
 
     name: str
@@ -170,6 +171,7 @@ class KernelSpec:
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
     enable_reflect_ftz: bool = True
+    captures: dict[str, Constant] = field(default_factory=dict[str, Constant])
 
     def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:
         """Return the subset of `targets` this kernel is built for."""

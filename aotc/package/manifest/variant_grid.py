@@ -105,6 +105,7 @@ class VariantSpec:
             limits=self.kernel.limits,
             enable_fp_fusion=self.kernel.enable_fp_fusion,
             enable_reflect_ftz=self.kernel.enable_reflect_ftz,
+            captured=tuple(self.kernel.captures.items()),
         )
 
     @property

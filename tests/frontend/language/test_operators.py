@@ -129,3 +129,27 @@ def test_mistakes(
     assert message in str(error)
     assert error.loc is not None
     assert error.loc.line == 5
+
+
+@pytest.mark.parametrize(
+    ("method", "operator"),
+    [
+        ("x.__lshift__(4)", "x << 4"),
+        ("x.__rshift__(y)", "x >> y"),
+        ("x.__rsub__(1)", "1 - x"),
+        ("x.__and__(0xF).__or__(y)", "(x & 0xF) | y"),
+        ("x.__lt__(y)", "x < y"),
+        ("x.__neg__()", "-x"),
+        ("x.__invert__()", "~x"),
+    ],
+)
+def test_operators_as_methods(sources: Sources, method: str, operator: str) -> None:
+    made, expected = (
+        sources.body(
+            f"{LOADED}tl.store(p + tl.arange(0, 16), ({one}).to(tl.int32))",
+            {"p": "*i32", "q": "*i32"},
+            params="p, q",
+        )
+        for one in (method, operator)
+    )
+    assert made == expected

@@ -488,3 +488,25 @@ def test_find_spec_finds_what_lies_near_the_kernel(sources: Sources) -> None:
     sources.write("A = 1", "near.py")
     text = "import importlib.util\nX = tl.constexpr(bool(importlib.util.find_spec('near')))"
     assert value_of(sources, text) == "True"
+
+
+@pytest.mark.parametrize(
+    ("definitions", "expected"),
+    [
+        ("A = 1\nX = tl.constexpr(A)\nA = 2", "1"),
+        ("A = 1\nY = A\nA = 2\nX = tl.constexpr(10 * Y + A)", "12"),
+        ("def f(): return A\nA = 1\nX = tl.constexpr(f())\nA = 2", "1"),
+        ("def f(): return 1\ng = f\ndef f(): return 2\nX = tl.constexpr(10 * g() + f())", "12"),
+        ("X = tl.constexpr(1)\nB = X\nX = tl.constexpr(2)", "2"),
+    ],
+)
+def test_a_statement_sees_what_is_bound_before_it(
+    sources: Sources, definitions: str, expected: str
+) -> None:
+    assert value_of(sources, definitions) == expected
+
+
+def test_a_kernel_that_another_function_of_its_name_follows(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(p):\n    tl.static_print(1)\n_k = k\ndef k(*args):\n    _k[(1,)](*args)\n"
+    assert sources.translate(text, {"p": "*fp32"}, kernel="_k").prints == ("1",)
+    assert "k is a plain Python function" in sources.error(text, {"p": "*fp32"}).message

@@ -267,11 +267,31 @@ def test_what_does_not_build_is_a_comment_with_its_reason(write: Write) -> None:
     assert "# TODO: nowhere is not defined (ops.py:5)\n# [[kernel]]\n" in written.text
 
 
-def test_what_only_kernels_call_is_a_comment(write: Write) -> None:
+def test_what_only_kernels_call_is_no_kernel(write: Write) -> None:
     written = write("@triton.jit\ndef helper(x): return x + 1\n" + KERNEL.format("p", "1.0"))
     assert written.num_kernels == 1
-    assert "# TODO: helper returns a value: it is for other kernels to call" in written.text
+    assert "helper" not in written.text
     assert '\n[[kernel]]\nsource = "ops.py:k"' in written.text
+
+
+POINTWISE = "from lib import pointwise\n@pointwise\n@triton.jit\ndef add(x, y): return x + y\n"
+
+
+def test_what_decorators_make_kernels_of_is_named(write: Write) -> None:
+    written = write(POINTWISE + KERNEL.format("p", "1.0"))
+    assert written.num_kernels == 1
+    line = "ops.py:7: @pointwise makes kernels of add when a program runs"
+    assert written.unnamed == [f"{line}; `aotc record -- COMMAND` sees them"]
+    assert f"# {line}" in written.text
+
+
+def test_a_file_of_functions_that_a_decorator_takes_has_no_manifest(write: Write) -> None:
+    with pytest.raises(CompileError, match=r"expected kernels in ops.py, got none") as error:
+        write(POINTWISE)
+    assert "ops.py:7: @pointwise makes kernels of add" in error.value.remedy
+    with pytest.raises(CompileError) as error:
+        write("@triton.jit\ndef helper(x): return x + 1\n")
+    assert "a kernel is a function with @triton.jit that no other one calls" in error.value.remedy
 
 
 def test_a_bug_leaves_out_one_kernel(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,3 +511,75 @@ def test_kernels_of_the_project_are_written(monkeypatch: pytest.MonkeyPatch) -> 
     files = ["kernels/embedding.py", "kernels/descriptor_copy.py"]
     written = write_manifest(files, "kernels.toml", ["sm_90a"])
     assert (written.num_kernels >= 2, written.refused) == (True, [])
+
+
+CAPTURING = """
+@triton.jit
+def relu(x): return tl.maximum(x, 0.0)
+def make(dtype, BLOCK, act=relu, eps=1e-6):
+    @triton.jit
+    def k(p, n):
+        o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(p + o, act(tl.load(p + o, mask=o < n) + eps).to(dtype), mask=o < n)
+    def run(p, n): k[(triton.cdiv(n, BLOCK),)](p, n)
+    return run
+"""
+
+
+def test_what_a_kernel_captures_is_given(tables: Tables) -> None:
+    (kernel,) = tables(CAPTURING + "run = make(tl.float16, 128)\n")
+    assert kernel["captures"] == {"dtype": "fp16", "BLOCK": 128, "act": "relu", "eps": 1e-6}
+    assert "grid" not in kernel  # it would name BLOCK, which is no parameter
+
+
+def test_what_a_kernel_captures_and_no_call_tells_is_guessed(write: Write) -> None:
+    written = write(CAPTURING + "def use(d, n): return [make(d, n), make(tl.float16, BLOCK=32)]\n")
+    assert written.num_kernels == 1
+    assert 'dtype = "bf16"  # TODO: what the function around the kernel has' in written.text
+    assert "BLOCK = 64  # TODO: what the function around the kernel has" in written.text
+    assert 'act = "relu"\n' in written.text
+
+
+def test_calls_that_make_several_kernels_ask_for_a_table_each(write: Write) -> None:
+    written = write(CAPTURING + "a, b = make(tl.float16, 64), make(tl.float16, 32)\n")
+    assert 'dtype = "fp16"\n' in written.text
+    assert "BLOCK = 64  # TODO: callers pass 64, 32: a table for each" in written.text
+
+
+def test_a_kernel_whose_name_means_another_function_later(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef relu_(p, slope): tl.store(p, tl.load(p) * slope)\n_kernel = relu_\n"
+        "def relu_(*args): _kernel[(1,)](args[0], 0.5)\n"
+    )
+    assert kernel["source"] == "ops.py:_kernel"
+    assert kernel["signature"]["slope"] == "fp32"
+
+
+def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef uniform(x):\n    scale = 4.6e-10\n    return x * scale\n"
+        "@triton.jit\ndef k(out, n, seed, low, B: tl.constexpr):\n"
+        "    o = tl.program_id(0) * B + tl.arange(0, B)\n"
+        "    x = uniform(tl.randint(seed, o)) * (1.0 - low) + low\n"
+        "    tl.store(out + o, x, mask=o < n)\n"
+    )
+    assert kernel["signature"]["out"] == "*T:16?"
+    assert kernel["signature"]["low"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "K = triton.jit(plain)",
+        "K = triton.jit(do_not_specialize=['n'])(plain)",
+        "K = triton.jit(plain, do_not_specialize=('n',))",
+        "K = triton.heuristics({'F': lambda args: bool(args['F'])})(triton.jit(plain))",
+    ],
+)
+def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(tables: Tables, made: str) -> None:
+    (kernel,) = tables(
+        "def plain(p, n, F: tl.constexpr):\n    if F:\n        tl.store(p, n)\n"
+        f"{made}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
+    )
+    assert kernel["source"] == "ops.py:K"
+    assert kernel["choices"] == {"F": [True, False]}

@@ -38,7 +38,7 @@ def helper(x): return inner(x)
 def inner(x): return tl.extern_elementwise(x)
 
 @triton.jit
-def recursive(x): return recursive(x)
+def recursive(x): recursive(x)
 """
 
 
@@ -148,3 +148,63 @@ def test_the_target_decides_what_modules_ask_of_it(package: Path) -> None:
         target: check(["pkg/kernels.py"], target, 1).is_right for target in ("sm_80", "sm_90a")
     }
     assert supported == {"sm_80": True, "sm_90a": False}
+
+
+MADE = """
+import triton, triton.language as tl
+from lib import pointwise
+@pointwise(promotion=[(0, "DEFAULT")])
+@triton.jit
+def add(x, y): return x + y
+@pointwise
+@triton.jit
+def neg(x): return -x
+@triton.jit
+def helper(x): return x + 1
+"""
+
+
+def test_kernels_that_decorators_make_are_counted(package: Path) -> None:
+    (package / "made.py").write_text(MADE)
+    checked = check(["pkg/made.py"], "sm_90a", 1)
+    assert checked.kernels == []
+    assert [(one.line, one.name, one.maker) for one in checked.unnamed] == [
+        (6, "add", "@pointwise"),
+        (9, "neg", "@pointwise"),
+    ]
+    assert text(checked) == (
+        "pkg/made.py:6: @pointwise makes kernels of add, neg when a program runs; "
+        "`aotc record -- COMMAND` sees them"
+    )
+    assert summary(checked, 1) == "no kernels, 2 not named in 1 file (1.0 s)"
+    assert [one["function"] for one in describe(checked)["unnamed"]] == ["add", "neg"]
+    assert checked.is_right
+    assert not checked.is_whole
+
+
+def test_a_decorated_kernel_that_returns_nothing_has_its_name(package: Path) -> None:
+    (package / "made.py").write_text(
+        MADE
+        + "@pointwise\n@triton.jit\ndef k(p):\n    if p is None:\n        return\n    tl.store(p, 1)\n"
+    )
+    checked = check(["pkg/made.py"], "sm_90a", 1)
+    assert [one.name for one in checked.kernels] == ["k"]
+    assert summary(checked, 1).startswith("1 of 1 kernel supported (100.0 %), 2 not named, in 1 ")
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("def make(source):\n    return triton.jit(source['k'])\n", ["source['k']"]),
+        ("K = triton.jit(lib.kernels[0])\n", ["lib.kernels[0]"]),
+        ("def plain(p): tl.store(p, 1)\nK = triton.jit(plain)\n", []),
+    ],
+)
+def test_what_is_jitted_when_a_program_runs_is_counted(
+    package: Path, code: str, names: list[str]
+) -> None:
+    head = "import lib, triton, triton.language as tl\n"
+    (package / "made.py").write_text(f"{head}{code}@triton.jit\ndef k(p): tl.store(p, 1)\n")
+    checked = check(["pkg/made.py"], "sm_90a", 1)
+    assert [one.name for one in checked.unnamed] == names
+    assert checked.is_whole is not bool(names)
