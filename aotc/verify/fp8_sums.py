@@ -1,14 +1,14 @@
-"""Sums of fp8 products as Hopper's `wgmma` makes them, with an accumulator of few bits.
+"""Sums of fp8 products as in Hopper's `wgmma`, with an accumulator of few bits.
 
-An instruction aligns its 32 products and the accumulator to the largest of them, cuts what lies more
-than 13 bits below that one's first bit, towards zero, adds what is left exactly, and cuts the sum to
-as many bits. A product counts by the exponents of its factors, 1.5 * 1.5 by that of 1, and a factor
-below the normal numbers by the least of theirs. So an accumulator that is large costs all products their
-last bits, always to the same side: sums of positive numbers come out smaller, the more so the longer they
-are. Sums of an H100 were the same to the bit, of random numbers in four distributions and up to 64
-instructions.
+An instruction aligns its 32 products and the accumulator to the largest exponent among them,
+and truncates towards zero all bits more than 13 below the leading one. It adds the rest
+exactly, and truncates the sum to as many bits. A product's exponent is the sum of its factors'
+exponents, 0 for 1.5 * 1.5; a subnormal factor counts with the smallest normal exponent. So a
+large accumulator costs all products their last bits, always to the same side: sums of positive
+numbers come out smaller, the more so the longer they are. Sums of an H100 matched to the bit,
+for random numbers in four distributions and up to 64 instructions.
 
-Invariant: a sum whose terms all fit the bits is exact; what is no finite number is as in any sum.
+Invariant: a sum whose terms all fit the bits is exact; infinities and NaN behave as in any sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from aotc.verify.arrays import Array, view
 
 STEP_K = 32
-"""The products that one instruction adds up."""
+"""The products in one instruction."""
 
 LEAST_EXPONENTS = {"e4m3": -6, "e5m2": -14}
 """The exponents of the smallest normal numbers."""
@@ -77,7 +77,7 @@ def _largest_product(a: Array, b: Array, kinds: Kinds) -> Array:
 def fp8_sums(a: Array, b: Array, acc: Array, kinds: Kinds, interval: int = 0) -> Array:
     """Return `acc` + `a` @ `b` by such instructions in the order of K.
 
-    With an `interval` they add up so much of K at a time, which is added to `acc` in fp64.
+    With an `interval`, each partial sum covers so much of K and is added to `acc` in fp64.
     """
     depth = a.shape[-1]
     size = interval or max(1, depth)
@@ -100,13 +100,13 @@ def _without_zeros(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _by_k(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield each column of `a` and row of `b`, to be combined to all of the result."""
+    """Yield each column of `a` with its row of `b`, shaped to broadcast to the result."""
     for k in range(a.shape[-1]):
         yield a[..., :, k, None], b[..., k, None, :]
 
 
 def _exponents(value: Array) -> Array:
-    """Return the exponents of first bits."""
+    """Return the exponents of leading bits."""
     _, exponent = np.frexp(value)
     return np.where((value != 0.0) & np.isfinite(value), exponent - 1, _NONE)
 

@@ -1,4 +1,4 @@
-/* test_devices.c: several devices, contexts and targets, and what runs on none. */
+/* test_devices.c: several devices, contexts and targets, and variants that run on none. */
 #include <string.h>
 
 #include "fixture.h"
@@ -45,7 +45,7 @@ static void test_devices(void) {
     fake_cuda_last_launch(&launch);
     CHECK(launch.device == 1 && launch.context == second);
 
-    /* 200 KiB of shared memory: not on 8.x, which says so; on 9.0 it runs. */
+    /* 200 KiB of shared memory: too much for 8.x, with a clear error; on 9.0 it runs. */
     const aotc_arg pointer[] = {aotc_pointer(NULL, AOTC_FP32)};
     add.desc.args = pointer;
     add.desc.arg_count = 1;
@@ -130,7 +130,7 @@ static void test_targets(void) {
     }
 }
 
-/* Without a variant for the arguments' alignment: which guards failed. */
+/* Without a variant for the arguments' alignment, the error names the failed guards. */
 static void test_nothing_fits(void) {
     static const struct fake_device device = {8, 6, 101376};
     fake_cuda_reset();

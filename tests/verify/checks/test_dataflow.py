@@ -7,7 +7,7 @@ import pytest
 from aotc.ir.dialects import arith, tile
 from aotc.ir.text import parse_kernel
 from aotc.verify.checks.dataflow import Roles, roles_of
-from aotc.verify.checks.integers import Known, upper_bound
+from aotc.verify.checks.integers import LaunchValues, upper_bound
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.value_flow import forward
 from tests.support.steered_kernel import STEERED
@@ -67,12 +67,12 @@ def test_strides_are_in_the_order_of_the_signature_and_extents_belong_to_axes() 
 @pytest.mark.parametrize(("grid", "bound"), [((5,), 4), ((1,), 0)])
 def test_a_bound_of_a_program_id(grid: tuple[int, ...], bound: int) -> None:
     (term,) = _roles("sum_rows").strides["x_ptr"]
-    assert [upper_bound(index, Known(grid, {})) for index in term.indices] == [bound]
+    assert [upper_bound(index, LaunchValues(grid, {})) for index in term.indices] == [bound]
 
 
 def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
     (term, _) = _roles("grouped").strides["a_ptr"]
-    assert upper_bound(term.indices[0], Known((2, 2), {})) is None
+    assert upper_bound(term.indices[0], LaunchValues((2, 2), {})) is None
 
 
 def test_a_condition_reaches_the_ops_it_decides() -> None:
