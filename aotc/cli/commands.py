@@ -353,7 +353,7 @@ def verify(
             closing(verifying.verify_all(subjects, work, jobs, executor)) as outcomes,
         ):
             for outcome in outcomes:
-                report.done.append(outcome)
+                report.outcomes.append(outcome)
                 listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
     finally:
         listener.close()
@@ -373,7 +373,7 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     from aotc.package.verify.report import table  # noqa: PLC0415
 
     width = None if sys.stdout.isatty() else _LOG_COLUMNS
-    Console(width=width).print(table(report.done, by_variant=verbose))
+    Console(width=width).print(table(report.outcomes, by_variant=verbose))
     for text in report.wrong():
         show(text, err=True)
     report_failures(report.failures, debug=debug)

@@ -1,11 +1,11 @@
-"""Which kernels of files and folders aotc takes, and what the others use that it does not have.
+"""Survey kernels in files and folders: the supported ones, and unsupported features of the others.
 
-A kernel is a `@triton.jit` function that no other one calls, or one that its file launches. What it
-uses is what its own body uses, and the bodies of all functions that it leads to, in whatever file.
-`aotc.frontend.support` looks at each function once; here their answers are put together.
+A kernel is a `@triton.jit` function not called by another one, or one launched by its file. It uses
+the features in its own body, and in the bodies of all functions it calls, directly or not, in any
+file. `aotc.frontend.support` checks each function once; this file joins its answers.
 
-Most files of a package hold no kernel, and a text search tells them; the rest are read in processes,
-a few neighbours at a time, since those import the same files.
+Most files of a package hold no kernel, as a text search shows. The rest are read in processes, a
+few neighbours at a time, since they import the same files.
 
 Invariant: the answer depends on the files, never on the number of processes or their order.
 """
@@ -31,7 +31,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """One kernel, and what it uses that is not supported, in the order of its functions."""
+    """One kernel, and its unsupported features, in the order of its functions."""
 
     file: str
     name: str
@@ -40,13 +40,13 @@ class CheckedKernel:
 
     @property
     def is_supported(self) -> bool:
-        """Whether it can be built, if only for some values of its constants."""
-        return all(one.when for one in self.missing)
+        """Return whether it can be built, if only for some values of its constants."""
+        return all(refusal.when for refusal in self.missing)
 
 
 @dataclass
 class Checked:
-    """Hold what came of a check; `unread` are the reports of files that are not Python."""
+    """The outcome of a check; `unread` are the reports of files that are not Python."""
 
     num_files: int
     kernels: list[CheckedKernel] = field(default_factory=list[CheckedKernel])
@@ -55,52 +55,57 @@ class Checked:
 
     @property
     def features(self) -> dict[str, int]:
-        """How many kernels use each feature that is missing, the most used first."""
+        """Number of kernels by missing feature, the most used first."""
         counts: dict[str, int] = {}
         for kernel in self.kernels:
-            for feature in dict.fromkeys(one.feature for one in kernel.missing):
+            for feature in dict.fromkeys(refusal.feature for refusal in kernel.missing):
                 counts[feature] = counts.get(feature, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     @property
     def is_right(self) -> bool:
-        """Whether every file was read and every kernel is supported."""
+        """Return whether every file was read and every kernel is supported."""
         wrong = self.unread or self.failures
-        return not wrong and all(one.is_supported for one in self.kernels)
+        return not wrong and all(kernel.is_supported for kernel in self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one process says of its files."""
+    """The answer of one process about its files."""
 
     functions: tuple[FunctionSupport, ...]
     unread: tuple[str, ...]
 
 
 def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
-    """Check all kernels in files and folders. Raises: CompileError for a path that is not there."""
+    """Check all kernels in files and folders. Raises: CompileError for a missing path."""
     absolute = _Absolute()
-    given = {absolute[file]: file for path in paths for file in _python_files(path)}
-    files = list(given.values())
+    given_paths = {absolute[file]: file for path in paths for file in _python_files(path)}
+    files = list(given_paths.values())
     candidates = [file for file in files if _may_hold_kernels(file)]
     checked = Checked(len(files))
-    found: dict[Key, FunctionSupport] = {}
-    for done in sorted(_answers(candidates, target, jobs), key=lambda done: done.task.request):
-        if isinstance(done.result, Failure):
-            checked.failures.append(done.result)
+    functions: dict[Key, FunctionSupport] = {}
+    for outcome in sorted(
+        _answers(candidates, target, jobs), key=lambda outcome: outcome.task.request
+    ):
+        if isinstance(outcome.result, Failure):
+            checked.failures.append(outcome.result)
             continue
-        checked.unread += done.result.unread
-        for one in done.result.functions:
-            key = absolute.key(one.key)
-            if key not in found or one.is_launched:
-                found[key] = one
-    uses = {key: [absolute.key(used) for used in one.uses] for key, one in found.items()}
-    checked.kernels = _kernels(found, uses, given)
+        checked.unread += outcome.result.unread
+        for function in outcome.result.functions:
+            key = absolute.key(function.key)
+            if key not in functions or function.is_launched:
+                functions[key] = function
+    uses = {
+        key: [absolute.key(callee) for callee in function.uses]
+        for key, function in functions.items()
+    }
+    checked.kernels = _kernels(functions, uses, given_paths)
     return checked
 
 
 def _python_files(path: str) -> Iterator[str]:
-    """Yield the Python files at a path, those of a folder in order, hidden ones left out."""
+    """Yield the Python files at a path; a folder's files in order, without hidden ones."""
     if not Path(path).is_dir():
         if not Path(path).exists():
             raise CompileError(f"cannot read {path}: there is no such file or folder")
@@ -115,17 +120,17 @@ def _may_hold_kernels(path: str) -> bool:
     try:
         text = read_regular(path, MAX_SOURCE_BYTES)
     except OSError:
-        return True  # reading it for its kernels says why not
+        return True  # reading it for its kernels reports the problem
     return b"jit" in text and (b"triton" in text or b"aotc" in text)
 
 
 def _answers(
     files: Sequence[str], target: str, jobs: int
 ) -> Generator[Done[tuple[str, ...], Answer]]:
-    """Yield the answers about files; a few are not worth a process."""
+    """Yield the answers about files, using processes only for many files."""
     tasks = [
-        Job(files[at], tuple(files[at : at + _FILES_PER_TASK]))
-        for at in range(0, len(files), _FILES_PER_TASK)
+        Job(files[start], tuple(files[start : start + _FILES_PER_TASK]))
+        for start in range(0, len(files), _FILES_PER_TASK)
     ]
     if len(tasks) <= 1 or jobs == 1:
         for task in tasks:
@@ -135,67 +140,67 @@ def _answers(
 
 
 def survey(files: Sequence[str], target: str) -> Answer:
-    """Look at the functions of some files in this process."""
-    asked = Survey(target)
+    """Check the functions of some files in this process."""
+    target_survey = Survey(target)
     functions: list[FunctionSupport] = []
     unread: list[str] = []
     for file in files:
-        found, problem = _read(asked, file)
-        functions += found
+        file_functions, problem = _read(target_survey, file)
+        functions += file_functions
         unread += problem
     return Answer(tuple(functions), tuple(unread))
 
 
-def _read(asked: Survey, file: str) -> tuple[list[FunctionSupport], list[str]]:
+def _read(target_survey: Survey, file: str) -> tuple[list[FunctionSupport], list[str]]:
     try:
-        return asked.functions(file), []
+        return target_survey.functions(file), []
     except CompileError as error:
         return [], [error.render()]
 
 
 class _Absolute(dict[str, str]):
-    """Give each path as it is from the root, however an import or the user wrote it."""
+    """Map each path to its absolute path, in any spelling of an import or the user."""
 
     def __missing__(self, path: str) -> str:
         self[path] = str(Path(path).absolute())
         return self[path]
 
     def key(self, key: Key) -> Key:
-        """Return where a function is, from the root."""
+        """Return the location of a function, with an absolute path."""
         return self[key[0]], key[1]
 
 
 def _kernels(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    given_paths: Mapping[str, str],
 ) -> list[CheckedKernel]:
-    """Return the kernels of the files that were given, in order, with all that they use."""
-    called = {used for key, listed in uses.items() for used in listed if used != key}
+    """Return the kernels of the given files, in order, with all features they use."""
+    called = {callee for key, listed in uses.items() for callee in listed if callee != key}
     return [
         CheckedKernel(
-            given[file], found[file, line].name, line, _missing(found, uses, (file, line))
+            given_paths[file],
+            functions[file, line].name,
+            line,
+            _missing(functions, uses, (file, line)),
         )
-        for file, line in sorted(found)
-        if file in given and ((file, line) not in called or found[file, line].is_launched)
+        for file, line in sorted(functions)
+        if file in given_paths and ((file, line) not in called or functions[file, line].is_launched)
     ]
 
 
 def _missing(
-    found: Mapping[Key, FunctionSupport], uses: Mapping[Key, Sequence[Key]], kernel: Key
+    functions: Mapping[Key, FunctionSupport], uses: Mapping[Key, Sequence[Key]], kernel: Key
 ) -> tuple[Refusal, ...]:
-    """Return what a kernel and all the functions it leads to use that is not supported."""
+    """Return the unsupported features of a kernel and all functions it calls, directly or not."""
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
-        for used in uses[waiting.pop()]:
-            if used not in reached:
-                reached[used] = None
-                waiting.append(used)
-    return tuple(one for key in sorted(reached) for one in found[key].refusals)
-
-
-# ---- what is shown ----------------------------------------------------------------------------
+        for callee in uses[waiting.pop()]:
+            if callee not in reached:
+                reached[callee] = None
+                waiting.append(callee)
+    return tuple(refusal for key in sorted(reached) for refusal in functions[key].refusals)
 
 
 def describe(checked: Checked) -> dict[str, Any]:
@@ -209,13 +214,13 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "supported": kernel.is_supported,
                 "missing": [
                     {
-                        "feature": one.feature,
-                        "line": one.line,
-                        "file": one.file,
-                        "message": one.message,
-                        "when": one.when,
+                        "feature": refusal.feature,
+                        "line": refusal.line,
+                        "file": refusal.file,
+                        "message": refusal.message,
+                        "when": refusal.when,
                     }
-                    for one in kernel.missing
+                    for refusal in kernel.missing
                 ],
             }
             for kernel in checked.kernels
@@ -223,17 +228,17 @@ def describe(checked: Checked) -> dict[str, Any]:
         "features": checked.features,
         "files": checked.num_files,
         "unread": checked.unread,
-        "failures": [one.report for one in checked.failures],
+        "failures": [failure.report for failure in checked.failures],
     }
 
 
 def text(checked: Checked) -> str:
-    """Return a line for each use of what is missing, and how many kernels use each feature."""
+    """Return a line for each use of a missing feature, and the number of kernels by feature."""
     users: dict[Refusal, list[str]] = {}
     for kernel in checked.kernels:
-        for one in kernel.missing:
-            users.setdefault(one, []).append(kernel.name)
-    lines = [_refused(one, names) for one, names in sorted(users.items(), key=_place)]
+        for refusal in kernel.missing:
+            users.setdefault(refusal, []).append(kernel.name)
+    lines = [_refused(refusal, names) for refusal, names in sorted(users.items(), key=_place)]
     if checked.features:
         width = len(str(max(checked.features.values())))
         lines += ["", "kernels  feature"]
@@ -248,21 +253,21 @@ def _place(item: tuple[Refusal, list[str]]) -> tuple[str, int, str]:
     return item[0].file, item[0].line, item[0].message
 
 
-def _refused(one: Refusal, names: Sequence[str]) -> str:
+def _refused(refusal: Refusal, names: Sequence[str]) -> str:
     named = ", ".join(names[:_MAX_NAMED])
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    when = f"; only if {one.when}" if one.when else ""
-    return one_line(f"{one.file}:{one.line}: {one.message} (in {named}{more}{when})")
+    when = f"; only if {refusal.when}" if refusal.when else ""
+    return one_line(f"{refusal.file}:{refusal.line}: {refusal.message} (in {named}{more}{when})")
 
 
 def summary(checked: Checked, seconds: float) -> str:
-    """Return one line: how many kernels were found and how many are supported."""
+    """Return one line: the number of kernels found and supported."""
     kernels, files = len(checked.kernels), checked.num_files
     in_files = f"{files} file{'' if files == 1 else 's'} ({seconds:.1f} s)"
     if not kernels:
         return f"no kernels in {in_files}"
-    supported = sum(one.is_supported for one in checked.kernels)
-    partly = sum(one.is_supported and bool(one.missing) for one in checked.kernels)
-    some = f", {partly} of them for some constants only" if partly else ""
+    supported = sum(kernel.is_supported for kernel in checked.kernels)
+    partly = sum(kernel.is_supported and bool(kernel.missing) for kernel in checked.kernels)
+    partly_text = f", {partly} of them for some constants only" if partly else ""
     share = f"{supported} of {kernels} kernel{'' if kernels == 1 else 's'} supported"
-    return f"{share} ({100 * supported / kernels:.1f} %){some}, in {in_files}"
+    return f"{share} ({100 * supported / kernels:.1f} %){partly_text}, in {in_files}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.verify.reference_cache import KeptReferences, key_of
+from aotc.package.verify.reference_cache import ReferenceCache, key_of
 from aotc.package.verify.subjects import Subject, VerifyOptions, load_subjects
 from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks import check
@@ -64,11 +64,11 @@ def _count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_differs_in_warps_alone_is_interpreted_once(
     subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels, kept, counts = _count(monkeypatch), KeptReferences(), list[int]()
+    labels, kept, counts = _count(monkeypatch), ReferenceCache(), list[int]()
     for subject in subjects:
         alone = verify_variant(subject)
         labels.clear()
-        assert verify_variant(subject, kept=kept) == alone
+        assert verify_variant(subject, cache=kept) == alone
         assert alone.status == "verified"
         counts.append(len(labels))
     # In the order of the list: of each tile size the second has other warps.
@@ -78,10 +78,10 @@ def test_what_differs_in_warps_alone_is_interpreted_once(
 def test_what_takes_too_much_memory_is_not_kept(
     subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels, kept = _count(monkeypatch), KeptReferences(max_bytes=1 << 10)
-    verify_variant(subjects[0], kept=kept)
+    labels, kept = _count(monkeypatch), ReferenceCache(max_bytes=1 << 10)
+    verify_variant(subjects[0], cache=kept)
     labels.clear()
-    verify_variant(subjects[1], kept=kept)
+    verify_variant(subjects[1], cache=kept)
     assert labels
 
 
