@@ -93,7 +93,7 @@ def launch_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
     values = {name: int(value) for name, value in named if isinstance(value, int)}
     for number, param in enumerate(kernel.params, 1):
         if param.kind != "scalar":
-            values[param.name] = 0 if param.name in launch.none else _ADDRESS * number
+            values[param.name] = 0 if param.name in launch.null_pointers else _ADDRESS * number
         shape = [launch.key.get(f"{param.name}.shape[{axis}]", 1) for axis in range(param.rank)]
         for axis in range(param.rank):
             values[f"{param.name}.strides[{axis}]"] = math.prod(shape[axis + 1 :])

@@ -183,7 +183,7 @@ def _helping_rows(
         and (argument.kind == "pointer" or name in launch.key)
         and argument.value is None
         and values.get(name, 1) % PROMISED_DIVISOR == 0
-        and name not in launch.none
+        and name not in launch.null_pointers
     ]
 
     def count(promised: Sequence[str]) -> int:

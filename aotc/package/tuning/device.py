@@ -1,7 +1,7 @@
-"""The cost model's facts of a GPU: units, clocks, bandwidths, latencies.
+"""Device constants of the cost model: units, clocks, bandwidths, latencies.
 
-Rates are those that kernels reach, lower than a data sheet's. Rows that are not measured are scaled from
-the data sheets by the share that the H200 reaches.
+Rates are the ones kernels reach, lower than a data sheet's. Rows without measurements are scaled
+from the data sheets by the share reached on the H200.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of GPU; rates are of one SM and cycle where not said otherwise.
+    """One kind of GPU; rates are of one SM and cycle unless noted.
 
-    `mma_macs` and `wgmma_macs` are multiply-adds of 16-bit operands; narrower ones are as much faster.
+    `mma_macs` and `wgmma_macs` are multiply-adds of 16-bit operands; narrower ones are
+    proportionally faster.
     """
 
     num_sms: int
@@ -55,7 +56,5 @@ DEVICES: Mapping[str, Device] = {
     ),
     "sm_120a": Device(170, 2.3e9, 1.6e12, 6.0e12, 96 << 20, 250.0, double_macs=2.0),
 }
-"""The GPU that stands for each target.
-
-Source: NVIDIA's data sheets of A100, A10, L40S, H200, B200, B300 and GeForce RTX 5090, with sums in fp32.
-"""
+"""The GPU representing each target. Source: NVIDIA's data sheets of A100, A10, L40S, H200, B200,
+B300 and GeForce RTX 5090, with sums in fp32."""

@@ -118,7 +118,7 @@ def test_sizes_grids_and_pointers_that_are_none() -> None:
     (found,) = expand(f'{text}grid = ["cdiv(M, 2)", "N"]', grid_rank=0)
     assert found.grid == (3, 3)
     assert found.sizes == {"a_ptr": 15}
-    assert found.none == ("bias_ptr",)
+    assert found.null_pointers == ("bias_ptr",)
     assert found.scalars == {"alpha": 0.5}
 
 
