@@ -1,8 +1,8 @@
 """Compare the results of a launch's configs with each other: the majority is right.
 
 Configs round and sum in different orders. So floats may differ by a few units in the last place of
-the coarsest type involved, relative to the larger of the two and to the buffer's usual magnitude.
-Integers may differ by one if the kernel computes with floats.
+the coarsest type involved. The unit is relative to the larger of the two and to the buffer's usual
+magnitude. Integers may differ by one if the kernel computes with floats.
 
 Results may depend on a constant of the configs: see `Verdict`.
 

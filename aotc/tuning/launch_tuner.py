@@ -36,7 +36,7 @@ class _RejectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to measure; `deadline` is by the monotonic clock, 0 for none."""
+    """Options of the measurements; `deadline` is by the monotonic clock, 0 for none."""
 
     l2: CacheState = "cold"
     confidence: float = DEFAULT_CONFIDENCE

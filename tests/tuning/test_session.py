@@ -1,4 +1,4 @@
-"""Sessions without GPUs: launches are shared, tuned again without what was put aside, never lost."""
+"""Sessions without GPUs: launches are shared, tuned again without rejected configs, never lost."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Records:
 
 @dataclass
 class Listening:
-    """Keeps what it is told."""
+    """Keeps all reports."""
 
     started_with: tuple[int, int] = (0, 0)
-    done: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    outcomes: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     warnings: list[str] = field(default_factory=list[str])
 
     def started(self, num_variants: int, num_cached: int) -> None:
@@ -44,7 +44,7 @@ class Listening:
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
         assert seconds >= 0
-        self.done.append((label, state))
+        self.outcomes.append((label, state))
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
@@ -52,7 +52,7 @@ class Listening:
 
 @dataclass
 class Scripted:
-    """A GPU on which config I takes I + 1 microseconds, and what is scripted goes wrong."""
+    """A GPU where config I takes I + 1 microseconds, with scripted failures."""
 
     gpu: str = "A"
     script: Callable[[Task, RunState], None] = lambda _task, _known: None
@@ -147,7 +147,7 @@ def test_a_launch_that_cannot_be_tuned_is_named_and_the_rest_goes_on() -> None:
     listed, state = tasks(4), RunState(Records())
     schedule, listening = run(listed, [Scripted(script=script)], state)
     assert schedule.failures == {listed[2].number: "no config fits"}
-    assert ("scale n=2", "FAILED: no config fits") in listening.done
+    assert ("scale n=2", "FAILED: no config fits") in listening.outcomes
     assert [state.is_done(task) for task in listed] == [True, True, False, True]
 
 

@@ -4,7 +4,7 @@
     HASH.best_config                Helion: the config chosen for some shapes
     E=…,N=…,device_name=….json      vLLM: the config chosen for each number of tokens
 
-Invariant: only the content of a file is used; the caller gives what is missing from it.
+Invariant: only the content of a file is used; the caller gives the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Estimate the time of launches from the compiler's counts, to rank configs without measurements.
 
 A launch is a number of CTAs on SMs that hold a few each. An SM finishes its CTAs when the slowest
-one ends, by its chain of latencies, and when its busiest unit has done the work of all. Waves of
-CTAs follow each other, the last one with fewer. Memory shared by all SMs bounds the whole.
+one's chain of latencies ends, and its busiest unit has done the work of all. Waves of CTAs follow
+each other, the last one with fewer. Memory shared by all SMs bounds the whole.
 
 Estimates rank the configs of a kernel; their absolute size matters little.
 """

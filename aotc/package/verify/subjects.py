@@ -1,7 +1,7 @@
 """List the subjects of `aotc verify`: the variants of a manifest or an archive.
 
-A `Subject` is one variant with everything needed to verify it. That is its compile request (or,
-from an archive, its stored PTX and tile IR), its grid, the guards that select it, and the
+A `Subject` is one variant with everything needed to verify it. It has the compile request (or, from
+an archive, the stored PTX and tile IR). It also has the grid, the guards that select it, and the
 manifest's description of its inputs.
 
 Invariant: a subject is plain data, so any process can verify it; a variant has the same label

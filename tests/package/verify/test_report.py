@@ -1,4 +1,4 @@
-"""What a verification says: states, texts and data."""
+"""The report of a verification: states, texts and data."""
 
 from __future__ import annotations
 
