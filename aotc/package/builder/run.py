@@ -1,10 +1,9 @@
 """Build a manifest into `NAME.aotc`, `NAME.h`, `NAME.sources.json` and `libNAME.a`.
 
 The steps are expansion, cache look-up, compiling the rest in worker processes, and writing.
-Mistakes are collected, not raised: a kernel that fails does not keep the others from being compiled
-and cached, and all mistakes are reported together. Files are written only when everything compiled,
-or when the caller asked for a partial result. Each is replaced atomically, and unchanged files are
-not touched.
+Mistakes are collected and reported together. A kernel that fails does not keep the others from
+being compiled and cached. Files are written only when everything compiled, or when the caller asked
+for a partial result. Each is replaced atomically, and unchanged files are not touched.
 
 Invariant: the files depend on the manifest, the sources and the toolchain, not on the number of
 jobs, the state of the cache, or the order of the compiles.

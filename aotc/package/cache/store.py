@@ -13,8 +13,8 @@ edited file is found again, until `cache prune` removes it by size or age. A bui
 reads and hashes the sources, and compiles nothing.
 
 Invariants: an entry is written under a temporary name and renamed, so a reader never sees half of
-one. It starts with the SHA-256 of its content and names its own key, so a damaged or moved one is
-ignored with a warning and compiled again. After any failure of the cache, such as a full disk or a
+one. It starts with the SHA-256 of its content and its own key. A damaged or moved one is ignored
+with a warning and compiled again. After any failure of the cache, such as a full disk or a
 read-only folder, the build goes on without it and warns once. A remote store has the same entries
 under the same names, with the same checks. It also has bundles of them (`bundle.py`), which the
 folder stores unchanged.

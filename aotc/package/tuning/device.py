@@ -1,7 +1,7 @@
-"""The cost model's facts of a GPU: units, clocks, bandwidths, latencies.
+"""Device constants of the cost model: units, clocks, bandwidths, latencies.
 
-Rates are those that kernels reach, lower than a data sheet's. Rows that are not measured are scaled from
-the data sheets by the share that the H200 reaches.
+Rates are the ones kernels reach, lower than a data sheet's. Rows without measurements are scaled
+from the data sheets by the share reached on the H200.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of GPU; rates are of one SM and cycle where not said otherwise.
+    """One kind of GPU; rates are of one SM and cycle unless noted.
 
-    `mma_macs` and `wgmma_macs` are multiply-adds of 16-bit operands; narrower ones are as much faster.
+    `mma_macs` and `wgmma_macs` are multiply-adds of 16-bit operands; narrower ones are
+    proportionally faster.
     """
 
     num_sms: int
@@ -68,7 +69,7 @@ DEVICES: Mapping[str, Device] = {
     "sm_120f": _RTX_5090,
     "sm_121a": Device(48, 2.3e9, 0.24e12, 1.5e12, 24 << 20, 250.0, double_macs=2.0),
 }
-"""The GPU that stands for each target.
+"""The GPU representing each target.
 
 Source: NVIDIA's data sheets of A100, A10, Jetson AGX Orin, T239, L40S, H200, B200, B300, Jetson AGX Thor,
 GeForce RTX 5090 and GB10, its announcement of Rubin; with sums in fp32.

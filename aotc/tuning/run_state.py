@@ -1,9 +1,9 @@
-"""What a run knows so far: the journal's records, by launch and GPU.
+"""Track the state of a run: the journal's records, by launch and GPU.
 
-A launch is done when its configs were ranked without any that was rejected then or later: a wrong
-config may well be the fastest, and have others dropped.
+A launch is done when its configs were ranked, and none of these was rejected then or later: a wrong
+config may be the fastest, and cause others to be dropped.
 
-Invariant: what is known is what the journal says; it is the same after a kill.
+Invariant: the state only depends on the journal; it is the same after a kill.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ Configs: TypeAlias = "tuple[int, ...]"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One launch to tune on one kind of GPU; `order` has the configs to try first, first.
+    """One launch to tune on one kind of GPU; `order` has the configs, those to try first at the front.
 
-    `subjects` are variants that the launch may take, with tile IR: those that may need the largest
-    buffers.
+    `subjects` are variants for the launch, with tile IR: the ones with the largest buffers.
     """
 
     launch: Launch
@@ -41,18 +40,18 @@ class Task:
 
     @property
     def number(self) -> str:
-        """What the journal calls the launch."""
+        """Identifies the launch in the journal."""
         text = repr((self.launch.identity, self.gpu))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def subject_of_rejection(self) -> str:
-        """What a config is rejected for."""
+        """Key under which configs are rejected."""
         return f"{self.launch.kernel} {self.target} {self.gpu}"
 
 
 @dataclass(slots=True)
-class Known:
+class RunState:
     """The records of a journal; threads may share it."""
 
     journal: Records
@@ -76,12 +75,12 @@ class Known:
             self._take(record)
 
     def add_all(self, records: Sequence[Record]) -> None:
-        """Add what was measured elsewhere."""
+        """Add records from another process."""
         for record in records:
             self._add(record)
 
     def about(self, task: Task) -> list[Record]:
-        """Return all records that matter to a task."""
+        """Return all records relevant to a task."""
         number, subject = task.number, task.subject_of_rejection
         with self._lock:
             return [
@@ -92,7 +91,7 @@ class Known:
             ]
 
     def _take(self, record: Record) -> None:
-        """Take note of a record that the journal has."""
+        """Update the state by a record of the journal."""
         if "rejected" in record:
             rejected = self._rejected.setdefault(record["rejected"], {})
             rejected.setdefault(record["config"], record["reason"])
@@ -107,48 +106,44 @@ class Known:
         elif "done" in record:
             self._done[record["done"]] = record
 
-    # ---- configs ----
-
     def reject(self, task: Task, config: int, reason: str, detail: str) -> None:
-        """Put a config of a kernel aside, for all launches.
+        """Reject a config of a kernel, for all launches.
 
-        The `reason` is the same whichever launch shows it first, the `detail` says more.
+        The `reason` is the same for every launch, the `detail` is the first launch's.
         """
         shown = f"{reason}{detail}, at {task.launch.label}"
-        place = {"rejected": task.subject_of_rejection, "config": config}
-        self._add({**place, "reason": reason, "detail": shown})
+        head = {"rejected": task.subject_of_rejection, "config": config}
+        self._add({**head, "reason": reason, "detail": shown})
 
     def details(self, task: Task) -> dict[int, str]:
-        """Return where and how configs that are put aside showed it first."""
+        """Return the details of rejected configs, from the first launch that failed."""
         with self._lock:
             return dict(self._details.get(task.subject_of_rejection, {}))
 
     def rejected(self, task: Task) -> dict[int, str]:
-        """Return which configs of a task's kernel are put aside, and why."""
+        """Return the rejected configs of a task's kernel, with the reasons."""
         with self._lock:
             return dict(self._rejected.get(task.subject_of_rejection, {}))
 
     def note(self, task: Task, constant: str) -> None:
-        """Note that results of a kernel depend on a constant of its configs."""
+        """Record that results of a kernel depend on a constant of its configs."""
         self._add({"depends": task.subject_of_rejection, "constant": constant})
 
     def notes(self, task: Task) -> dict[str, None]:
-        """Return the constants that results of a task's kernel depend on."""
+        """Return the constants that determine results of a task's kernel."""
         with self._lock:
             return dict(self._notes.get(task.subject_of_rejection, {}))
 
     def check(self, task: Task, configs: Sequence[int]) -> None:
-        """Note that the results of configs agree."""
+        """Record that the results of configs agree."""
         self._add({"checked": task.number, "configs": list(configs)})
 
     def is_checked(self, task: Task, configs: Sequence[int]) -> bool:
         """Return whether the results of configs were compared."""
         return self._checked.get(task.number, set()) >= set(configs)
 
-    # ---- times ----
-
     def round(self, task: Task, configs: Configs, index: int, passes: Passes) -> Record | None:
-        """Return what is known of a round of a search, None if it was not measured."""
+        """Return the record of a round of a search, None if not measured."""
         record = self._rounds.get((task.number, configs, index))
         if record is None or record["passes"] != [list(order) for order in passes]:
             return None
@@ -163,7 +158,7 @@ class Known:
         seconds: Sequence[Sequence[float]],
         clock_mhz: int,
     ) -> Record:
-        """Note what a round measured, and return it."""
+        """Record the measurements of a round, and return the record."""
         record = {
             "round": index,
             "launch": task.number,
@@ -176,7 +171,7 @@ class Known:
         return record
 
     def finish(self, task: Task, seconds: dict[int, float], num_launches: int) -> None:
-        """Note that a launch's configs are ranked."""
+        """Record that a launch's configs are ranked."""
         self._add(
             {
                 "done": task.number,
@@ -188,17 +183,17 @@ class Known:
 
     def is_done(self, task: Task) -> bool:
         """Return whether a launch's configs are ranked, and none of them was rejected since."""
-        done = self._done.get(task.number)
-        if done is None:
+        record = self._done.get(task.number)
+        if record is None:
             return False
-        return not {config for config, _ in done["seconds"]} & self.rejected(task).keys()
+        return not {config for config, _ in record["seconds"]} & self.rejected(task).keys()
 
     def done(self, task: Task) -> Record | None:
-        """Return the record of a launch that is done."""
+        """Return the record of a finished launch, None if it is not done."""
         return self._done[task.number] if self.is_done(task) else None
 
     def rounds(self, task: Task) -> list[Record]:
-        """Return the rounds that were measured of a launch, without configs rejected since."""
+        """Return the measured rounds of a launch, without configs rejected since."""
         rejected = self.rejected(task).keys()
         return [
             record
