@@ -1,11 +1,11 @@
-"""The GPUs that kernels are built for: limits, PTX version and features of each.
+"""The target GPUs: limits, PTX version and features of each.
 
-A target is a row of a table and nothing else decides what a GPU can do: a pass asks
-`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a
-new row. The features here are what ptxas 13.5 accepts for each architecture; the test beside this
-file assembles one instruction per feature and target and compares.
+A target is a row of a table and nothing else decides a GPU's abilities. A pass asks
+`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a new
+row. The features here are those ptxas 13.5 accepts for each architecture; the test beside this file
+assembles one instruction per feature and target and compares.
 
-Every target is written for PTX 8.8, the lowest version that names them all (`sm_103a` needs it;
+Every target is written for PTX 8.8, the lowest version with all of them (`sm_103a` needs it;
 `sm_100a` 8.6, `sm_120a` 8.7, `sm_90a` 8.0). LLVM does not refuse a lower version, it ends the
 process, so the version is part of the target and never an option.
 
@@ -23,12 +23,12 @@ from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 
 Variant = Literal["", "a", "f"]
 
-# What the parameters of a kernel may take: more is for some GPUs and drivers alone.
+# Limit of a kernel's parameters: more is for some GPUs and drivers alone.
 MAX_PARAM_BYTES = 4096
 
 
 class Feature(Flag):
-    """Name a capability by the instruction that it stands for."""
+    """Name a capability by its instruction."""
 
     TF32_MMA = auto()  # mma.sync m16n8k8 tf32
     BF16_MMA = auto()  # mma.sync m16n8k16 bf16
@@ -87,13 +87,15 @@ _REGISTER_UNIT = _WARP_REGISTERS_UNIT // 32
 class Target:
     """Describe one GPU architecture as a compiler sees it.
 
-    `max_shared_bytes` is what one CTA may use, static and dynamic together, once the launcher
-    opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
-    costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
-    can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
-    switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
-    code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
-    whole expressions).
+    `max_shared_bytes` is the limit of one CTA, static and dynamic together, once the launcher opts
+    in. `shared_bytes_per_sm` is shared by the CTAs of one SM, of which each also costs 1024 bytes
+    of the system's own. Every GPU with clusters can run 8 CTAs per cluster. A higher
+    `max_ctas_per_cluster` is allowed function by function, and needs as many working SMs in one
+    GPC.
+
+    `without` names the features the user switched off. `num_sms` and `device_name` are of the GPU
+    that represents the architecture; only code that asks for them depends on them. `facts` are the
+    user's own answers (`FACTS`, or whole expressions).
     """
 
     name: str
@@ -130,9 +132,9 @@ class Target:
 
     @property
     def known_facts(self) -> dict[str, int | str]:
-        """What the architecture, or the GPU that stands for it, answers to each of `FACTS`."""
-        own = {name: getattr(self, name) for name in FACTS if name != "device_count"}
-        return {**own, "device_count": 1}
+        """Answers to each of `FACTS` for the architecture, or for its representative GPU."""
+        facts = {name: getattr(self, name) for name in FACTS if name != "device_count"}
+        return {**facts, "device_count": 1}
 
     @property
     def max_warps_per_block(self) -> int:
@@ -169,28 +171,28 @@ class Target:
         return f"num_warps = {num_warps}{groups} takes {limit}"
 
     def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
-        """Return the same GPU without the named features; one that it lacks anyway is no mistake.
+        """Return the same GPU without the named features; a missing one is no mistake.
 
         Raises:
-            ManifestError: no feature has that name, or it cannot be done without.
+            ManifestError: no feature has this name, or it is not optional.
         """
         off = dict.fromkeys(self.without)
         features = self.features
         for name in names:
             if name not in OPTIONAL_FEATURES:
-                known = ", ".join(OPTIONAL_FEATURES)
+                listed = ", ".join(OPTIONAL_FEATURES)
                 remedy = did_you_mean(name, OPTIONAL_FEATURES)
-                message = f"expected a feature to do without ({known}), got {name!r}"
+                message = f"expected a feature to do without ({listed}), got {name!r}"
                 raise ManifestError(message, loc, remedy=remedy)
             off[name] = None
             features &= ~OPTIONAL_FEATURES[name]
         return replace(self, features=features, without=tuple(sorted(off)))
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Say whether a cubin for this target loads on a GPU of compute capability major.minor.
+        """Return whether a cubin for this target loads on a GPU of compute capability major.minor.
 
-        An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
-        up, a plain one on its major from its own minor up.
+        An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor up,
+        a plain one on its major from its own minor up.
 
         Source: CUDA Programming Guide, "Feature set compiler targets".
         """
@@ -273,5 +275,5 @@ def parse(name: str, loc: Loc | None = None) -> Target:
         return target
     # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
     remedy = did_you_mean(f"{name}a" if f"{name}a" in TARGETS else name, TARGETS)
-    known = ", ".join(TARGETS)
-    raise ManifestError(f"expected a target ({known}), got {name!r}", loc, remedy=remedy)
+    listed = ", ".join(TARGETS)
+    raise ManifestError(f"expected a target ({listed}), got {name!r}", loc, remedy=remedy)
