@@ -29,11 +29,10 @@ STRICT = "strict"
 class CompileLimits:
     """Bound the compile of one variant.
 
-    `operations` counts the source's once its calls and static loops are expanded, `live_registers`
-    the registers of a thread for live tiles, as estimated before code is generated, and
-    `instructions` the generated ones. `ptxas_seconds` and `ptxas_mebibytes` bound each run of
-    ptxas. A thread has at most 255 registers; with sixteen times as many live ones ptxas takes
-    minutes.
+    `operations` counts the source's once its calls and static loops are expanded. `live_registers`
+    is the estimate of a thread's registers for live tiles, before code is generated. `instructions`
+    counts the generated ones. `ptxas_seconds` and `ptxas_mebibytes` bound each run of ptxas. A
+    thread has at most 255 registers; with sixteen times as many live ones ptxas takes minutes.
     """
 
     operations: int = 30_000

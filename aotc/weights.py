@@ -70,8 +70,8 @@ def repack_mx_scales(scales: Array) -> Array:
     """Pack the scales (N, K / 32) of microscaling weights into words (K / 128, N).
 
     The first of four scales is the lowest byte of a word. A block of weights needs a row of words,
-    so a tensor map loads it along, and a thread reads the four scales of a row of 128 weights at
-    once. Missing scales are 127, the code of 1.
+    so a tensor map loads it along. A thread reads the four scales of a row of 128 weights at once.
+    Missing scales are 127, the code of 1.
 
     Raises: ValueError for scales of another type.
     """

@@ -1,9 +1,9 @@
 """Memory accesses of the threads that hold a distributed tile.
 
-Given the layout of a tile over threads and the layout of a buffer, an element's offset is the XOR
-of a contribution of the thread (`thread_offsets`) and one of the register. It is a sum where the
-two have no bit in common, so the latter fits an instruction's immediate. Registers whose offsets
-form an aligned run are one vector access (`vector_accesses`). The planner of conversions and the
+Given the layouts of a tile over threads and of a buffer, an element's offset is an XOR of two
+parts. One depends on the thread (`thread_offsets`), one on the register. It is a sum where the two
+have no bit in common, so the latter fits an instruction's immediate. Registers whose offsets form
+an aligned run are one vector access (`vector_accesses`). The planner of conversions and the
 lowering of shared loads and stores both use these functions.
 
 Invariant: every element of a thread is in exactly one access, once. Registers with a copy of

@@ -1,9 +1,9 @@
 """Find accesses to global memory within a program instance with a barrier needed between them.
 
-Threads of a CTA see stores of its other threads only after a barrier, and an element may be stored
-by another thread than loads it, depending on the layouts of the two tiles. Two accesses, one of
-them a write, are a hazard, unless they provably touch different elements (see `tile_distance`), or
-each thread touches only its own.
+Threads of a CTA see stores of its other threads only after a barrier. The layouts of the two tiles
+tell whether one thread stores an element and another loads it. Two accesses, one of them a write,
+are a hazard, unless they provably touch different elements (see `tile_distance`), or each thread
+touches only its own.
 
 Different parameters do not alias, or a kernel runs in place: an element loaded through one is
 stored at the same index through the other, and no order of other indices is promised. Pointers of

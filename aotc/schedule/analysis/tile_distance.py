@@ -109,8 +109,9 @@ class Distance:
     def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
         """Return whether an element of a tile may have one index in both accesses.
 
-        It certainly does if the indices are equal, or in an iteration of a loop around one of the
-        two accesses alone, as when tiles are accumulated and the result is stored after the loop.
+        It certainly does if the indices are equal. They may also be equal in one iteration of a
+        loop around one access alone, as when tiles are accumulated and the result is stored after
+        the loop.
         """
         if self._outermost is not None:
             return mine == theirs and not any(map(self.is_moved, mine.symbols))

@@ -169,8 +169,8 @@ def _or_block(kind: ScalarType) -> Block:
 def scannable_bits(layout: LinearLayout, axis: int) -> int | None:
     """Return how many low bits of `axis` a warp can scan: registers, then lanes, each in order.
 
-    None if a bit of any thread moves along more than one bit of the axis at once, or two move along
-    the same, or if not even the lowest bit can be scanned.
+    None if a bit of any thread moves along several bits of the axis at once, or two bits along the
+    same. None also if not even the lowest bit can be scanned.
     """
     columns: dict[str, list[int]] = {}
     every: list[int] = []

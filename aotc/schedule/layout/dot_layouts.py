@@ -5,9 +5,9 @@ types, or by FMAs on CUDA cores (fp32 at full precision, see `fma_layouts`). For
 split the result so as to read the fewest bytes from shared memory: warps along N each read all of
 A, warps along M all of B. Two things overrule the count:
 
-- Chained dots, the result of one being operand A of the next, have all warps along
-  M: then every warp holds whole rows, reductions along them stay inside it, and the accumulator
-  of the first is the operand of the second in the same registers of the same threads.
+- Chained dots, the result of one being operand A of the next, have all warps along M. Then every
+  warp holds whole rows, and reductions along them stay inside it. The accumulator of the first
+  dot is operand A of the second in the same registers of the same threads.
 - Dots that add to one accumulator share its layout.
 
 By wgmma, warpgroups that divide columns of a result all need operand A. An A computed from the

@@ -1,9 +1,9 @@
 """Give a tile copied between two shared buffers the layout best for both.
 
 `y.store(…, x.load(…).T)` reads a tile from a buffer as loaded and writes it to another for storing.
-Nothing else uses the tile, so threads could hold it in any layout. So the ops between the two
-buffers (renamings of elements, arithmetic of each with itself and with constants) are done in the
-layout from `copy_layout`, if it is better than the one of either side.
+Nothing else uses the tile, so threads could hold it in any layout. So the ops in between, renamings
+and elementwise arithmetic with constants, are done in the layout from `copy_layout`, if it is
+better than both sides' layouts.
 
 Invariant: the stored elements are unchanged.
 """
