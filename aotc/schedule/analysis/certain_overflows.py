@@ -1,6 +1,6 @@
 """Launches in which a certainly accessed address overflows 32 bits.
 
-One lane of one program is followed, with the largest index of a product. All its values are
+One lane of one program is lane_values, with the largest index of a product. All its values are
 expressions over the arguments and the numbers of programs, or unknown. An access counts if its path
 and its mask are known: then a condition over these tells when the product overflows.
 
@@ -172,7 +172,7 @@ def _sources(value: Value) -> Iterator[Op]:
     seen: dict[Value, None] = {}
     worklist = [value]
     while worklist:
-        source = _at_first(worklist.pop())
+        source = _in_first_iteration(worklist.pop())
         if source in seen:
             continue
         seen[source] = None
@@ -181,7 +181,7 @@ def _sources(value: Value) -> Iterator[Op]:
             worklist += source.op.operands
 
 
-def _at_first(value: Value) -> Value:
+def _in_first_iteration(value: Value) -> Value:
     """Return the first-iteration value of an argument of a loop's block."""
     while isinstance(value.owner, Block) and isinstance(value.owner.parent, scf.For):
         loop = value.owner.parent
@@ -196,19 +196,19 @@ def _overflows(
     access: Op, pointer: Value, lane: _Lane, names: Mapping[Value, Expression]
 ) -> Iterator[tuple[Op, list[Expression]]]:
     """Yield the products of an address with a possible overflow in a lane, and their conditions."""
-    followed = _Followed(lane, names)
+    lane_values = _LaneValues(lane, names)
     coords = tuple(
         lane.position if dim == lane.dim else Integer(0)
         for dim in range(len(shape_of(pointer.type)))
     )
-    path = _path(access, coords, followed)
+    path = _path(access, coords, lane_values)
     if path is None:
         return
     other_axes = [
         Binary(">", _programs(axis), Integer(0)) for axis in range(3) if axis != lane.axis
     ]
-    for op, product_coords, addends in _products(pointer, coords, followed):
-        bound = followed.of(op.out, product_coords)
+    for op, product_coords, addends in _products(pointer, coords, lane_values):
+        bound = lane_values.of(op.out, product_coords)
         if bound is None or _is_far_off(bound) or not all(map(_is_nonnegative, addends)):
             continue
         parts = [Binary(">", bound, Integer(LARGEST)), *lane.parts, *path, *other_axes]
@@ -227,18 +227,18 @@ def _is_far_off(bound: Expression) -> bool:
     return len(names) < 2 and evaluate(bound, dict.fromkeys(names, _MANY)) <= LARGEST
 
 
-def _path(access: Op, coords: Coords, followed: _Followed) -> list[Expression] | None:
+def _path(access: Op, coords: Coords, lane_values: _LaneValues) -> list[Expression] | None:
     """Return the conditions for a lane to make an access; None if unknown."""
     parts: list[Expression | None] = []
     inner = access
     for outer in access.ancestors():
         if isinstance(outer, scf.For):
-            lower, upper = followed.of(outer.lower, ()), followed.of(outer.upper, ())
+            lower, upper = lane_values.of(outer.lower, ()), lane_values.of(outer.upper, ())
             if lower is None or upper is None or not _goes_up(outer):
                 return None
             parts.append(_compared("<", lower, upper))
         elif isinstance(outer, scf.If):
-            condition = followed.of(outer.condition, ())
+            condition = lane_values.of(outer.condition, ())
             is_then = inner.block is outer.blocks[0]
             parts.append(condition if is_then or condition is None else _negated(condition))
         else:
@@ -246,7 +246,7 @@ def _path(access: Op, coords: Coords, followed: _Followed) -> list[Expression] |
         inner = outer
     mask = getattr(access, "mask", None)
     if mask is not None:
-        parts.append(followed.of(mask, coords if shape_of(mask.type) else ()))
+        parts.append(lane_values.of(mask, coords if shape_of(mask.type) else ()))
     plain = [part for part in parts if part is not None and _is_plain(part)]
     return plain if len(plain) == len(parts) else None
 
@@ -270,7 +270,7 @@ def _is_plain(condition: Expression) -> bool:
 
 
 def _products(
-    pointer: Value, coords: Coords, followed: _Followed
+    pointer: Value, coords: Coords, lane_values: _LaneValues
 ) -> Iterator[tuple[arith.Mul, Coords, list[Expression | None]]]:
     """Yield the narrow products in a pointer's offset, with their 32-bit addends."""
     worklist: list[tuple[Value, Coords, list[Expression | None]]] = [(pointer, coords, [])]
@@ -278,20 +278,20 @@ def _products(
         if not worklist:
             break
         value, value_coords, addends = worklist.pop()
-        value = _at_first(value)
+        value = _in_first_iteration(value)
         op = value.op
         if isinstance(op, arith.AddPtr):
             worklist += [(op.pointer, value_coords, []), (op.offset, value_coords, [])]
         elif isinstance(op, arith.Add) and _is_signed(value):
             for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-                more = [*addends, followed.of(other, value_coords)] if _is_narrow(value) else []
+                more = [*addends, lane_values.of(other, value_coords)] if _is_narrow(value) else []
                 worklist.append((side, value_coords, more))
         elif isinstance(op, arith.Mul) and _is_narrow(value):
             yield op, value_coords, addends
         elif isinstance(op, arith.Cast) and _extends(op):
             worklist.append((op.operands[0], value_coords, addends))
         elif isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims | tile.Hint):
-            worklist.append((op.operands[0], _inner(op, value_coords), addends))
+            worklist.append((op.operands[0], _operand_coords(op, value_coords), addends))
 
 
 def _is_signed(value: Value) -> bool:
@@ -304,7 +304,7 @@ def _is_narrow(value: Value) -> bool:
     return isinstance(kind, ScalarType) and _is_signed(value) and kind.bits == 32
 
 
-def _inner(op: Op, coords: Coords) -> Coords:
+def _operand_coords(op: Op, coords: Coords) -> Coords:
     """Return the operand's coordinates for an op that only changes a tile's shape."""
     if isinstance(op, tile.ExpandDims):
         return (*coords[: op.axis], *coords[op.axis + 1 :])
@@ -316,7 +316,7 @@ def _inner(op: Op, coords: Coords) -> Coords:
     return ()
 
 
-class _Followed:
+class _LaneValues:
     """Values of a lane as expressions; None if unknown."""
 
     def __init__(self, lane: _Lane, names: Mapping[Value, Expression]) -> None:
@@ -327,7 +327,7 @@ class _Followed:
 
     def of(self, value: Value, coords: Coords) -> Expression | None:
         """Return a value's element at coordinates."""
-        value = _at_first(value)
+        value = _in_first_iteration(value)
         key = value, coords
         if key not in self._known and self._depth < _MAX_DEPTH:
             self._depth += 1
@@ -351,7 +351,7 @@ class _Followed:
             case tile.Arange():
                 return _sum(coords[0], Integer(op.start))
             case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Hint():
-                return self.of(op.operands[0], _inner(op, coords))
+                return self.of(op.operands[0], _operand_coords(op, coords))
             case arith.Cast() if _extends(op):
                 return self.of(op.operands[0], coords)
             case arith.Add() | arith.Sub() | arith.Mul() | arith.And() | arith.Compare():

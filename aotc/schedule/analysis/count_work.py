@@ -110,14 +110,14 @@ class _Counter:
                     else _minus(context.times, count_then)
                 )
                 for block, times in ((op.then, either), (op.orelse, count_else)):
-                    self.visit(block, _beside(context, self._short(times)))
+                    self.visit(block, _arm_context(context, self._short(times)))
             case roles.Specialize():
                 inner = _Context(index, _ONE, None, context.num_warps)
                 self.visit(op.consumers, inner)
                 warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
                 self.visit(op.producer, _Context(index, _ONE, None, warps, is_producer=True))
             case roles.Beside():
-                self.visit(op.body, _beside(context, context.times))
+                self.visit(op.body, _arm_context(context, context.times))
             case _:
                 return
 
@@ -197,7 +197,7 @@ class _Counter:
             totals.ready[out] = end
 
 
-def _beside(context: _Context, times: Expression) -> _Context:
+def _arm_context(context: _Context, times: Expression) -> _Context:
     """Return the context of an arm: it runs a part of the enclosing block's times."""
     return _Context(context.parent, times, context.loop, context.num_warps, context.is_producer)
 

@@ -197,7 +197,7 @@ class GlobalHazards:
             }
             for row in accesses.rows:
                 if not self._memory[row.ops[0]].isdisjoint(self._memory[later]):
-                    near_range = self._places_near(row, later)
+                    near_range = self._positions_near(row, later)
                     near.update(dict.fromkeys(row.ops[near_range.start : near_range.stop]))
             self._near[later] = near
         return self._near[later]
@@ -216,7 +216,7 @@ class GlobalHazards:
             self._indices[op] = affine.offset if affine is not None and is_known else None
         return self._indices[op]
 
-    def _places_near(self, row: _Row, later: Op) -> range:
+    def _positions_near(self, row: _Row, later: Op) -> range:
         """Return the positions of a row not separated from a later access by nearer ones."""
         low, high = 0, len(row.ops)
         while low < high:
@@ -228,16 +228,20 @@ class GlobalHazards:
             else:
                 high = middle
         first, last = low, low
-        while first > 0 and first > low - _MAX_NEAR and not self._tells(row, first - 1, later, 1):
+        while (
+            first > 0
+            and first > low - _MAX_NEAR
+            and not self._separates_beyond(row, first - 1, later, 1)
+        ):
             first -= 1
         end = min(len(row.ops), low + _MAX_NEAR)
-        while last < end and not self._tells(row, last, later, -1):
+        while last < end and not self._separates_beyond(row, last, later, -1):
             last += 1
         is_told_before = first > low - _MAX_NEAR
         is_told_after = last < end or end == len(row.ops)
         return range(first if is_told_before else 0, last if is_told_after else len(row.ops))
 
-    def _tells(self, row: _Row, index: int, later: Op, way: int) -> bool:
+    def _separates_beyond(self, row: _Row, index: int, later: Op, way: int) -> bool:
         """Return whether a proof for a row's access and a later one holds for all beyond."""
         earlier = row.ops[index]
         is_further = self._is_further(row, earlier, later, way)

@@ -139,7 +139,7 @@ class LaunchValues:
         self._visit(loop.body)
         changed = False
         for arg, after in zip(loop.carried, loop.body.terminator.operands, strict=True):
-            change, first = _added(self, arg, after), self._numbers.get(arg)
+            change, first = _constant_step(self, arg, after), self._numbers.get(arg)
             if change and first is not None and loop not in self.persistent:
                 walking = Number(first.root, first.pointer, loop, change, first.num_nodes)
                 self._numbers[arg], changed = walking, True
@@ -265,7 +265,7 @@ def _simplified(operator: str, left: Expression, right: Expression) -> Expressio
     return node
 
 
-def _added(values: LaunchValues, arg: Value, after: Value) -> int:
+def _constant_step(values: LaunchValues, arg: Value, after: Value) -> int:
     """Return the constant step of a carried value, in bytes for an address; else 0."""
     op = after.op
     if isinstance(op, arith.Add) and arg in (op.lhs, op.rhs):

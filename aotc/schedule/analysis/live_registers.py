@@ -86,14 +86,14 @@ def find_peak(kernel: Kernel, is_place: Callable[[Op], bool] = is_fence) -> Peak
     """Return the point with the most tile registers of a thread in a kernel of gpu IR."""
     numbers = number_ops(kernel)
     fences = [first for op, (first, _) in numbers.items() if is_place(op)]
-    made_again: dict[Value, bool] = {}
+    rematerialized: dict[Value, bool] = {}
     lives = [
         _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
         for op in numbers
-        for value in _made_by(op)
-        if isinstance(value.type, TileType) and not is_made_again(value, made_again)
+        for value in _defined_values(op)
+        if isinstance(value.type, TileType) and not is_made_again(value, rematerialized)
     ]
-    fullest, registers = _fullest(fences, lives)
+    fullest, registers = _peak_fence(fences, lives)
     by_place: dict[tuple[str, Loc], int] = {}
     for life in lives:
         if fences and life.start < fences[fullest] <= life.end:
@@ -123,10 +123,10 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
         )
     for value in loop.carried:
         users_of[value] = [enclosing_in(user, loop.body) for user in _users(value)]
-    made_again: dict[Value, bool] = {}
+    rematerialized: dict[Value, bool] = {}
     lives: list[_Life] = []
     for value, users in users_of.items():
-        if isinstance(value.type, TileType) and not is_made_again(value, made_again):
+        if isinstance(value.type, TileType) and not is_made_again(value, rematerialized):
             dots = [user for user in users if isinstance(user, wgmma.Wgmma) and user.a is value]
             waits = [wait for dot in dots for wait in dot.out.users]
             start = -1 if value.op is None else last_use[value.op]
@@ -134,7 +134,7 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
             registers = tile_registers(value.type)
             lives.append(_Life(start, last, value, loop.loc, registers))
     fences = [number for number, op in enumerate(order) if is_fence(op)]
-    return _fullest(fences, lives)[1]
+    return _peak_fence(fences, lives)[1]
 
 
 def _size(tiles: LiveTiles) -> int:
@@ -147,7 +147,7 @@ def _text(value: Value) -> str:
     return "x".join([*map(str, type_.shape), str(type_.element)])
 
 
-def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
+def _peak_fence(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
     """Return the fence with the most live registers, and their number."""
     changes = [0] * (len(fences) + 1)
     for life in lives:
@@ -158,7 +158,7 @@ def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
     return live.index(most), most
 
 
-def _made_by(op: Op) -> Iterator[Value]:
+def _defined_values(op: Op) -> Iterator[Value]:
     """Yield the arguments of an op's blocks, and its results."""
     for block in op.blocks:
         yield from block.args

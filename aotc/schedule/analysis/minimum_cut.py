@@ -51,7 +51,7 @@ class Graph(Generic[Node]):
             for tail, head in steps:
                 self.capacity[tail][head] -= amount
                 self.capacity[head][tail] = self.capacity[head].get(tail, 0) + amount
-        reaching = self._reaching_end()
+        reaching = self._vertices_before_end()
         return [
             node
             for node in self.nodes
@@ -75,7 +75,7 @@ class Graph(Generic[Node]):
                     queue.append(after)
         return []
 
-    def _reaching_end(self) -> dict[object, None]:
+    def _vertices_before_end(self) -> dict[object, None]:
         """Return from where the end can still be reached."""
         reaching: dict[object, None] = {"end": None}
         queue: deque[object] = deque(["end"])

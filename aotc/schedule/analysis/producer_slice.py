@@ -234,10 +234,10 @@ class SliceCopy:
             elif isinstance(op, scf.While):
                 state = self._copy_while(op, builder, state)
             else:
-                builder(op.clone(self._mapping, **self._relaid(op)))
+                builder(op.clone(self._mapping, **self._attributes_for_warps(op)))
         return state
 
-    def _relaid(self, op: Op) -> dict[str, object]:
+    def _attributes_for_warps(self, op: Op) -> dict[str, object]:
         """Return an op's attributes with layouts, for the warps of the clone."""
         if not self._num_warps or not any(isinstance(out.type, TileType) for out in op.results):
             return {}
@@ -258,7 +258,7 @@ class SliceCopy:
     def _mapped(self, value: Value) -> Value:
         return self._mapping.get(value, value)
 
-    def _kept(self, values: Sequence[Value]) -> list[int]:
+    def _indices_in_slice(self, values: Sequence[Value]) -> list[int]:
         return [index for index, value in enumerate(values) if value in self._slice.values]
 
     def _take(self, copy: Op, old: Sequence[Value], indices: Sequence[int]) -> list[Value]:
@@ -269,7 +269,7 @@ class SliceCopy:
 
     def _copy_for(self, op: scf.For, builder: Builder, state: list[Value]) -> list[Value]:
         carried, yielded = op.carried, op.body.terminator.operands
-        indices = sorted({*self._kept(carried), *self._kept(op.outs)})
+        indices = sorted({*self._indices_in_slice(carried), *self._indices_in_slice(op.outs)})
         body = Block()
         self._mapping[op.induction] = body.add_arg(op.induction.type, op.induction.hint)
         for index in indices:
@@ -287,7 +287,7 @@ class SliceCopy:
         return self._take(copy, op.outs, indices)
 
     def _copy_if(self, op: scf.If, builder: Builder, state: list[Value]) -> list[Value]:
-        indices = self._kept(op.outs)
+        indices = self._indices_in_slice(op.outs)
         arms: list[Block] = []
         for arm in op.blocks:
             copied = Block()
@@ -300,8 +300,8 @@ class SliceCopy:
 
     def _copy_while(self, op: scf.While, builder: Builder, state: list[Value]) -> list[Value]:
         condition, yielded = op.before.terminator.operands, op.after.terminator.operands
-        carried = self._kept(op.before.args)
-        indices = sorted({*self._kept(op.after.args), *self._kept(op.outs)})
+        carried = self._indices_in_slice(op.before.args)
+        indices = sorted({*self._indices_in_slice(op.after.args), *self._indices_in_slice(op.outs)})
         before, after = Block(), Block()
         for index in carried:
             arg = op.before.args[index]

@@ -31,13 +31,13 @@ def find_promises(kernel: Kernel, values: Iterable[Value], holds: Holds) -> str:
     names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
     multiples = dict.fromkeys(open_args, _SIXTEENTH)
     if open_args and holds(AxisAnalysis(kernel, multiples)):
-        promises = _needed(kernel, multiples, holds)
+        promises = _sufficient(kernel, multiples, holds)
         return promise_multiples([names[arg] for arg in promises])
     for arg in open_args:
         unit = {arg: constant(arg.type, 1)}
         if isinstance(arg.type, PointerType) or not holds(AxisAnalysis(kernel, multiples | unit)):
             continue
-        promises = _needed(kernel, multiples | unit, holds)
+        promises = _sufficient(kernel, multiples | unit, holds)
         rest = [names[other] for other in promises if other is not arg]
         also = f"; {promise_multiples(rest)}" if rest else ""
         return f"promise that {names[arg]} is 1, with '=1' in the signature{also}"
@@ -50,7 +50,7 @@ def promise_multiples(names: Sequence[str]) -> str:
     return f"promise ':16' in the signature, or ':16?' to have both variants built, of {listed}"
 
 
-def _needed(
+def _sufficient(
     kernel: Kernel, promises: Mapping[Value, AxisInfo], holds: Holds
 ) -> dict[Value, AxisInfo]:
     """Return as few of the promises as suffice together."""
@@ -72,7 +72,7 @@ def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:
             continue
         seen[current] = None
         worklist += [] if current.op is None else current.op.operands
-        worklist += _entering(current)
+        worklist += _loop_values(current)
     return [
         arg
         for arg, info in zip(kernel.body.args, kernel.params, strict=True)
@@ -85,7 +85,7 @@ def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:
     ]
 
 
-def _entering(value: Value) -> list[Value]:
+def _loop_values(value: Value) -> list[Value]:
     """Return the initial and the yielded value of a loop-carried variable."""
     loop = value.owner.parent if isinstance(value.owner, Block) else None
     if not isinstance(loop, scf.For) or value.index == 0:

@@ -38,7 +38,7 @@ class Signs:
     def ask(self, value: Value) -> Steps[bool]:
         """Answer `of` for an operand, without recursion."""
         if value not in self._found:
-            self._found[value] = yield self._look(value)
+            self._found[value] = yield self._decide(value)
         return self._found[value]
 
     def _all_terms(self, polynomial: Polynomial) -> Steps[bool]:
@@ -54,7 +54,7 @@ class Signs:
         source = self._analysis.sources[symbol]
         return self.ask(source) if isinstance(source, Value) else self._all_terms(source.dividend)
 
-    def _look(self, value: Value) -> Steps[bool]:
+    def _decide(self, value: Value) -> Steps[bool]:
         op = value.op
         if isinstance(op, tile.ProgramId | tile.NumPrograms | tile.Load):
             return True

@@ -45,11 +45,11 @@ from aotc.schedule.layout.access import (
     prefetch_bytes,
     vector_width,
 )
-from aotc.schedule.layout.atomics import place_atomic
+from aotc.schedule.layout.atomics import emit_atomic
 from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots, remark_exchanged
 from aotc.schedule.layout.index_loads import fits_ahead, index_loads
-from aotc.schedule.layout.indexing import place_gather, place_histogram
+from aotc.schedule.layout.indexing import emit_gather, emit_histogram
 from aotc.schedule.layout.map_slots import allocate_slots, map_template, slot_addresses
 from aotc.schedule.layout.operand_slices import pull_operands
 from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
@@ -87,7 +87,9 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
         preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
         too_large = [
-            op for op, most in indices.items() if not fits_ahead(op, demand.made_in(op.out), most)
+            op
+            for op, most in indices.items()
+            if not fits_ahead(op, demand.computed_layouts(op.out), most)
         ]
         if not too_large:
             break
@@ -291,7 +293,7 @@ def _emit_cloned(op: Op, emitter: _Emitter, builder: Builder) -> None:
     if not is_tile(out):
         _emit_at_home(op, emitter, builder)
         return
-    for layout in emitter.demand.made_in(out):
+    for layout in emitter.demand.computed_layouts(out):
         sources = operand_layouts(op, layout)
         mapping = {
             value: emitter.get(value, source)
@@ -303,7 +305,7 @@ def _emit_cloned(op: Op, emitter: _Emitter, builder: Builder) -> None:
 def _emit_join(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Join pairs into neighbouring registers; other registers are renamed."""
     assert isinstance(op, tile.Join)
-    for layout in emitter.demand.made_in(op.out):
+    for layout in emitter.demand.computed_layouts(op.out):
         halves = zip(op.operands, operand_layouts(op, layout), strict=True)
         joined = builder(op.clone({value: emitter.get(value, source) for value, source in halves}))
         joined_value = joined.results[0]
@@ -323,7 +325,7 @@ def _emit_source(op: Op, emitter: _Emitter, builder: Builder) -> None:
         _emit_at_home(op, emitter, builder)
         return
     mapping = {value: emitter.get(value, None) for value in op.operands}
-    for layout in emitter.demand.made_in(out):
+    for layout in emitter.demand.computed_layouts(out):
         if isinstance(op, arith.Constant):
             copy = op.clone(mapping, type=out.type.with_layout(layout))
         else:
@@ -333,7 +335,7 @@ def _emit_source(op: Op, emitter: _Emitter, builder: Builder) -> None:
 
 def _emit_broadcast(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, tile.Broadcast)
-    for layout in emitter.demand.made_in(op.out):
+    for layout in emitter.demand.computed_layouts(op.out):
         source = emitter.get(op.value, broadcast_operand(layout, op))
         assert isinstance(source.type, TileType)
         repeated = layout.broadcast_source(source.type.shape)
@@ -345,7 +347,7 @@ def _emit_broadcast(op: Op, emitter: _Emitter, builder: Builder) -> None:
 def _emit_load(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Load a tile in the layout of the access, or an index in every required layout."""
     assert isinstance(op, tile.Load)
-    for layout in emitter.demand.made_in(op.out) if is_tile(op.out) else (None,):
+    for layout in emitter.demand.computed_layouts(op.out) if is_tile(op.out) else (None,):
         operands = [emitter.get_optional(value, layout) for value in op.slots]
         vector = _vector(op, layout, emitter)
         prefetch = 0
@@ -402,7 +404,7 @@ def _emit_atomic(op: Op, emitter: _Emitter, builder: Builder) -> None:
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
     emitter.bind(
-        op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, builder), builder
+        op.out, emit_atomic(op, slots, vector, emitter.preferred.num_warps, builder), builder
     )
 
 
@@ -411,7 +413,7 @@ def _emit_gather(op: Op, emitter: _Emitter, builder: Builder) -> None:
     preferred, target = emitter.preferred, emitter.demand.target
     source = emitter.get(op.source, preferred.or_default(op.source))
     index = emitter.get(op.index, preferred.or_default(op.out))
-    emitter.bind(op.out, place_gather(source, index, op.axis, target, builder), builder)
+    emitter.bind(op.out, emit_gather(source, index, op.axis, target, builder), builder)
 
 
 def _emit_histogram(op: Op, emitter: _Emitter, builder: Builder) -> None:
@@ -419,7 +421,7 @@ def _emit_histogram(op: Op, emitter: _Emitter, builder: Builder) -> None:
     layout = emitter.demand.works_in[op]
     value, mask = emitter.get(op.value, layout), emitter.get_optional(op.mask, layout)
     home = emitter.preferred.or_default(op.out)
-    out = place_histogram(value, mask, home, emitter.demand.target, builder)
+    out = emit_histogram(value, mask, home, emitter.demand.target, builder)
     emitter.bind(op.out, out, builder)
 
 

@@ -28,7 +28,7 @@ _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
 
-def place_atomic(
+def emit_atomic(
     op: tile.AtomicRmw | tile.AtomicCas,
     slots: Sequence[Value | None],
     vector: int,

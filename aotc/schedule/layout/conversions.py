@@ -304,7 +304,7 @@ class _Movement:
 # ---- shuffles ---------------------------------------------------------------------------------
 
 # Where one destination bit comes from: (register, lane) of the source.
-_Place: TypeAlias = tuple[int, int]
+_Origin: TypeAlias = tuple[int, int]
 
 
 def _plan_shuffle(move: _Movement, element_bits: int) -> WarpShuffle:
@@ -349,7 +349,7 @@ def _plan_shuffle(move: _Movement, element_bits: int) -> WarpShuffle:
     return replace(plan, cost=_shuffle_cost(plan, move, element_bits))
 
 
-def _move_register(origin: _Place, mask: int, registers: dict[int, _Place]) -> _Place:
+def _move_register(origin: _Origin, mask: int, registers: dict[int, _Origin]) -> _Origin:
     """Return where the element comes from when destination register bits `mask` are flipped."""
     register, lane = origin
     for bit, (r, m) in registers.items():
@@ -358,7 +358,7 @@ def _move_register(origin: _Place, mask: int, registers: dict[int, _Place]) -> _
     return register, lane
 
 
-def _pack_words(registers: dict[int, _Place], element_bits: int) -> tuple[list[int], list[int]]:
+def _pack_words(registers: dict[int, _Origin], element_bits: int) -> tuple[list[int], list[int]]:
     """Return bases of the source and destination registers of one exchanged word.
 
     These registers stay in their lane, as many as fit 32 bits.
@@ -370,7 +370,9 @@ def _pack_words(registers: dict[int, _Place], element_bits: int) -> tuple[list[i
     return [_move_register((0, 0), mask, registers)[0] for mask in receive], receive
 
 
-def _spread_lanes(move: _Movement, registers: dict[int, _Place]) -> tuple[list[_Place], list[int]]:
+def _spread_lanes(
+    move: _Movement, registers: dict[int, _Origin]
+) -> tuple[list[_Origin], list[int]]:
     """Choose `D`: for each lane bit, the destination register bits to flip along with it.
 
     Returns the resulting source of each lane bit, and `D` itself. Lane bits with a source lane of
@@ -393,7 +395,7 @@ def _spread_lanes(move: _Movement, registers: dict[int, _Place]) -> tuple[list[_
         register, lane = origins[bit]
         if gf2.combine(source_registers, source_lanes.solve(lane) or 0) == register:
             continue
-        shifted[bit] = _way_out(lane, 1 << bit, source_lanes, registers)
+        shifted[bit] = _free_lane_bits(lane, 1 << bit, source_lanes, registers)
         if shifted[bit]:
             origins[bit] = register, lane = _move_register(origins[bit], shifted[bit], registers)
             source_lanes.add(lane)
@@ -401,7 +403,9 @@ def _spread_lanes(move: _Movement, registers: dict[int, _Place]) -> tuple[list[_
     return origins, shifted
 
 
-def _way_out(lane: int, own_lane: int, source_lanes: gf2.Span, registers: dict[int, _Place]) -> int:
+def _free_lane_bits(
+    lane: int, own_lane: int, source_lanes: gf2.Span, registers: dict[int, _Origin]
+) -> int:
     """Return register bits to move `lane` out of `source_lanes`, to `own_lane` if possible."""
     bits = list(registers)
     if own_lane not in source_lanes:
@@ -411,7 +415,7 @@ def _way_out(lane: int, own_lane: int, source_lanes: gf2.Span, registers: dict[i
     return next((1 << bit for bit in bits if lane ^ registers[bit][1] not in source_lanes), 0)
 
 
-def _offers(lanes: Sequence[_Place]) -> tuple[list[int], list[int]]:
+def _offers(lanes: Sequence[_Origin]) -> tuple[list[int], list[int]]:
     """Rewrite the takers' requests as the givers' offers.
 
     Returns, for each bit of the giver's lane, the register bits it flips in the offer; and for each

@@ -34,11 +34,11 @@ def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:
                 outs = [*_reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, builder)]
                 for position, (new, old) in enumerate(zip(outs, op.results, strict=True)):
                     if isinstance(old.type, TileType) and new.type != old.type:
-                        outs[position] = _as_wanted(new, old, builder)
+                        outs[position] = _in_layout_of(new, old, builder)
                 op.replace_with(outs)
 
 
-def _as_wanted(new: Value, old: Value, builder: Builder) -> Value:
+def _in_layout_of(new: Value, old: Value, builder: Builder) -> Value:
     """Return a result in the layout of the old one, if it is used in other layouts than its own."""
     assert isinstance(old.type, TileType)
     assert old.type.layout is not None

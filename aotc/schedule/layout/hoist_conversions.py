@@ -68,7 +68,7 @@ class _Hoisting:
     def __init__(self) -> None:
         self._costs = _Costs()
         self._last: gpu.Convert | None = None
-        self._made: Op | None = None
+        self._producer: Op | None = None
         self._tiles: list[Value] = []
         self._num_users: list[int] = []
 
@@ -76,14 +76,14 @@ class _Hoisting:
         """Erase ops left unused by the last conversion, so they are no users of any tile."""
         del builder
         assert isinstance(op, gpu.Convert)
-        last, producer, before = self._last, self._made, self._num_users
+        last, producer, before = self._last, self._producer, self._num_users
         if last is not None and last.block is None:  # it was hoisted
             if producer is not None and producer.block is not None:
                 erase_dead(producer)
             if producer is None or producer.block is not None or _num_users(self._tiles) != before:
                 self._costs.forget()
-        self._last, self._made = op, op.value.op
-        operands = [] if self._made is None else self._made.operands
+        self._last, self._producer = op, op.value.op
+        operands = [] if self._producer is None else self._producer.operands
         self._tiles = [operand for operand in operands if not is_uniform(operand)]
         self._num_users = _num_users(self._tiles)
 

@@ -16,7 +16,7 @@ from aotc.schedule.layout.tensor_copies import read_buffer, write_buffer
 from aotc.target import Target
 
 
-def place_gather(source: Value, index: Value, axis: int, target: Target, builder: Builder) -> Value:
+def emit_gather(source: Value, index: Value, axis: int, target: Target, builder: Builder) -> Value:
     """Store a tile and load the elements at an index, in the index's layout."""
     kind = source.type
     assert isinstance(kind, TileType)
@@ -26,7 +26,7 @@ def place_gather(source: Value, index: Value, axis: int, target: Target, builder
     return builder(indexing.SharedGather(buffer, index, axis)).out
 
 
-def place_histogram(
+def emit_histogram(
     value: Value, mask: Value | None, home: LinearLayout, target: Target, builder: Builder
 ) -> Value:
     """Count values in shared memory; return the counts in layout `home`."""

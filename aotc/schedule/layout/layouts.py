@@ -28,7 +28,7 @@ _SWIZZLE_ROWS_LOG2 = 3
 _CoordBit = tuple[int, int]
 
 
-def _place(
+def _from_coord_bits(
     shape: Sequence[int],
     placed: Mapping[str, Sequence[_CoordBit | None]],
     repeat_order: Sequence[int],
@@ -97,7 +97,7 @@ def blocked(
             for _ in range(log2_exact(sizes[axis])):
                 placed[name].append((axis, bits_used[axis]))
                 bits_used[axis] += 1
-    return _place(shape, placed, order)
+    return _from_coord_bits(shape, placed, order)
 
 
 def blocked_for(
@@ -144,7 +144,7 @@ def replicated(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
         "lane": [None] * log2_exact(WARP_LANES),
         "warp": [None] * log2_exact(num_warps),
     }
-    return _place(shape, placed, _minor_first(len(shape)))
+    return _from_coord_bits(shape, placed, _minor_first(len(shape)))
 
 
 def rows_in_registers(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
@@ -211,7 +211,7 @@ def mma_v2(shape: tuple[int, ...], warps: tuple[int, ...], n_width_elems: int = 
         "lane": [(n, apart + 1), (n, apart + 2), (m, 0), (m, 1), (m, 2)],
         "warp": _mma_warps(warps, {m: m, n: n}, apart),
     }
-    return _place(shape, placed, _minor_first(len(shape)))
+    return _from_coord_bits(shape, placed, _minor_first(len(shape)))
 
 
 def _mma_warps(
@@ -255,7 +255,7 @@ def dot_operand(
     }
     if operand == 0:
         placed["register"].append((outer, 3))
-    return _place(shape, placed, (k_axis, outer, *range(first - 1, -1, -1)))
+    return _from_coord_bits(shape, placed, (k_axis, outer, *range(first - 1, -1, -1)))
 
 
 def wgmma_accumulator(
@@ -284,7 +284,7 @@ def wgmma_accumulator(
             ]
         ),
     }
-    return _place(shape, placed, (1, 0))
+    return _from_coord_bits(shape, placed, (1, 0))
 
 
 def wgmma_operand_a(
@@ -302,7 +302,7 @@ def wgmma_operand_a(
             [(0, 4, WARPGROUP_WARPS), (0, 6, warpgroups[0]), (-1, 0, warpgroups[1])]
         ),
     }
-    return _place(shape, placed, (1, 0))
+    return _from_coord_bits(shape, placed, (1, 0))
 
 
 # ---- shared memory ----------------------------------------------------------------------------

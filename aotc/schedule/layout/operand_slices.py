@@ -31,7 +31,7 @@ _FREE = (Trait.SOURCE, Trait.BROADCAST)
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class SliceValue:
     """The layout of a value in an operand's slice, in the value's own axes.
 
     `spread` is the number of operand elements stemming from one element here, by joins on the way.
@@ -43,8 +43,8 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    values: dict[Value, Reached]
-    leaves: dict[Value, Reached]
+    values: dict[Value, SliceValue]
+    leaves: dict[Value, SliceValue]
 
 
 def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
@@ -67,13 +67,13 @@ def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
     return pulled
 
 
-def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, Reached]:
+def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, SliceValue]:
     """Return the leaves of an operand's slice in the dot's layout."""
     operand_slice = _leaves_first(operand, layout, {})
     return (
         operand_slice.leaves
         if _is_worth_it(operand, operand_slice)
-        else {operand: Reached(layout, 1)}
+        else {operand: SliceValue(layout, 1)}
     )
 
 
@@ -130,8 +130,8 @@ def _slice(
 
     Besides the usual ops, ops with a trait of `through` are part of it.
     """
-    values: dict[Value, Reached] = {}
-    frontier: dict[Value, Reached] = {operand: Reached(layout, 1)}
+    values: dict[Value, SliceValue] = {}
+    frontier: dict[Value, SliceValue] = {operand: SliceValue(layout, 1)}
     grown = True
     while grown:
         grown = False
@@ -145,7 +145,7 @@ def _slice(
             sources = operand_layouts(op, reached.layout)
             for source, source_layout in zip(op.operands, sources, strict=True):
                 if is_tile(source) and source not in values:
-                    frontier.setdefault(source, Reached(source_layout, spread))
+                    frontier.setdefault(source, SliceValue(source_layout, spread))
             grown = True
     leaves = {
         value: leaf
@@ -159,7 +159,7 @@ def _can_include(
     op: Op,
     value: Value,
     layout: LinearLayout,
-    values: dict[Value, Reached],
+    values: dict[Value, SliceValue],
     required: dict[Value, LinearLayout],
     through: tuple[Trait, ...],
 ) -> bool:
@@ -177,8 +177,8 @@ def _can_include(
 
 
 def _without_free(
-    values: dict[Value, Reached], leaves: dict[Value, Reached]
-) -> dict[Value, Reached]:
+    values: dict[Value, SliceValue], leaves: dict[Value, SliceValue]
+) -> dict[Value, SliceValue]:
     """Drop values computed from free ones alone, such as masks: they have no preferred layout."""
     heavy: dict[Value, None] = dict.fromkeys(leaves)
     # Values were reached users first, so backwards operands come first; a second round is for

@@ -62,7 +62,7 @@ class Demand:
             *(layout for layout in layouts if layout != home),
         ]
 
-    def made_in(self, value: Value) -> list[LinearLayout]:
+    def computed_layouts(self, value: Value) -> list[LinearLayout]:
         """Return the layouts in which the defining op of `value` computes it."""
         home = self.preferred.get(value)
         return [home] if home is not None else self.layouts(value)
@@ -97,7 +97,7 @@ def _demand_clones(op: Op, demand: Demand) -> None:
     """Require the operands of an op wherever the op is computed."""
     if not is_tile(op.results[0]):
         return
-    for layout in demand.made_in(op.results[0]):
+    for layout in demand.computed_layouts(op.results[0]):
         for value, source in zip(op.operands, operand_layouts(op, layout), strict=True):
             demand.want(value, source)
 
