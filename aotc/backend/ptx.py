@@ -11,18 +11,18 @@ from __future__ import annotations
 import re
 
 from aotc.backend.debug import LineTable
-from aotc.backend.kept import ResultCache
 from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.backend.llvm_visits import bound_visits
 from aotc.backend.ptx_constants import hide_constant_fragments
 from aotc.backend.ptx_halves import split_by_shifts
+from aotc.backend.result_cache import ResultCache
 from aotc.target import Target
 
 _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
 
 
-_kept: ResultCache[str] = ResultCache()
+_results: ResultCache[str] = ResultCache()
 
 
 def emit_ptx(
@@ -34,11 +34,11 @@ def emit_ptx(
 
     Raises: IRError if the text is invalid LLVM IR, or calls an unknown libdevice function.
     """
-    ptx = _kept.find(llvm_ir, target.name) if reuses else None
+    ptx = _results.find(llvm_ir, target.name) if reuses else None
     if ptx is None:
         ptx = _emit(llvm_ir, target)
         if reuses:
-            _kept.keep(llvm_ir, target.name, ptx, len(ptx))
+            _results.keep(llvm_ir, target.name, ptx, len(ptx))
     return ptx if line_table is None else line_table.placed(ptx)
 
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aotc.backend.kept import ResultCache
+from aotc.backend.result_cache import ResultCache
 from aotc.backend.stack_pointer import may_overwrite_stack, overwritten_stack
 from aotc.backend.wheels import find_file
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
@@ -144,7 +144,7 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
-_kept: ResultCache[Assembly] = ResultCache()
+_results: ResultCache[Assembly] = ResultCache()
 
 # Signals of the system's and of other people; others are faults of ptxas.
 _ENDED_BY = {
@@ -175,7 +175,7 @@ class Ptxas:
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
         self._command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
-        if not (reuses and _kept.has_hit):
+        if not (reuses and _results.has_hit):
             self._start()
 
     def _start(self) -> None:
@@ -321,11 +321,11 @@ def assemble(
         lacks resources.
     """
     limits = f"{target.name} {maxnreg}"
-    cubin = _kept.find(ptx, limits) if reuses else None
+    cubin = _results.find(ptx, limits) if reuses else None
     if cubin is None:
         cubin = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
         if reuses:
-            _kept.keep(ptx, limits, cubin, len(cubin.cubin))
+            _results.keep(ptx, limits, cubin, len(cubin.cubin))
     return cubin
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.backend import emit_ptx, ptx
-from aotc.backend.kept import ResultCache
+from aotc.backend.result_cache import ResultCache
 from tests.backend.programs import SM_90
 
 MODULE = """target triple = "nvptx64-nvidia-cuda"
@@ -41,7 +41,7 @@ def test_the_latest_stay_within_the_bytes(lookups: list[tuple[int, int]]) -> Non
 
 
 def test_llvm_runs_once_for_the_same_module(monkeypatch) -> None:
-    monkeypatch.setattr(ptx, "_kept", ResultCache())
+    monkeypatch.setattr(ptx, "_results", ResultCache())
     text = emit_ptx(MODULE, SM_90, reuses=True)
     monkeypatch.setattr(ptx, "parse", None)
     assert emit_ptx(MODULE, SM_90, reuses=True) is text
