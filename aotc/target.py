@@ -5,7 +5,7 @@ A target is a row of a table and nothing else decides a GPU's abilities. A pass 
 row. The features here are those ptxas 13.5 accepts for each architecture; the test beside this file
 assembles one instruction per feature and target and compares.
 
-Every target is written for PTX 8.8, the lowest version with all of them (`sm_103a` needs it;
+Every target is written for PTX 8.8, the lowest version that names them all (`sm_103a` needs it;
 `sm_100a` 8.6, `sm_120a` 8.7, `sm_90a` 8.0). LLVM does not refuse a lower version, it ends the
 process, so the version is part of the target and never an option.
 
@@ -87,15 +87,13 @@ _REGISTER_UNIT = _WARP_REGISTERS_UNIT // 32
 class Target:
     """Describe one GPU architecture as a compiler sees it.
 
-    `max_shared_bytes` is the limit of one CTA, static and dynamic together, once the launcher opts
-    in. `shared_bytes_per_sm` is shared by the CTAs of one SM, of which each also costs 1024 bytes
-    of the system's own. Every GPU with clusters can run 8 CTAs per cluster. A higher
-    `max_ctas_per_cluster` is allowed function by function, and needs as many working SMs in one
-    GPC.
-
-    `without` names the features the user switched off. `num_sms` and `device_name` are of the GPU
-    that represents the architecture; only code that asks for them depends on them. `facts` are the
-    user's own answers (`FACTS`, or whole expressions).
+    `max_shared_bytes` is what one CTA may use, static and dynamic together, once the launcher
+    opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
+    costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
+    can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
+    switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
+    code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
+    whole expressions).
     """
 
     name: str
@@ -191,8 +189,8 @@ class Target:
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a cubin for this target loads on a GPU of compute capability major.minor.
 
-        An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor up,
-        a plain one on its major from its own minor up.
+        An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
+        up, a plain one on its major from its own minor up.
 
         Source: CUDA Programming Guide, "Feature set compiler targets".
         """
@@ -275,5 +273,5 @@ def parse(name: str, loc: Loc | None = None) -> Target:
         return target
     # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
     remedy = did_you_mean(f"{name}a" if f"{name}a" in TARGETS else name, TARGETS)
-    listed = ", ".join(TARGETS)
-    raise ManifestError(f"expected a target ({listed}), got {name!r}", loc, remedy=remedy)
+    known = ", ".join(TARGETS)
+    raise ManifestError(f"expected a target ({known}), got {name!r}", loc, remedy=remedy)
