@@ -1,9 +1,9 @@
-"""The GPUs that kernels are built for: limits, PTX version and features of each.
+"""The target GPUs: limits, PTX version and features of each.
 
-A target is a row of a table and nothing else decides what a GPU can do: a pass asks
-`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a
-new row. The features here are what ptxas 13.5 accepts for each architecture; the test beside this
-file assembles one instruction per feature and target and compares.
+A target is a row of a table and nothing else decides a GPU's abilities. A pass asks
+`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a new
+row. The features here are those ptxas 13.5 accepts for each architecture; the test beside this file
+assembles one instruction per feature and target and compares.
 
 A target's PTX has the lowest version from 8.8 on that names it. LLVM does not refuse a lower version,
 it ends the process, so the version is part of the target and never an option. LLVM generates the code
@@ -24,12 +24,12 @@ from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 
 Variant = Literal["", "a", "f"]
 
-# What the parameters of a kernel may take: more is for some GPUs and drivers alone.
+# Limit of a kernel's parameters: more is for some GPUs and drivers alone.
 MAX_PARAM_BYTES = 4096
 
 
 class Feature(Flag):
-    """Name a capability by the instruction that it stands for."""
+    """Name a capability by its instruction."""
 
     TF32_MMA = auto()  # mma.sync m16n8k8 tf32
     BF16_MMA = auto()  # mma.sync m16n8k16 bf16
@@ -132,9 +132,9 @@ class Target:
 
     @property
     def known_facts(self) -> dict[str, int | str]:
-        """What the architecture, or the GPU that stands for it, answers to each of `FACTS`."""
-        own = {name: getattr(self, name) for name in FACTS if name != "device_count"}
-        return {**own, "device_count": 1}
+        """Answers to each of `FACTS` for the architecture, or for its representative GPU."""
+        facts = {name: getattr(self, name) for name in FACTS if name != "device_count"}
+        return {**facts, "device_count": 1}
 
     @property
     def max_warps_per_block(self) -> int:
@@ -171,25 +171,25 @@ class Target:
         return f"num_warps = {num_warps}{groups} takes {limit}"
 
     def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
-        """Return the same GPU without the named features; one that it lacks anyway is no mistake.
+        """Return the same GPU without the named features; a missing one is no mistake.
 
         Raises:
-            ManifestError: no feature has that name, or it cannot be done without.
+            ManifestError: no feature has this name, or it is not optional.
         """
         off = dict.fromkeys(self.without)
         features = self.features
         for name in names:
             if name not in OPTIONAL_FEATURES:
-                known = ", ".join(OPTIONAL_FEATURES)
+                listed = ", ".join(OPTIONAL_FEATURES)
                 remedy = did_you_mean(name, OPTIONAL_FEATURES)
-                message = f"expected a feature to do without ({known}), got {name!r}"
+                message = f"expected a feature to do without ({listed}), got {name!r}"
                 raise ManifestError(message, loc, remedy=remedy)
             off[name] = None
             features &= ~OPTIONAL_FEATURES[name]
         return replace(self, features=features, without=tuple(sorted(off)))
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Say whether a cubin for this target loads on a GPU of compute capability major.minor.
+        """Return whether a cubin for this target loads on a GPU of compute capability major.minor.
 
         An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
         up, a plain one on its major from its own minor up. Cubins of a system on chip run on it

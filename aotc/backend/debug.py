@@ -99,7 +99,7 @@ class LineTable:
 
     def _directives(self, loc: Loc) -> list[str]:
         """Return the directives for instructions at `loc`."""
-        location, site = self._place(loc), loc.call_site
+        location, site = self._location(loc), loc.call_site
         if self._root is None or site is None:
             self._written.add(location)
             return [f"\t.loc\t{location}"]
@@ -109,12 +109,12 @@ class LineTable:
         label = f"{_STRINGS}+{offset}" if offset else _STRINGS
         # ptxas wants the directive of the call's location before references to it. A recursive
         # function is at one location in both.
-        outer = [] if self._place(site) in self._written else self._directives(site)
+        outer = [] if self._location(site) in self._written else self._directives(site)
         self._written.add(location)
-        text = f"\t.loc\t{location}, function_name {label}, inlined_at {self._place(site)}"
+        text = f"\t.loc\t{location}, function_name {label}, inlined_at {self._location(site)}"
         return [*outer, text]
 
-    def _place(self, loc: Loc) -> str:
+    def _location(self, loc: Loc) -> str:
         file = self._files.setdefault(self._name(loc.file), len(self._files) + 1)
         return f"{file} {max(loc.line, 0)} {loc.col + 1}"
 

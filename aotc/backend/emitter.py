@@ -24,7 +24,7 @@ _BUFFER = "%arguments"
 _NAME = re.compile(r"%\w+")
 
 
-class Held(Protocol):
+class PendingEffect(Protocol):
     """An effect that may grow until the next one is written."""
 
     def text(self) -> str:
@@ -63,7 +63,7 @@ class Emitter:
         """The i1 operands whose conjunction is an i1."""
         self._texts: dict[str, str] = {}
         self.label = "entry"
-        self.held: Held | None = None
+        self.held: PendingEffect | None = None
         """An effect to be written before the next one; pure values go before it."""
         self._known: dict[str, str] = {}
         """The values that are numbered in any open scope, by their texts."""
@@ -119,7 +119,7 @@ class Emitter:
         self.release()
         self.lines.append(f"  {text}{self.debug_suffix}")
 
-    def hold(self, instruction: Held) -> None:
+    def hold(self, instruction: PendingEffect) -> None:
         """Defer an effect until just before the next one."""
         self.release()
         self.held = instruction

@@ -1,9 +1,9 @@
 """Integers and addresses as a base plus a constant, and their known bits.
 
 Most registers of a tile hold the same number plus a constant each: `base + 0`, `base + 1`, … With a
-separate constant, registers share the base, and the constant can become the immediate offset of a
-load or store, where it is free. A sum becomes an instruction only when something other than an
-address uses it.
+separate constant, registers share the base. The constant can become the immediate offset of a load
+or store, where it is free. A sum becomes an instruction only when something other than an address
+uses it.
 
 Widening needs care: `sext(base + 8)` is `sext(base) + 8` only if the sum does not wrap. So every
 name carries the mask of its possible bits. A constant moves through a widening only if its bits are

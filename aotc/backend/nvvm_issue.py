@@ -8,9 +8,9 @@ issued at this point, until `bar.warp.sync` reconverges the warp. The same lane 
 time, so it can wait for its own commit groups.
 
 A producer elects the lane where it issues loads: next to `elect.sync`, ptxas sees a single lane and
-issues copies without a predicate. Consumers compute the lane ahead of their loops: with an election
+issues copies without a predicate. Consumers compute the lane ahead of their loops. With an election
 at each arrival and store, a matmul of K = 8192 (128 x 128 tiles, 8 warps) took 12 % longer on an
-H100, nearly all of it at the stores.
+H100. Nearly all of it was at the stores.
 
 Consecutive instructions without another effect in between share a branch: `Issue` collects them,
 and the emitter writes it before the next effect.

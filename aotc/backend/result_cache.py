@@ -1,8 +1,8 @@
 """A bounded per-process cache of compile results, keyed by input text and options.
 
 Configs without effect on a kernel, such as the stages of one without a loop, give the same LLVM IR
-and the same PTX, and a build compiles them one after the other. LLVM and ptxas depend on their
-input alone, so a cached result equals a new one.
+and PTX. A build compiles them one after the other. LLVM and ptxas depend on their input alone, so a
+cached result equals a new one.
 """
 
 from __future__ import annotations

@@ -430,7 +430,7 @@ def _right_inverse(layout: LinearLayout) -> LinearLayout:
     for name, bits in reversed(layout.outs):
         ins.append((name, [mask for mask in solutions[:bits] if mask is not None]))
         solutions = solutions[bits:]
-    return LinearLayout.from_columns(ins, _places(layout))
+    return LinearLayout.from_columns(ins, _ins_as_outs(layout))
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)
@@ -448,10 +448,10 @@ def _invert_and_compose(layout: LinearLayout, outer: LinearLayout) -> LinearLayo
                 raise ValueError(f"{outer} does not hold all that {layout} holds")
             masks.append(mask)
         ins.append((name, masks))
-    return LinearLayout.from_columns(ins, _places(outer))
+    return LinearLayout.from_columns(ins, _ins_as_outs(outer))
 
 
-def _places(layout: LinearLayout) -> Outs:
+def _ins_as_outs(layout: LinearLayout) -> Outs:
     """Return the inputs of a layout as outputs: reversed, so packed bits keep their place."""
     return tuple((name, len(columns)) for name, columns in reversed(layout.ins))
 

@@ -1,9 +1,9 @@
 """Memory accesses of the threads that hold a distributed tile.
 
-Given the layout of a tile over threads and the layout of a buffer, an element's offset is the XOR
-of a contribution of the thread (`thread_offsets`) and one of the register. It is a sum where the
-two have no bit in common, so the latter fits an instruction's immediate. Registers whose offsets
-form an aligned run are one vector access (`vector_accesses`). The planner of conversions and the
+Given the layouts of a tile over threads and of a buffer, an element's offset is an XOR of two
+parts. One depends on the thread (`thread_offsets`), one on the register. It is a sum where the two
+have no bit in common, so the latter fits an instruction's immediate. Registers whose offsets form
+an aligned run are one vector access (`vector_accesses`). The planner of conversions and the
 lowering of shared loads and stores both use these functions.
 
 Invariant: every element of a thread is in exactly one access, once. Registers with a copy of
@@ -63,9 +63,9 @@ def thread_offsets(layout: LinearLayout, memory: LinearLayout) -> ThreadOffsets:
     Requires: `memory`, with the input `offset`, holds all elements of `layout`.
     """
     mask = memory.in_size("offset") - 1
-    span = _places(memory)
+    span = _offset_span(memory)
     lanes, warps = (
-        tuple(_place(span, column) & mask for column in layout.columns(name))
+        tuple(_offset_of(span, column) & mask for column in layout.columns(name))
         for name in ("lane", "warp")
     )
     return ThreadOffsets(lanes, warps)
@@ -99,9 +99,9 @@ def vector_accesses(
     if any(offset & (vector_elems - 1) for offset in (*offsets.lanes, *offsets.warps)):
         raise ValueError(f"threads of {layout} are not aligned to {vector_elems} in {memory}")
 
-    span = _places(memory)
+    span = _offset_span(memory)
     starts = gf2.independent([1 << bit for bit in bits], vector)
-    positions = [_place(span, columns[start.bit_length() - 1]) for start in starts]
+    positions = [_offset_of(span, columns[start.bit_length() - 1]) for start in starts]
     out: list[list[Access]] = [[] for _ in range(memory.in_size("repetition"))]
     offset_bits = memory.in_bits("offset")
     for start, position in zip(gf2.span_table(starts), gf2.span_table(positions), strict=True):
@@ -120,9 +120,9 @@ def run_elems_in_order(layout: LinearLayout, memory: LinearLayout) -> int:
     It is the longest run for which all runs, of all registers and threads, start at a multiple of
     its length.
     """
-    span = _places(memory)
+    span = _offset_span(memory)
     mask = memory.in_size("offset") - 1
-    registers = [_place(span, column) & mask for column in layout.columns("register")]
+    registers = [_offset_of(span, column) & mask for column in layout.columns("register")]
     threads = thread_offsets(layout, memory)
     bits = 0
     while bits < len(registers) and registers[bits] == 1 << bits:
@@ -134,11 +134,11 @@ def run_elems_in_order(layout: LinearLayout, memory: LinearLayout) -> int:
 
 
 @lru_cache(maxsize=2048)
-def _places(memory: LinearLayout) -> gf2.Span:
+def _offset_span(memory: LinearLayout) -> gf2.Span:
     return gf2.Span((*memory.columns("offset"), *memory.columns("repetition")))
 
 
-def _place(span: gf2.Span, element: int) -> int:
+def _offset_of(span: gf2.Span, element: int) -> int:
     position = span.solve(element)
     if position is None:
         raise ValueError(f"element {element} is not in the buffer")

@@ -268,7 +268,7 @@ def _initialise(layout: LinearMap, ins: Ins, outs: Outs) -> None:
 
 
 def move_outs(layout: MapT, targets: Sequence[int], outs: Outs) -> MapT:
-    """Send packed output bit `i` to the vector `place[i]` of `outs`."""
+    """Send packed output bit `i` to the vector `targets[i]` of `outs`."""
     return type(layout).from_columns(
         [(name, [gf2.combine(targets, c) for c in columns]) for name, columns in layout.ins], outs
     )

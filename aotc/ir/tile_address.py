@@ -42,7 +42,7 @@ def tile_address(
             index = build(arith.Add(first, build(tile.Arange(0, extent)).out)).out
         end, stride = ends[axis], strides[axis]
         if end is not None:
-            fits = _spread(build, _fits(build, index, end), axis, block)
+            fits = _spread(build, _in_bounds(build, index, end), axis, block)
             inside = fits if inside is None else build(arith.And(inside, fits)).out
         steps = build(arith.Cast(index, I64)).out
         if stride is not None:
@@ -53,7 +53,7 @@ def tile_address(
     return build(arith.AddPtr(build(tile.Splat(base, block)).out, offset)).out, inside
 
 
-def _fits(build: Place, index: Value, end: Value) -> Value:
+def _in_bounds(build: Place, index: Value, end: Value) -> Value:
     """Return a mask of the indices in [0, `end`)."""
     assert isinstance(index.type, TileType)
     zero = build(arith.Constant(0, index.type)).out

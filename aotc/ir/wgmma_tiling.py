@@ -250,13 +250,16 @@ def _acc_tiles(
             column,
             width,
             tuple(
-                _held(registers, coords, acc)
+                _register_at(registers, coords, acc)
                 for eighth in range(0, width, MIN_COLUMNS)
                 for coords in _span(inside[:2], (row, column + eighth))
             ),
             tuple(
                 tuple(
-                    tuple(_held(words, coords, a) for coords in _span(_in_word(per_word), start))
+                    tuple(
+                        _register_at(words, coords, a)
+                        for coords in _span(_in_word(per_word), start)
+                    )
                     for start in _span([(8, 0), (0, 4 * per_word)], (row, first))
                 )
                 for first in range(0, a.shape[1], k)
@@ -278,7 +281,7 @@ def _registers_by_place(layout: LinearLayout) -> dict[Coords, int]:
     }
 
 
-def _held(registers: dict[Coords, int], coords: Coords, layout: LinearLayout) -> int:
+def _register_at(registers: dict[Coords, int], coords: Coords, layout: LinearLayout) -> int:
     if coords not in registers:
         raise ValueError(f"the first thread of {layout} does not hold {coords}")
     return registers[coords]
@@ -321,10 +324,10 @@ def matrix_in_memory(
             if rows_contiguous and element_bits != 16:
                 continue
             strides: dict[str, int] = {}
-            order = _order(size_bytes, span, rows_contiguous=rows_contiguous)
+            order = _expected_steps(size_bytes, span, rows_contiguous=rows_contiguous)
             counts = (log2_exact(rows), log2_exact(K_BYTES // size_bytes))
             if all(
-                _leads(addresses[:count], expected, strides)
+                _matches_steps(addresses[:count], expected, strides)
                 for addresses, expected, count in zip(bits, order, counts, strict=True)
             ):
                 return MatrixInMemory(
@@ -361,26 +364,28 @@ def _disjoint(bits: Sequence[Sequence[int]]) -> bool:
 _Expected = Iterator[tuple[str, int]]
 
 
-def _order(size_bytes: int, span: int, *, rows_contiguous: bool) -> tuple[_Expected, _Expected]:
+def _expected_steps(
+    size_bytes: int, span: int, *, rows_contiguous: bool
+) -> tuple[_Expected, _Expected]:
     """Return where the bits of a row and of K are to lead: bytes, or so many times a stride."""
     in_chunk = [("", size_bytes << bit) for bit in range(log2_exact(_CHUNK_BYTES // size_bytes))]
     eight = [("", (span or _CHUNK_BYTES) << bit) for bit in range(3)]
     if not rows_contiguous:
         chunks = [("", _CHUNK_BYTES)] if span else [("leading", 1)]
-        return _then(eight, "stride"), iter([*in_chunk, *chunks])
+        return _with_stride(eight, "stride"), iter([*in_chunk, *chunks])
     if not span:
-        return _then(in_chunk, "stride"), _then(eight, "leading")
+        return _with_stride(in_chunk, "stride"), _with_stride(eight, "leading")
     inside = [("", _CHUNK_BYTES << bit) for bit in range(log2_exact(span // _CHUNK_BYTES))]
-    return _then([*in_chunk, *inside], "leading"), _then(eight, "stride")
+    return _with_stride([*in_chunk, *inside], "leading"), _with_stride(eight, "stride")
 
 
-def _then(steps: Sequence[tuple[str, int]], stride: str) -> _Expected:
+def _with_stride(steps: Sequence[tuple[str, int]], stride: str) -> _Expected:
     yield from steps
     for bit in count():
         yield stride, 1 << bit
 
 
-def _leads(addresses: Sequence[int], expected: _Expected, strides: dict[str, int]) -> bool:
+def _matches_steps(addresses: Sequence[int], expected: _Expected, strides: dict[str, int]) -> bool:
     """Return whether the bits step as expected; a stride is fixed by its first bit."""
     for address, (name, times) in zip(addresses, expected, strict=False):
         step = strides.setdefault(name, address) if name else 1

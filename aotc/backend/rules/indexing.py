@@ -7,7 +7,7 @@ from dataclasses import replace
 from aotc.backend import nvvm_memory
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
 from aotc.backend.packing import unpack, word_shape
-from aotc.backend.rules.shared import buffer_address, moved, places_in
+from aotc.backend.rules.shared import buffer_address, moved, register_offsets
 from aotc.backend.thread_map import both, first_holders, is_first_holder
 from aotc.ir.dialects import gpu, indexing, tile
 from aotc.ir.layout import LinearLayout, log2_exact
@@ -34,7 +34,11 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
     indices, holders = ctx.registers(op.index), first_holders(index_layout)
     out: list[str] = []
     for register, (holder, offset) in enumerate(
-        zip(holders, places_in(ctx, across, shared.layout, shared.element.size_bytes), strict=True)
+        zip(
+            holders,
+            register_offsets(ctx, across, shared.layout, shared.element.size_bytes),
+            strict=True,
+        )
     ):
         if holder != register:
             out.append(out[holder])

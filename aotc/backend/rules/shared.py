@@ -320,7 +320,7 @@ def shared_parts(
     return accesses
 
 
-def places_in(
+def register_offsets(
     ctx: Lowering, layout: LinearLayout, shared: LinearLayout, size_bytes: int
 ) -> list[Component]:
     """Return the byte offset in a buffer of the element of each register."""

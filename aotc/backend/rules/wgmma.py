@@ -116,7 +116,7 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
     """Lower the wait for dots; the accumulators pass through in their registers."""
     written_registers = [
-        _made(value, num_columns)
+        _written_registers(value, num_columns)
         for value, num_columns in zip(
             op.values, op.num_columns or [0] * len(op.values), strict=True
         )
@@ -214,7 +214,7 @@ def _word_type(value: Value) -> str:
     return llvm_type(element) if element.bits == 32 else "i32"
 
 
-def _made(value: Value, num_columns: int) -> list[int]:
+def _written_registers(value: Value, num_columns: int) -> list[int]:
     """Return the accumulator registers written by wgmma, for its first `num_columns`."""
     if not num_columns:
         return list(range(num_registers(value.type)))

@@ -166,7 +166,7 @@ class Fence(
 # ---- layout conversions -----------------------------------------------------------------------
 
 
-def _relaid(op: Op, value: Value, layout: LinearLayout) -> TileType:
+def _with_layout(op: Op, value: Value, layout: LinearLayout) -> TileType:
     """Return the type of the tile `value` under `layout`."""
     source = tile_type(op, value)
     if layout.shape != source.shape:
@@ -185,7 +185,7 @@ class Convert(Op, opcode="gpu.convert", pure=True, traits=(Trait.SAME_VALUES,)):
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        return (_relaid(self, self.value, self.layout),)
+        return (_with_layout(self, self.value, self.layout),)
 
 
 class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True, traits=(Trait.SAME_VALUES,)):
@@ -200,7 +200,7 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True, traits=(Trait.
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        return (_relaid(self, self.value, self.layout),)
+        return (_with_layout(self, self.value, self.layout),)
 
 
 # ---- shared memory ----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Gather(Op, opcode="tile.gather", pure=True):
 
     def infer(self) -> Sequence[Type]:
         source = tile_type(self, self.source)
-        return (_picked(self, source.shape, self.index, self.axis, source.element),)
+        return (_gathered_type(self, source.shape, self.index, self.axis, source.element),)
 
 
 class Histogram(Op, opcode="tile.histogram", pure=True):
@@ -65,7 +65,7 @@ class SharedGather(Op, opcode="gpu.shared_gather", effects=(reads(Resource.SHARE
 
     def infer(self) -> Sequence[Type]:
         buffer = shared_type(self, self.buffer)
-        return (_picked(self, buffer.shape, self.index, self.axis, buffer.element),)
+        return (_gathered_type(self, buffer.shape, self.index, self.axis, buffer.element),)
 
 
 class SharedCount(
@@ -94,7 +94,7 @@ class SharedCount(
         return ()
 
 
-def _picked(
+def _gathered_type(
     op: Op, shape: tuple[int, ...], index: Value, axis: int, element: ElementType
 ) -> TileType:
     """Return the type of the elements picked from a tile of `shape` along `axis`."""

@@ -113,10 +113,10 @@ class MakeTensorMap(
     `sizes` are its extents, i32 and at least 1, then the strides of all axes but the last, i64 in
     elements: the last axis is dense. The address and the strides are multiples of 16 bytes.
 
-    The first warp of the role issues its copies. It builds the map in `template`, 128 bytes of its
-    own, publishes it at `slot`, 128 bytes of global memory at a multiple of 128, its own in the
-    grid, and acquires it. Other warps do nothing. The copies that this warp issued with the
-    previous map at `slot` have completed.
+    The first warp of the role issues its copies. It builds the map in `template`, publishes it at
+    `slot`, and acquires it. The template is 128 bytes of its own; the slot is 128 bytes of global
+    memory at a multiple of 128, its own in the grid. Other warps do nothing. The copies that this
+    warp issued with the previous map at `slot` have completed.
     """
 
     pointer: Value = operand()

@@ -103,7 +103,7 @@ class GlobalTransfers:
         )
 
     def _add_bounds(self, mask: Value, parts: list[Part]) -> None:
-        """Note, for each axis that a mask bounds, how many elements are inside at the first iteration."""
+        """Record, for each axis bounded by a mask, the elements inside at the first iteration."""
         op = mask.op
         if isinstance(op, arith.And):
             self._add_bounds(op.lhs, parts)
@@ -123,7 +123,7 @@ class GlobalTransfers:
         return self._kernel.params[tensor.index].argument
 
     def _shape(self, tensor: Value) -> list[Expression | None]:
-        """Return the extents of the tensor of a map that is a parameter."""
+        """Return the extents of the tensor of a map parameter."""
         if tensor.owner is not self._kernel.body:
             return []
         info = self._kernel.params[tensor.index]
@@ -141,9 +141,9 @@ def _parsed(text: str) -> Expression | None:
 
 
 def _note(parts: list[Part], below: Number, bound: Number, extent: int) -> None:
-    """Note how many elements from `below` on are inside of `bound`.
+    """Record the number of elements from `below` on that are inside of `bound`.
 
-    Where a loop walks along the axis, it is those of all iterations: the last one is cut off.
+    Where a loop walks along the axis, it is the number in all iterations: the last one is cut off.
     """
     left = joined("-", Number(bound.root), Number(below.root)).root
     walks = below.loop is not None and below.step == extent
@@ -165,7 +165,7 @@ def _moves(number: Number | None, loop: scf.For | None) -> bool:
 
 
 def _extent(value: Value) -> int:
-    """Return how many consecutive numbers a tile of indices has, 1 if that is not known."""
+    """Return the number of consecutive indices in a tile, 1 if unknown."""
     op = value.op
     if isinstance(op, tile.Arange):
         return op.end - op.start
@@ -179,7 +179,7 @@ def _extent(value: Value) -> int:
 
 
 def _num_stages(buffer: Value) -> int:
-    """Return how many stages the buffer has that this is one of."""
+    """Return the number of stages of a stage's buffer."""
     op = buffer.op
     while isinstance(op, gpu.SharedStage | gpu.SharedTrans):
         buffer = op.buffer
