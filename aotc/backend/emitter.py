@@ -90,15 +90,18 @@ class Emitter:
 
         A select between two of them counts too: they may be equal.
         """
-        if not operand.startswith("%"):
-            return True
-        text = self._texts.get(operand)
-        if text is None:
-            return False
-        names = _NAME.findall(text)
-        if text.startswith("select i1 %"):
-            names = names[1:]
-        return all(map(self.is_constant, names))
+        worklist = [operand] if operand.startswith("%") else []
+        seen = dict.fromkeys(worklist)
+        while worklist:
+            text = self._texts.get(worklist.pop())
+            if text is None:
+                return False
+            names = _NAME.findall(text)
+            if text.startswith("select i1 %"):
+                names = names[1:]
+            worklist += [name for name in dict.fromkeys(names) if name not in seen]
+            seen.update(dict.fromkeys(names))
+        return True
 
     def thread_value(self, text: str) -> str:
         """Return a pure value of the thread id alone, computed in the prologue."""

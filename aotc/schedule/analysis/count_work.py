@@ -26,6 +26,7 @@ from aotc.schedule.analysis.op_costs import (
 from aotc.work import UNKNOWN, Segment, Transfer, Work
 
 _WHILE_ITERATIONS = 8
+_MAX_DEPTH = 8  # of conditions in a condition
 _ZERO, _ONE = Integer(0), Integer(1)
 
 
@@ -144,12 +145,14 @@ class _Counter:
         return number if number.loop is None else middle(number, self._trips(number.loop))
 
     def _taken(
-        self, condition: Value, times: Expression, loop: scf.For | None
+        self, condition: Value, times: Expression, loop: scf.For | None, depth: int = 0
     ) -> Expression | None:
         """Return in how many of `times` runs a condition is true; None if unknown."""
         op = condition.op
         if isinstance(op, arith.And | arith.Or):
-            sides = [self._taken(op.lhs, times, loop), self._taken(op.rhs, times, loop)]
+            if depth == _MAX_DEPTH:
+                return None
+            sides = [self._taken(side, times, loop, depth + 1) for side in (op.lhs, op.rhs)]
             counts = [side for side in sides if side is not None]
             if len(counts) < len(sides) or isinstance(op, arith.Or):
                 return counts[0] if counts else None

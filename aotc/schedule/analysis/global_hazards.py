@@ -221,9 +221,10 @@ class GlobalHazards:
         low, high = 0, len(row.ops)
         while low < high:
             middle = (low + high) // 2
-            if self._is_further(row, row.ops[middle], later) is None:
+            is_further = self._is_further(row, row.ops[middle], later)
+            if is_further is None:
                 return range(len(row.ops))
-            if self._is_further(row, row.ops[middle], later):
+            if is_further:
                 low = middle + 1
             else:
                 high = middle

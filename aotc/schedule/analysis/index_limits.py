@@ -24,6 +24,7 @@ from aotc.ir.expression import (
     walk,
 )
 from aotc.ir.types import ScalarType, element_of
+from aotc.ir.walks import Steps, run
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 
@@ -93,18 +94,22 @@ class _Bounds:
         self._known: dict[Value, Expression | None] = {**bounds}
 
     def of(self, value: Value) -> Expression | None:
+        """Return the bound of a value."""
+        return run(self._of(value))
+
+    def _of(self, value: Value) -> Steps[Expression | None]:
         if value not in self._known:
             self._known[value] = None  # for values a loop carries around
-            bound = self._computed(value)
+            bound = yield self._computed(value)
             is_small = bound is not None and sum(1 for _ in walk(bound)) <= _MAX_NODES
             self._known[value] = bound if is_small else None
         return self._known[value]
 
-    def _computed(self, value: Value) -> Expression | None:
+    def _computed(self, value: Value) -> Steps[Expression | None]:
         op = value.op
         match op:
             case None:
-                return self._of_loop(value)
+                return (yield self._of_loop(value))
             case arith.Constant():
                 return Integer(int(op.value)) if op.value >= 0 else None
             case tile.ProgramId():
@@ -117,14 +122,18 @@ class _Bounds:
                 owner = self._known.get(op.descriptor)
                 return None if owner is None else Name(f"{to_text(owner)}.shape[{op.axis}]")
             case _:
-                return _combined(op, [self.of(part) for part in op.operands])
+                parts: list[Expression | None] = []
+                for operand in op.operands:
+                    part = yield self._of(operand)
+                    parts.append(part)
+                return _combined(op, parts)
 
-    def _of_loop(self, value: Value) -> Expression | None:
+    def _of_loop(self, value: Value) -> Steps[Expression | None]:
         """Return the bound of a loop's variable; None for any other argument of a block."""
         loop = value.owner.parent if isinstance(value.owner, Block) else None
         if not isinstance(loop, scf.For) or value is not loop.induction:
             return None
-        upper = self.of(loop.upper)
+        upper = yield self._of(loop.upper)
         return None if upper is None else _sum(upper, Integer(-1))
 
 
