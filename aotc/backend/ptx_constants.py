@@ -17,6 +17,7 @@ from aotc.backend.ptx_writes import REGISTER, find_writes
 _MMA = re.compile(
     r"^[ \t]*mma\.sync[\w.:]*\s+\{[^{}]*\},\s*\{([^{}]*)\},\s*\{([^{}]*)\}[^;]*;", re.MULTILINE
 )
+_WORD = re.compile(r"%r\d+\b")  # of 32 bits: operands in fp64 are wider
 _SPECIAL = re.compile(r"%(?![a-z]+\d+\b)")
 _EXCHANGE = "shfl.sync"
 _SELECTION = "selp."
@@ -34,7 +35,7 @@ def hide_constant_fragments(ptx: str) -> str:
 
 
 def _hidden(mma: re.Match[str], constants: _Constants) -> str:
-    words = dict.fromkeys(REGISTER.findall(f"{mma[1]},{mma[2]}"))
+    words = dict.fromkeys(_WORD.findall(f"{mma[1]},{mma[2]}"))
     copies = {word: f"word{index}" for index, word in enumerate(filter(constants.has, words))}
     if not copies:
         return mma[0]

@@ -21,6 +21,7 @@ import numpy as np
 
 from aotc.config import CONFIG_KEYS
 from aotc.ir.types import SCALARS, ScalarType
+from aotc.package.archive.index import Param
 from aotc.tuning.messages import Output
 from aotc.verify.arrays import Array, view
 from aotc.verify.checks.contents import loaded_dtype
@@ -186,6 +187,12 @@ class Comparison:
         return max(ulps * 2.0**-bits, self.tolerance)
 
 
-def elements_of(outputs: Sequence[Output], types: Mapping[str, str]) -> list[str]:
-    """Return the element types of a launch's buffers and type variables."""
-    return list(dict.fromkeys([*(output.element for output in outputs), *types.values()]))
+def elements_of(params: Sequence[Param], types: Mapping[str, str]) -> list[str]:
+    """Return the element types of all buffers of a launch, read or written, and its type variables.
+
+    `types` are the dtypes of the type variables.
+    """
+    elements = [
+        types.get(param.element, param.element) for param in params if param.kind != "scalar"
+    ]
+    return [name for name in dict.fromkeys([*elements, *types.values()]) if name in SCALARS]

@@ -102,7 +102,7 @@ class LaunchTuner:
                 tolerance = max(
                     (subject.spec.tolerance for subject in self.task.subjects), default=0.0
                 )
-                elements = elements_of(outputs, self.task.launch.types)
+                elements = elements_of(self.task.kernel.params, self.task.launch.types)
                 comparison = Comparison(elements, tolerance)
             comparison.add(config, outputs)
             launched.append(config)

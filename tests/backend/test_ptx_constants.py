@@ -90,3 +90,12 @@ st.global.f32 [%rd1], %f1; st.global.f32 [%rd1+4], %f2; st.global.f32 [%rd1+8], 
     assert negated.search(plain), "this ptxas has no need of the pass"
     assert "HMMA" in mended
     assert not negated.search(mended)
+
+
+def test_operands_in_fp64_are_left_as_they_are() -> None:
+    ptx = """
+mov.b64 %rd1, 0d3FF0000000000000;
+shfl.sync.bfly.b32 %r9, %r8, 1, 31, -1;
+mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd2, %rd3}, {%rd1}, {%rd1}, {%rd2, %rd3};
+"""
+    assert hide_constant_fragments(ptx) == ptx

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import SCALARS
-from aotc.tuning.compare import Comparison
+from aotc.package.archive.index import Param
+from aotc.tuning.compare import Comparison, elements_of
 from aotc.tuning.messages import Output
 from aotc.verify.arrays import Array, view
 from aotc.verify.checks.contents import loaded_dtype
@@ -180,3 +181,13 @@ def test_few_elements_may_round_further() -> None:
     assert outliers([right, near, right], "fp32") == []
     assert outliers([right, wrong, right], "fp32") == [1]
     assert outliers([right, right + 2.0**-7, right], "fp32") == [1]
+
+
+def test_the_coarsest_type_of_all_buffers_takes_part() -> None:
+    params = [
+        Param("x", "pointer", "T"),
+        Param("out", "pointer", "fp32"),
+        Param("n", "scalar", "i32"),
+    ]
+    assert elements_of(params, {"T": "bf16"}) == ["bf16", "fp32"]
+    assert elements_of(params[1:], {}) == ["fp32"]
