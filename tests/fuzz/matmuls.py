@@ -69,7 +69,7 @@ def _make_tile_loop(g: Generator) -> None:
     num_tiles = g.choices.pick([2, 3, 1, 4, 6])
     body = Block([I32])
     with g.scope(body, [], []) as scope:
-        scope.counters[:] = [*others, Counter(body.args[0], num_tiles)]
+        scope.counters[:] = [*others, Counter(body.args[0], num_tiles, is_program=True)]
         _multiply(g, scope.counters)
         if g.choices.chance(1, 4):
             g.grow(1)
