@@ -181,7 +181,7 @@ Description: TypeAlias = tuple[
     tuple[_RawVariant, ...],
     int,
 ]
-"""What `_native_describe.c` makes."""
+"""The tuple from `_native_describe.c`."""
 
 
 def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value]:
