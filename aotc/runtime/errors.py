@@ -1,16 +1,16 @@
-"""Exceptions of the loader: one class for each status of the C library.
+"""What the loader raises: one class for each status of the C library.
 
-The message is the library's: file, kernel, field, expectation, actual value, remedy. The parts are
-attributes as well, for programs.
+The message is the library's: file, kernel, field, what was expected, what was got, what to do. The
+parts are attributes as well, for programs.
 
     Exception
     └── AotcError
         ├── ReadError         IO           (also OSError) the file cannot be read
         ├── FormatError       FORMAT       not an archive, or a damaged one
         ├── VersionError      VERSION      of another version
-        ├── LimitError        LIMIT        beyond the format's limits
-        ├── ChecksumError     CHECKSUM     changed bytes
-        ├── SignatureError    SIGNATURE    a required signature is missing
+        ├── LimitError        LIMIT        beyond what the format allows
+        ├── ChecksumError     CHECKSUM     not the bytes that were written
+        ├── SignatureError    SIGNATURE    a signature is required and there is none
         ├── NotFoundError     NOT_FOUND    (also LookupError) no such kernel or variant
         ├── ArchError         ARCH         nothing in it runs on this GPU
         ├── DriverError       DRIVER       no driver, one too old, or no GPU
@@ -20,18 +20,18 @@ attributes as well, for programs.
         ├── ForkedError       FORKED       loaded before this process was forked
         ├── HostMemoryError   NOMEM        (also MemoryError) host memory
         ├── CudaError         CUDA         the driver reports an error; `cuda` is the CUresult
-        └── UnsupportedError  UNSUPPORTED  a requirement is not installed
+        └── UnsupportedError  UNSUPPORTED  something that is needed is not installed
 """
 
 from __future__ import annotations
 
 
 class AotcError(Exception):
-    """Report an error of the loader; `str()` is all of it in one line.
+    """Tell what went wrong; `str()` says it all in one line.
 
-    Attributes: `status` (its name in the C library), `cuda` and `os_error` (a CUresult and an
-    errno, or 0), and the parts of the message, empty where inapplicable: `file`, `kernel`, `field`,
-    `expected`, `got`, `remedy`.
+    Attributes: `status` (its name in the C library), `cuda` and `os_error` (a CUresult and an errno,
+    or 0), and the parts of the message, empty where something does not apply: `file`, `kernel`,
+    `field`, `expected`, `got`, `remedy`.
     """
 
     status = "UNKNOWN"
@@ -59,19 +59,19 @@ class FormatError(AotcError):
 
 
 class VersionError(AotcError):
-    """The archive is of another major version, or needs an unknown feature."""
+    """The archive is of another major version, or needs a feature that is not known here."""
 
     status = "VERSION"
 
 
 class LimitError(AotcError):
-    """A size or a count is above the format's limit."""
+    """A size or a count is above what the format allows."""
 
     status = "LIMIT"
 
 
 class ChecksumError(AotcError):
-    """The bytes differ from the written ones."""
+    """The bytes are not those that were written."""
 
     status = "CHECKSUM"
 
@@ -83,7 +83,7 @@ class SignatureError(AotcError):
 
 
 class NotFoundError(AotcError, LookupError):
-    """There is no such kernel, or no variant for the call."""
+    """There is no such kernel, or no variant that fits the call."""
 
     status = "NOT_FOUND"
 
@@ -95,7 +95,7 @@ class ArchError(AotcError):
 
 
 class DriverError(AotcError):
-    """There is no CUDA driver, too old a one, or no GPU."""
+    """There is no CUDA driver, one that is too old, or no GPU."""
 
     status = "DRIVER"
 
@@ -137,7 +137,7 @@ class CudaError(AotcError):
 
 
 class UnsupportedError(AotcError):
-    """This installation lacks a requirement of the archive."""
+    """This installation lacks what the archive needs."""
 
     status = "UNSUPPORTED"
 

@@ -1,10 +1,10 @@
-"""A loaded archive: `load`, and the `Library` it returns.
+"""A loaded archive: `load`, and the `Library` that it returns.
 
-The extension does the work of every launch; here is the one-time work. `zstandard` is imported when
-the first archive is opened, and nothing else is.
+What is done at every launch is in the extension; here is what is done once. `zstandard` is imported
+when the first archive is opened, and nothing else is.
 
-Invariant: a library from `load` is ready to launch on its device: no launch loads, compiles or
-allocates anything.
+Invariant: what `load` returns is ready to launch on the device it was loaded on: no launch loads,
+compiles or allocates anything.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Pointer(NamedTuple):
-    """An address on the GPU and the dtype of its elements, such as `Pointer(p, "bf16")`."""
+    """An address on the GPU and the dtype of what lies there, such as `Pointer(p, "bf16")`."""
 
     address: int
     dtype: str
 
 
 class Tensor(NamedTuple):
-    """A tensor in GPU memory without an owning library, for a parameter with shape and strides.
+    """A tensor in GPU memory that no library owns, for a parameter with shape and strides.
 
     Strides are in elements, outermost first as the shape; None is a tensor without gaps.
     """
@@ -59,16 +59,16 @@ class Library(_native.Archive):
         *,
         lazy: bool = False,
     ) -> None:
-        """Make kernels ready on one more device; ready ones are skipped.
+        """Make kernels ready on one more device; what is ready already is skipped.
 
         `device` is an ordinal or several; None is the device of the current context, or 0 if there
-        is none. `kernels` are names, or one; None is all that run on the device. Devices are used
-        through their primary contexts, which stay retained until `unload`, or until the library is
-        closed. With `lazy` the code of a variant is loaded by its first launch, or by `select`;
-        loading the same kernels without it loads the rest.
+        is none. `kernels` are names, or one; None is all that run on the device. Devices are used through
+        their primary contexts, which stay retained until `unload`, or until the library is closed.
+        With `lazy` the code of a variant is loaded by the launch that first takes it, or by `select`;
+        loading the same kernels without it loads what is left.
 
         Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
-        `NotFoundError` for an unknown name, and errors of the archive's blobs.
+        `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
         """
         devices = tuple(device) if isinstance(device, Iterable) else (device,)
         names = (kernels,) if kernels is None or isinstance(kernels, str) else tuple(kernels)
@@ -79,10 +79,11 @@ class Library(_native.Archive):
     def unload(self, device: int | Iterable[int]) -> None:
         """Unload everything from a device, or several; other devices go on launching meanwhile.
 
-        The launches there must have finished, and graphs of them are not launched again. A launch
-        there is an error until the next `load` for it. Where nothing is loaded it does nothing.
+        The launches there must have finished, and graphs that hold them are not launched again. A
+        launch there is an error until `load` was called for it. Where nothing is loaded it does
+        nothing.
 
-        Raises: `ArgumentError` for an absent device.
+        Raises: `ArgumentError` for a device that there is not.
         """
         for ordinal in device if isinstance(device, Iterable) else (device,):
             self._unload(ordinal)
@@ -104,7 +105,7 @@ class Library(_native.Archive):
 
     @property
     def toolchain(self) -> str:
-        """The compiler of the archive."""
+        """What compiled the archive."""
         return self._identity()[2]
 
     def __contains__(self, name: object) -> bool:
@@ -154,11 +155,11 @@ def load(
 ) -> Library:
     """Open an archive and make its kernels ready to launch.
 
-    `source` is a path, or the archive's bytes, which are copied. `device`, `kernels` and `lazy` are
-    as in `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked
-    when it is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless given.
+    `source` is a path, or the archive's bytes, which are copied. `device`, `kernels` and `lazy` are those
+    of `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked when it
+    is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless given.
 
-    Raises: `AotcError`, of the class for the reason.
+    Raises: `AotcError`, of the class that says why.
     """
     opened: tuple[str] | bytes | bytearray | memoryview
     opened = source if isinstance(source, bytes | bytearray | memoryview) else (fspath(source),)
