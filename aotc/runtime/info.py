@@ -181,7 +181,7 @@ Description: TypeAlias = tuple[
     tuple[_RawVariant, ...],
     int,
 ]
-"""The tuple from `_native_describe.c`."""
+"""What `_native_describe.c` makes."""
 
 
 def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value]:
