@@ -62,7 +62,7 @@ class ParamInfo:
 
 
 def whole_rows(params: Iterable[ParamInfo]) -> tuple[str, ...]:
-    """Return the tensors with an extent promised to be a multiple."""
+    """Return the tensors with a promised divisor of an extent."""
     arguments = (
         info.argument
         for info in params

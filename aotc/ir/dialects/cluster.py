@@ -113,8 +113,8 @@ class SendTile(
 
     A CTA that only `gives` or only `takes` a tile leaves out the other half.
 
-    With a `warp_stride` all this holds warp by warp, between equal warps of both CTAs: their
-    mbarriers are this many stages apart. No element of the tile is in two threads then.
+    With a `warp_stride` all this holds warp by warp, between equal warps of both CTAs. The mbarriers
+    of consecutive warps are `warp_stride` mbarriers apart. No element of the tile is in two threads then.
     """
 
     value: Value = operand()

@@ -5,8 +5,9 @@ and no order with the kernel's writes. Loads by its threads may use tiles: point
 computed by each thread from its own elements and its own loads. `find_slice` collects the slice, or
 the obstacle; `SliceCopy` clones it.
 
-A producer has fewer warps than consumers: in its clone a tile's layout has the highest bits of the
-warp index as its last register bits. This is the same for ops that move nothing between threads.
+A producer has another number of warps than consumers: in its clone a tile's layout has the highest
+bits of the warp index as its last register bits. This is the same for ops that move nothing between
+threads.
 
 Invariant: a clone of the slice issues the same tensor loads in the same order as the kernel.
 """

@@ -148,7 +148,7 @@ def replicated(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
 
 
 def rows_in_registers(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """Return a layout with whole first axes in a thread: its elements along it are registers."""
+    """Return a layout with the first axis on registers: each thread holds whole columns."""
     row = default_blocked(shape[1:] or (1,), num_warps)
     row_elems = math.prod(shape[1:])
     registers = [row_elems << bit for bit in range(log2_exact(shape[0]))]
