@@ -68,7 +68,7 @@ class dtype:  # noqa: N801 - Triton's name
     primitive_bitwidth: int
     """Width in bits."""
     element_ty: dtype
-    """What a pointer points at, or what a tile consists of."""
+    """The pointee of a pointer, or the element type of a tile."""
     scalar: dtype
     """The type of one element."""
 
@@ -297,9 +297,9 @@ class _Submodule:
 math: Any = _Submodule("math")
 """Elementwise functions under their other name, `tl.math.exp` is `tl.exp`, and libdevice's."""
 libdevice: Any = _Submodule("libdevice")
-"""The functions of NVIDIA's libdevice, where older releases had them."""
+"""The functions of NVIDIA's libdevice, under the name of older releases."""
 target_info: Any = _Submodule("target_info")
-"""What is known of the GPU that is compiled for, such as `cuda_capability_geq(9, 0)`."""
+"""Facts about the target GPU, such as `cuda_capability_geq(9, 0)`."""
 extra: Any = _Submodule("extra")
 """`tl.extra.libdevice`: the functions of NVIDIA's libdevice, such as `tanh` and `pow`.
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, fields
 from aotc.ir.diagnostics import CompileError, did_you_mean
 
 SPILL_BYTES = "spill_bytes"
-"""The limit of what is shipped, not of what is compiled: spilled registers of a thread."""
+"""The limit on shipping, not on compiling: spilled registers of a thread."""
 DEFAULT_SPILL_BYTES = 256
 HOPELESS_REGISTERS = 2 * 255
-"""With more live registers than these a kernel is sure to spill: a thread has half of them."""
+"""With more live registers a kernel is sure to spill: a thread has half of them."""
 HOPELESS_SPILL_BYTES = 4 * (HOPELESS_REGISTERS - 255)
 STRICT = "strict"
-"""Whether a kernel is refused if all its configs spill beyond the limit."""
+"""Whether to refuse a kernel if all its configs spill beyond the limit."""
 
 
 @dataclass(frozen=True)

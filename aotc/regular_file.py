@@ -17,9 +17,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 MAX_SOURCE_BYTES = 8 << 20
-"""Of a kernel's source, and of a manifest."""
+"""Limit of a kernel's source, and of a manifest."""
 MAX_RECORDS_BYTES = 256 << 20
-"""Of JSON: what a build writes beside an archive, what a program's launches were recorded or measured as."""
+"""Limit of JSON: a build's files beside an archive, recorded or measured launches."""
 
 _PIECE_BYTES = 1 << 24
 _KINDS = {

@@ -64,7 +64,7 @@ OPTIONAL_FEATURES: dict[str, Feature] = {
     "stmatrix": Feature.STMATRIX,
     "fp8_mma": Feature.FP8_MMA,
 }
-"""What a build may do without, by the name that the user calls it: there is another way for each."""
+"""Optional features of a build, by the user's name: each has a substitute."""
 
 
 FACTS: dict[str, type] = {
@@ -76,7 +76,7 @@ FACTS: dict[str, type] = {
     "registers_per_sm": int,
     "max_threads_per_sm": int,
 }
-"""What a kernel's file may ask about a GPU, by name, and the type of the answer."""
+"""Facts about a GPU for a kernel's file to query, by name, and the type of each."""
 
 
 _PARTITIONS = 4  # of an SM

@@ -25,7 +25,7 @@ Layout = Literal["awq", "gptq"]
 
 _PER_WORD = 8
 _ORDERS: dict[str, tuple[int, ...]] = {"awq": (0, 4, 1, 5, 2, 6, 3, 7), "gptq": tuple(range(8))}
-"""The nibble of a word that each of eight weights lies in."""
+"""The nibble of each of eight weights in a word."""
 _PAIRS = (0, 4, 1, 5, 2, 6, 3, 7)
 
 

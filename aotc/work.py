@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNKNOWN = "__u"
-"""The name of a value that no expression gives, such as a loaded number, in a bound."""
+"""The name of a value without an expression, such as a loaded number, in a bound."""
 
 
 @dataclass(frozen=True)

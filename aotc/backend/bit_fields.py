@@ -289,4 +289,4 @@ class BitFields:
 
 
 _EXPONENTS = {BF16: (7, 0x4300), FP16: (10, 0x6400)}
-"""The mantissa bits of a float, and the bits of that whose last mantissa bit is worth 1."""
+"""The mantissa bits of a float, and the bits of the float with a last mantissa bit worth 1."""

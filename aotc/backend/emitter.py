@@ -66,9 +66,9 @@ class Emitter:
         self.held: PendingEffect | None = None
         """An effect to be written before the next one; pure values go before it."""
         self._known: dict[str, str] = {}
-        """The values that are numbered in any open scope, by their texts."""
+        """The values numbered in any open scope, by their texts."""
         self._in_scope: list[str] = []
-        """The texts that the innermost scope has numbered."""
+        """The texts numbered by the innermost scope."""
         self._thread_known: dict[str, str] = {}
         self._names = 0
         self._labels = 0

@@ -17,7 +17,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.types import ScalarType, TileType, element_of
 
 _MIN_QUOTIENTS = 12
-"""Quotients of a thread from which a prepared divisor pays."""
+"""Least number of quotients per thread for a prepared divisor to pay."""
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class _Group:
     block: Block | None
     ops: list[Op] = field(default_factory=list[Op])
     dividends: dict[Value, int] = field(default_factory=dict[Value, int])
-    """How many elements of each a thread divides; quotient and remainder are computed together."""
+    """Numbers of elements divided by a thread; quotient and remainder are computed together."""
 
 
 def shared_divisions(kernel: Kernel) -> dict[Op, None]:

@@ -32,7 +32,7 @@ _WRITES_NOTHING = frozenset(
 _BARRIERS = frozenset(("bar", "barrier"))
 
 _Ages = dict[int, int]
-"""The age of the commit group of each `wgmma` in flight, by where it stands in the text."""
+"""The age of the commit group of each `wgmma` in flight, by its offset in the text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -191,7 +191,7 @@ class Op:
     attribute_fields: ClassVar[tuple[FieldSpec, ...]] = ()
     arity: ClassVar[Arity] = Arity()
     effect_cache: ClassVar[dict[_Question, _Declared]] = {}
-    """Answers of `effects_on`, as far as the class alone decides."""
+    """Results of `effects_on` determined by the class alone."""
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     slots: list[Value | None]

@@ -28,7 +28,7 @@ from aotc.ir import gf2
 from aotc.ir.layout import LinearLayout, log2_exact
 
 ZERO = -1
-"""Stands in a word for an element that the tile does not have."""
+"""Placeholder in a word for an element outside of the tile."""
 
 _WORD_BITS = 32
 _K_LANES = 2

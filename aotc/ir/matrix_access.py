@@ -30,7 +30,7 @@ from aotc.ir import gf2
 from aotc.ir.layout import LinearLayout, log2_exact
 
 MatrixMode = Literal["", "b16", "b16.trans"]
-"""The suffix of the instruction; "" is an access that exchanges nothing."""
+"""The suffix of the instruction; "" is a plain access without an exchange."""
 
 RUN_BYTES = 16
 _WORD_BYTES = 4

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aotc.ir.core import Block, Op, Value
 
 MISSING: Any = object()
-"""The default of a field that has none."""
+"""The default of a field without one."""
 
 
 @dataclass(frozen=True, slots=True)

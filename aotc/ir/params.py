@@ -20,19 +20,19 @@ class TensorSource:
 
 
 NOALIAS = "noalias"
-"""What a signature promises, after the type, of a pointer to memory that no other argument points at."""
+"""The signature's promise, after the type, of a pointer to memory behind no other argument."""
 
 GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
-"""The `source` of a parameter that receives the extent of the launch grid along an axis."""
+"""The `source` of a parameter for the extent of the launch grid along an axis."""
 
 SCRATCH_SOURCE = "scratch[0]"
-"""The `source` of a parameter that receives the address of the launch's scratch memory."""
+"""The `source` of a parameter for the address of the launch's scratch memory."""
 
 LAUNCH_SOURCES = (*GRID_SOURCES, SCRATCH_SOURCE)
-"""The sources of parameters that come of no argument."""
+"""The sources of parameters without an argument."""
 
 SCRATCH_ALIGNMENT_BYTES = 128
-"""What the address of scratch memory is a multiple of."""
+"""Alignment of scratch memory."""
 
 
 @dataclass(frozen=True, slots=True)

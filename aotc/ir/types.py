@@ -81,7 +81,7 @@ SCALARS: dict[str, ScalarType] = {
 """The types of arguments, by name."""
 
 VALUE_SCALARS: dict[str, ScalarType] = {**SCALARS, FP8E4B15.name: FP8E4B15}
-"""The types of values: those of arguments, and one that no tensor of a host has."""
+"""The types of values: all types of arguments, and one without a host counterpart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ KeyT = TypeVar("KeyT")
 AnswerT = TypeVar("AnswerT")
 
 Steps: TypeAlias = Generator["Steps[Any]", Any, AnswerT]
-"""A call of a recursive function that yields calls of its own, and is sent what they return."""
+"""A generator for a recursive function: it yields calls and is sent their results."""
 
 
 def run(call: Steps[AnswerT]) -> AnswerT:

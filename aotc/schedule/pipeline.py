@@ -250,7 +250,7 @@ STRATEGIES = (
     RoleStrategy(has_groups=False, has_full_rings=False),
     RoleStrategy(has_producer=False, has_groups=False),
 )
-"""The roles that warps may have, from the fastest to the one that needs least shared memory."""
+"""The allowed roles of warps, from the fastest to the one with the least shared memory."""
 
 
 def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:

@@ -26,7 +26,7 @@ from aotc.ir.types import I32, PointerType, ScalarType, TileType, Type
 
 MIN_SENT_BYTES = 4
 NOBODY = -1
-"""The rank that stands for no CTA."""
+"""The rank of no CTA."""
 
 
 class ClusterPermute(

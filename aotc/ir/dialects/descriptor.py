@@ -25,7 +25,7 @@ BITWISE: tuple[ReduceKind, ...] = ("and", "or", "xor")
 MIN_ROW_BYTES = 16
 MAX_RANK = 5
 TENSOR_ALIGNMENT_BYTES = 16
-"""What addresses and strides of tensors are multiples of; the launcher checks it."""
+"""Divisor of a tensor's address and strides in bytes; the launcher checks it."""
 
 
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
@@ -304,7 +304,7 @@ class DescriptorScatter(
 
 
 DescriptorRows = DescriptorGather | DescriptorScatter
-"""Accesses to rows whose indices are data."""
+"""Accesses to rows with data-dependent indices."""
 
 
 def _check_axis(op: Op, descriptor: Value, axis: int) -> None:
@@ -339,4 +339,4 @@ class DescriptorStride(Op, opcode="tile.descriptor_stride", pure=True):
 
 
 DescriptorQuery = DescriptorExtent | DescriptorStride
-"""Questions about a tensor, which access none of it."""
+"""Queries about a tensor, without an access."""

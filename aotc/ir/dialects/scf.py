@@ -16,7 +16,7 @@ from aotc.ir.effects import Resource, Trait, writes
 from aotc.ir.types import I1, ScalarType, Type
 
 NEVER_UNROLLED = 1
-"""The `unroll` of a loop that LLVM and ptxas are to leave as it is."""
+"""The `unroll` of a loop never unrolled by LLVM or ptxas."""
 
 
 class Yield(Op, opcode="scf.yield", pure=True, traits=(Trait.TERMINATOR,)):

@@ -355,7 +355,7 @@ class BulkLoad(
 
 
 SyncLoad = SyncTmaLoad | SyncBulkLoad | SyncThreadLoad
-"""Loads to shared memory, by TMA or by a producer's threads, which passes may issue stages ahead."""
+"""Loads to shared memory, by TMA or by a producer's threads, for passes to issue stages ahead."""
 
 
 def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequence[int]) -> None:
@@ -418,7 +418,7 @@ class TmaReduce(
 
 
 TensorStore = TmaStore | TmaReduce
-"""Stores and reductions to a tensor, which are issued box by box."""
+"""Stores and reductions to a tensor, issued box by box."""
 
 
 class BulkStore(

@@ -61,7 +61,7 @@ class AffineAnalysis:
 
     def __init__(self, kernel: Kernel) -> None:
         self.sources: list[Value | Wrapped] = []
-        """What each symbol from 0 on stands for."""
+        """The source of each symbol from 0 on."""
         self._numbers: dict[Value | Wrapped, int] = {}
         self._parameters = kernel.body
         self._known: dict[Value, Affine] = {}

@@ -29,7 +29,7 @@ WAVEFRONT_COST = 4
 """A wavefront, up to 128 bytes of distinct banks, occupies shared memory for a cycle."""
 
 SHARED_LATENCY = 120
-"""What is written to shared memory comes back after some 30 cycles."""
+"""A write to shared memory is readable after some 30 cycles."""
 
 BARRIER_COST = 80
 """The warps of a CTA meet after some 20 cycles."""

@@ -36,10 +36,10 @@ from aotc.schedule.analysis.signs import Signs
 from aotc.schedule.analysis.tile_distance import Distance, Tile, Touch, is_no_axis
 
 _MAX_NEAR = 4
-"""Accesses on either side that are looked at to tell one from the rest of a row."""
+"""Accesses examined on either side to separate one from the rest of a row."""
 
 _ANYWHERE = ""
-"""Stands for all memory that no parameter points at."""
+"""All memory not pointed at by a parameter."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class GlobalHazards:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.num_ctas = 1 if kernel.runs_by_cta else kernel.num_ctas
-        """CTAs whose accesses are those of one program: what it does has an order."""
+        """CTAs that make up one program: its accesses are ordered."""
         self._affine: AffineAnalysis | None = None
         self._met: dict[tuple[Touch, Op], bool] = {}
         self._indices: dict[Op, Polynomial | None] = {}
@@ -113,7 +113,7 @@ class GlobalHazards:
             or (_is_load(op) and _pointee(op) in stored)
             or (_is_store(op) and _pointee(op) in loaded)
         }
-        """Accesses that may conflict with another one, and so have to be checked."""
+        """Accesses with a possible conflict, to be checked."""
 
     def is_over_programs(self, loop: Op) -> bool:
         """Return whether each iteration of a loop is a program instance of its own."""

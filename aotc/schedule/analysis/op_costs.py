@@ -25,7 +25,7 @@ GLOBAL_LATENCY = 600
 DOT_LATENCY = 33
 
 MACS_PER_CYCLE = 2048
-"""Multiply-adds of 16-bit floats that the tensor cores of a Hopper SM do in a cycle."""
+"""Multiply-adds of 16-bit floats per cycle by the tensor cores of a Hopper SM."""
 
 WAVEFRONT_BYTES = 128
 _WARPS_OF_GROUP = 4

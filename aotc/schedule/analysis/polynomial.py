@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Monomial: TypeAlias = tuple[int, ...]
-"""The symbols of a product, in order and as often as they occur in it; () is 1."""
+"""The symbols of a product, in order and with repetitions; () is 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,22 +27,22 @@ REGISTER_BITS = 32
 # ---- reserves: registers of a thread besides the tiles counted by a pass -------------------------
 
 EPILOGUE_RESERVE = 36
-"""A mainloop that stores the tile before it: addresses, counters, coordinates of that tile."""
+"""A mainloop that stores the previous tile: its addresses, counters, coordinates."""
 
 DOTS_AHEAD_RESERVE = 40
 """A loop with dots of two iterations in flight: addresses, counters, scales."""
 
 DOT_CHAIN_RESERVE = 28
-"""Dots that feed dots of the iteration before: addresses, counters, factors of rows.
+"""Dots feeding dots of the previous iteration: addresses, counters, factors of rows.
 
 In attention with 256x64 tiles and heads of 64, ptxas fits 16 warps into 112 registers with this.
 """
 
 ORDER_RESERVE = 16
-"""Dots of a loop in another order, whose live tiles are counted at each place: addresses, counters."""
+"""Reordered dots of a loop, with live tiles counted at each place: addresses, counters."""
 
 ORDER_SPARE = 32
-"""More for such a loop, where it can be had: without it some kernels spill a few addresses."""
+"""More for such a loop, if available: without it some kernels spill a few addresses."""
 
 CONSUMER_RESERVE = 64
 """A consumer: addresses, counters, and the values of the epilogue besides its accumulators."""
@@ -51,52 +51,62 @@ FRAGMENT_RESERVE = 32
 """A consumer whose dots read operands from registers: fragments of both."""
 
 ROW_RESERVE = 44
-"""A row that stays in registers while its CTA, or cluster, reduces it: what is computed again of it, a part at
-a time. Measured with softmax, cross-entropy and LayerNorm of 128k and 256k columns, 32 and 64 registers kept.
+"""A row kept in registers while its CTA, or cluster, reduces it: temporaries besides.
+
+Measured with softmax, cross-entropy and LayerNorm of 128k and 256k columns, 32 and 64 registers
+kept.
 """
 
 # ---- budgets: registers of a thread for a pass to fill
 # --------------------------------------------
 
 FRAGMENT_SLICE_BUDGET = 16
-"""A slice of a dot's operand that threads compute: two are live at once, beside an accumulator."""
+"""A slice of a dot's operand computed by threads: two are live at once, beside an accumulator."""
 
 STAGED_LOADS_BUDGET = 32
-"""Loads an iteration ahead that go on to shared memory: they die early in the iteration."""
+"""Loads an iteration ahead that continue to shared memory: they die early in the iteration."""
 
 LOADS_BUDGET = 32
-"""Other loads an iteration ahead, of a loop that waits for copies as well or was given stages: one
-load that is not ahead would stall them all. Also loads that are issued early in a block."""
+"""Other loads an iteration ahead, in a loop that also waits for copies or has configured stages.
+
+One load issued late would stall them all. Also loads issued early in a block.
+"""
 
 SMALL_LOADS_BUDGET = 4
-"""Other loads an iteration ahead, where nothing asks for them: they cost occupancy."""
+"""Other loads an iteration ahead, unrequested: they cost occupancy."""
 
 HELD_FRAGMENT_LIMIT = 64
-"""Fragments of a tile that a loop's dot reads in every iteration: more than these are read again each time."""
+"""Fragments read by a loop's dot in every iteration and held; larger ones are reread."""
 
 EPILOGUE_READS_LIMIT = 96
-"""Above this, a stored value that is read from shared memory on the way is computed in slices: a
-slice costs little there."""
+"""A stored value read from shared memory on the way is computed in slices above this.
+
+A slice costs little there.
+"""
 
 EPILOGUE_LOADS_LIMIT = 208
-"""Above this, one that is loaded from global memory, too, as each slice then waits for its own
-loads: little more fits the 255 registers of a thread."""
+"""A stored value loaded from global memory is computed in slices above this.
+
+Each slice then waits for its own loads: little more fits the 255 registers of a thread.
+"""
 
 ACCUMULATOR_LIMIT = 128
-"""The largest accumulator by `wgmma`: half of what a thread has, the epilogue needs the rest."""
+"""The largest accumulator by `wgmma`: half of a thread's registers, the rest for the epilogue."""
 
 TRIMMED_LIMIT = 160
-"""The same of a tile that is wider than an instruction, of its columns that are computed: such a width is chosen to
-fill registers, as beside a tile of 128 that fits, and one a little wider."""
+"""The largest computed part of a tile wider than an instruction.
+
+Such a width is chosen to fill registers, as beside a tile of 128 that fits, and one a little wider.
+"""
 
 PROMOTION_LIMIT = 192
-"""An accumulator and the products of fp8 in flight that are added to it: 128 and twice 32, or 64 and twice 64."""
+"""An accumulator and the fp8 products in flight for it: 128 and twice 32, or 64 and twice 64."""
 
 SCAN_TOTALS_LIMIT = 32
-"""More totals of a scan than these in each thread cost more than sharing them out, and then spill."""
+"""Scan totals per thread: more cost more than sharing them out, and then spill."""
 
 COMFORTABLE_REGISTERS = 192
-"""Tiles that leave this many of 255 to addresses, masks and temporaries; advice aims at it."""
+"""Tiles, leaving this many of 255 to addresses, masks and temporaries; advice aims at it."""
 
 # ---- how many there are --------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from aotc.schedule.analysis.signs import Signs
 
 _MAX_AXES = 8
 _OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
-"""Symbols of positions in the other tile, where two are compared."""
+"""Symbols of positions in the other of two compared tiles."""
 
 
 @dataclass(frozen=True)

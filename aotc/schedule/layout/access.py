@@ -28,7 +28,7 @@ from aotc.target import Feature, Target
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 BURST_BYTES = 64
-"""What memory moves at a time."""
+"""Bytes of a memory transaction."""
 _LINE_BYTES = 128
 _DOT_BYTES, _WORD_BYTES, _WORDS_BYTES = 2, 4, 8
 _VECTOR_ATOMIC_BYTES = 4  # the widest float of vector atomics

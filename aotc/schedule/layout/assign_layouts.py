@@ -112,14 +112,14 @@ class _Emitter:
         self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
         self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
         self.loaded: dict[Value, Value] = {}
-        """The buffers of tiles that tensor loads fill."""
+        """The buffers of tiles filled by tensor loads."""
         self.has_maps = False
         self.slots: dict[Op, Value] = {}
-        """Where the kernel publishes the tensor maps that it makes."""
+        """Slots for publishing the tensor maps made by the kernel."""
         self.read_back: set[Op] = set()
-        """Of the stores of tiles those whose tensor is accessed in other ways, too."""
+        """The stores of tiles to tensors also accessed in other ways."""
         self.stores: list[Op] = []
-        """Stores of tiles that may be in flight when other threads are told of them."""
+        """Stores of tiles possibly in flight when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
         self.stores = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorWrite)]

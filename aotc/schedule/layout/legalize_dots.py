@@ -32,7 +32,7 @@ _CROSS_TERMS = {
     "bf16x3": ((1, 0), (0, 1)),
     "bf16x6": ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)),
 }
-"""The parts of both operands that are multiplied besides the leading ones, the smallest first."""
+"""The products of both operands' parts besides the leading one, the smallest first."""
 
 
 def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:

@@ -21,7 +21,7 @@ from aotc.ir.types import I32, I64, U64, PointerType
 from aotc.schedule.layout.layouts import row_major_shared
 
 SLOTS_IN_LOOPS = 4
-"""How many maps of an op are there at a time: the one in use, and those made ahead."""
+"""The number of maps of an op at a time: the one in use, and the ones made ahead."""
 
 _MAP_BYTES = 128
 _MAP_WORDS = _MAP_BYTES // U64.size_bytes

@@ -27,7 +27,7 @@ from aotc.schedule.layout.required_layouts import operand_layouts
 
 _RENAMING = (Trait.SHAPE_ONLY, Trait.VIEW, Trait.SAME_VALUES)
 _FREE = (Trait.SOURCE, Trait.BROADCAST)
-"""What is computed in any layout from nothing, or from what threads hold anyway."""
+"""Ops computed in any layout from nothing, or from values in all threads."""
 
 
 @dataclass(frozen=True, slots=True)

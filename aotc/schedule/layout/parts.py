@@ -45,7 +45,7 @@ class BlockOrder:
 
 
 MayMove = Callable[[Op, Op, BlockOrder], bool]
-"""Whether a load may be issued before another op instead of where it is."""
+"""Whether a load may be issued before another op instead of at its own place."""
 
 
 class Parts:

@@ -35,10 +35,10 @@ from aotc.schedule.remarks import Remark
 from aotc.target import Feature
 
 _SMALL_BYTES = 1024
-"""Of a tile that takes a buffer of its own, for one barrier less."""
+"""Bytes of a tile given a buffer of its own, to save a barrier."""
 
 _MOST_SHUFFLED = 8
-"""Registers of an operand that threads hold whole; a larger one is read as dots need it."""
+"""Registers of an operand held whole by threads; a larger one is read as dots need it."""
 
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:

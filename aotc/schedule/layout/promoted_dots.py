@@ -28,7 +28,7 @@ from aotc.ir.wgmma_tiling import K_BYTES, ROWS
 from aotc.schedule.analysis.register_budget import PROMOTION_LIMIT, REGISTER_BITS
 
 _LEAST_COLUMNS = 64
-"""Narrower instructions wait for A, of which each reads as many bytes as a wide one."""
+"""Narrower instructions wait for A: each reads as many bytes of it as a wide one."""
 
 _Shape = tuple[int, int]
 

@@ -216,7 +216,7 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     indexing.Histogram: _demand_observer,
     indexing.Gather: _demand_gather,
 }
-"""Cases of their own; for other ops `_rule_of` decides."""
+"""Rules by op class; for other ops `_rule_of` decides."""
 
 
 # ---- operand layouts: where the operands must be for a result in a given layout ---------------
