@@ -71,9 +71,9 @@ class _Check:
         if not condition:
             self.fail(message)
 
-    def limit(self, counted: str, count: int, most: int) -> None:
+    def limit(self, noun: str, count: int, most: int) -> None:
         if count > most:
-            raise ArchiveError("LIMIT", f"{self.record}: {count} {counted}, at most {most}")
+            raise ArchiveError("LIMIT", f"{self.record}: {count} {noun}, at most {most}")
 
     def within(self, field: str, value: int, least: int, end: int) -> None:
         if not least <= value < end:
@@ -134,7 +134,7 @@ def check_archive(archive: Archive) -> None:
 def _check_kernel(kernel: Kernel) -> None:
     check = _Check(f"kernel {kernel.name!r}")
     check.require(len(kernel.source_sha256) == 32, "the source digest is not 32 bytes")
-    for counted, count, most in (
+    for noun, count, most in (
         ("params", len(kernel.params), LIMITS.params),
         ("type variables", len(kernel.type_variables), LIMITS.type_variables),
         ("choices", len(kernel.choices), LIMITS.choices),
@@ -142,7 +142,7 @@ def _check_kernel(kernel: Kernel) -> None:
         ("configs", len(kernel.configs), LIMITS.configs),
         ("constants", len(kernel.constants), LIMITS.constants),
     ):
-        check.limit(counted, count, most)
+        check.limit(noun, count, most)
     check.require(bool(kernel.configs), "there is no config")
     check.require(bool(kernel.variants), "there is no variant")
     _check_types_and_choices(check, kernel)

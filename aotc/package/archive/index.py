@@ -317,7 +317,7 @@ def combination(kernel: Kernel, types: tuple[str, ...], choices: tuple[Value, ..
             raise ArchiveError("FORMAT", message)
         number = number * len(variable.dtypes) + variable.dtypes.index(dtype)
     for choice, value in zip(kernel.choices, choices, strict=True):
-        keys = [value_key(listed) for listed in choice.values]
+        keys = [value_key(choice_value) for choice_value in choice.values]
         if value_key(value) not in keys:
             message = f"kernel {kernel.name!r}: {choice.name} cannot be {value!r}"
             raise ArchiveError("FORMAT", message)

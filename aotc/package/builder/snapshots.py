@@ -120,9 +120,9 @@ def _roots(request: CompileRequest) -> Iterator[str]:
     """Yield the root files of a compile."""
     yield request.source
     for _, value in request.constants:
-        named = _FUNCTION.fullmatch(value) if isinstance(value, str) else None
-        if named is not None:
-            yield str(Path(request.source).parent / named[1])
+        function_match = _FUNCTION.fullmatch(value) if isinstance(value, str) else None
+        if function_match is not None:
+            yield str(Path(request.source).parent / function_match[1])
 
 
 def _searches(path: str, content: bytes) -> Iterator[Search]:

@@ -183,8 +183,8 @@ def run_all(
     if isinstance(executor, RemoteExecutor):
         expected = [_SECONDS if seconds is None else seconds(task.request) for task in tasks]
         names = [task.label.partition(" ")[0] for task in tasks]
-        chosen = batches(names, expected, executor.num_slots)
-        queue = deque(tuple(tasks[index] for index in batch) for batch in chosen)
+        index_batches = batches(names, expected, executor.num_slots)
+        queue = deque(tuple(tasks[index] for index in batch) for batch in index_batches)
         jobs, retries = max(executor.num_slots, _MIN_REMOTE_JOBS), _RETRIES
     else:
         queue, retries = deque((task,) for task in tasks), 0

@@ -176,7 +176,7 @@ def _kernels(
     given_paths: Mapping[str, str],
 ) -> list[CheckedKernel]:
     """Return the kernels of the given files, in order, with all features they use."""
-    called = {callee for key, listed in uses.items() for callee in listed if callee != key}
+    called = {callee for key, callees in uses.items() for callee in callees if callee != key}
     return [
         CheckedKernel(
             given_paths[file],
@@ -254,10 +254,12 @@ def _place(item: tuple[Refusal, list[str]]) -> tuple[str, int, str]:
 
 
 def _refused(refusal: Refusal, names: Sequence[str]) -> str:
-    named = ", ".join(names[:_MAX_NAMED])
+    name_list = ", ".join(names[:_MAX_NAMED])
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     when = f"; only if {refusal.when}" if refusal.when else ""
-    return one_line(f"{refusal.file}:{refusal.line}: {refusal.message} (in {named}{more}{when})")
+    return one_line(
+        f"{refusal.file}:{refusal.line}: {refusal.message} (in {name_list}{more}{when})"
+    )
 
 
 def summary(checked: Checked, seconds: float) -> str:

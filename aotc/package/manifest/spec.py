@@ -216,12 +216,12 @@ class Manifest:
         Raises:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
-        named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
+        targets = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
         return tuple(
             replace(target, facts=self.facts.get(target.name, ())).excluding(
                 [*self.without, *without]
             )
-            for target in named
+            for target in targets
         )
 
     def select(
