@@ -4,8 +4,8 @@ The byte layout is checked in `decoder.py`. This file checks the fields: names, 
 masks, and that expressions only use launch arguments. The runtime in C makes the same checks when
 it opens an archive, and then trusts the index.
 
-Invariant: an archive that passes can be encoded, selected from and launched without any further
-check of its index.
+Invariant: a checked archive can be encoded, selected from and launched without any further check of
+its index.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UINT32 = 1 << 32
 
 
 class _Check:
-    """Raise errors with messages that begin with the record being checked."""
+    """Raise errors with the checked record at the start of the message."""
 
     def __init__(self, record: str) -> None:
         self.record = record

@@ -3,7 +3,7 @@
 The files read by a compile are known only after it: names are resolved when a kernel uses them. So
 the files imported by a kernel's source, directly or not, are added ahead, nearest first, up to a
 budget. Without it a kernel in a large package would take the whole package along. A worker asks for
-a file that is still missing (`NotInSnapshotError`); the answer goes to all later tasks too.
+a missing file (`NotInSnapshotError`); the answer goes to all later tasks too.
 
 Invariant: a snapshot keeps the first content read of each file, so all tasks of a run see the same
 files.
