@@ -60,20 +60,20 @@ def cover(
     from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415
 
     table = read_tuning(Path(tuning)) if tuning is not None else None
-    listed = read_shapes(Path(shapes))
+    parsed_shapes = read_shapes(Path(shapes))
     if path.endswith(SUFFIX):
         try:
             archive = archives.read(Path(path))
         except ArchiveError as error:
             complain(one_line(f"{path}: {error}"))
             return EXIT_WRONG
-        coverage = report.cover_archive(archive, listed, report.Options(table), targets)
+        coverage = report.cover_archive(archive, parsed_shapes, report.Options(table), targets)
     else:
         default_path = tuning_path(Path(path))
         if table is None:
             table = read_tuning(default_path) if default_path.exists() else TuningTable(())
         options = report.Options(table, compiles=not no_compile)
-        coverage = report.cover_manifest(manifests.load(path), listed, options, targets)
+        coverage = report.cover_manifest(manifests.load(path), parsed_shapes, options, targets)
     show(json.dumps(report.describe(coverage), indent=2) if is_json else report.text(coverage))
     return EXIT_WRONG if strict and not report.is_covered(coverage) else EXIT_DONE
 

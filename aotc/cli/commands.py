@@ -484,8 +484,8 @@ def dump(
             return EXIT_WRONG
         text = archived.stage_text(kernel, *archived_variant, stage)
     else:
-        chosen = parse(target) if target else None
-        request = find_request(kernel, chosen, _settings(settings), without)
+        parsed_target = parse(target) if target else None
+        request = find_request(kernel, parsed_target, _settings(settings), without)
         if stage == "cubin":
             request = replace(request, line_root=Path(kernel).parent.as_posix())
         text = stages.stage_text(request, stage)
@@ -555,8 +555,8 @@ def explain(
             return EXIT_WRONG
         explanation = explaining.explain_variant(*archived_variant)
     else:
-        chosen = parse(target) if target else None
-        request = find_request(kernel, chosen, _settings(settings), without)
+        parsed_target = parse(target) if target else None
+        request = find_request(kernel, parsed_target, _settings(settings), without)
         explanation = explaining.explain(request)
     if is_json:
         show(json.dumps(explaining.describe(explanation), indent=2))

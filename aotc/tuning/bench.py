@@ -78,22 +78,22 @@ def time_launch(
         return Timed(kernel, launch, serving[0], problem=str(error))
     except LostError as error:
         return Timed(kernel, launch, serving[0], problem=f"preparing it {error}")
-    chosen = next((variant for variant in serving if variant.config not in misfits), None)
-    if chosen is None:
+    selected = next((variant for variant in serving if variant.config not in misfits), None)
+    if selected is None:
         reason = next(iter(misfits.values()), "")
         return Timed(kernel, launch, problem=f"no config fits: {reason}")
     configs = sorted({variant.config for variant in serving} - misfits.keys())
-    timed_configs = configs if options.all_configs else sorted({chosen.config, configs[0]})
+    timed_configs = configs if options.all_configs else sorted({selected.config, configs[0]})
     times, clocks, lost = _passes(launching, timed_configs, options)
-    if not times.get(chosen.config):
-        problem = lost.get(chosen.config, "it has no time")
-        return Timed(kernel, launch, chosen, problem=problem)
-    chosen_times = sorted(times[chosen.config])
+    if not times.get(selected.config):
+        problem = lost.get(selected.config, "it has no time")
+        return Timed(kernel, launch, selected, problem=problem)
+    chosen_times = sorted(times[selected.config])
     low, _, high = quantiles(chosen_times, n=4) if len(chosen_times) > 1 else chosen_times * 3
     return Timed(
         kernel,
         launch,
-        chosen,
+        selected,
         seconds=median(chosen_times),
         low=low,
         high=high,

@@ -152,19 +152,21 @@ def dask_tuners(address: str, subject: Subject, driver: str) -> Generator[Cluste
     Raises: HostError if there is no cluster, or no GPU there.
     """
     with connected_client(address, 1) as client:
-        listed: dict[str, tuple[str, tuple[Device, ...]]] = client.run(list_devices, driver)
+        devices_by_worker: dict[str, tuple[str, tuple[Device, ...]]] = client.run(
+            list_devices, driver
+        )
         archive = client.scatter(subject.archive, broadcast=True)
         stop = threading.Event()
         tuners: dict[tuple[str, str], DaskTuner] = {}
         devices: list[Device] = []
-        for worker, (host, among) in sorted(listed.items()):
+        for worker, (host, among) in sorted(devices_by_worker.items()):
             for device in among:
                 if (host, device.visible) not in tuners:
                     fields = (device.name, device.visible, worker, client, archive, driver, stop)
                     tuners[host, device.visible] = DaskTuner(*fields)
                     devices.append(device)
         if not tuners:
-            message = f"none of the {len(listed)} workers of {address} has a GPU"
+            message = f"none of the {len(devices_by_worker)} workers of {address} has a GPU"
             raise HostError(message, remedy="start workers on hosts with GPUs: dask worker")
         try:
             yield Cluster(devices, list(tuners.values()), stop)

@@ -119,9 +119,9 @@ class Gpu:
         device = ctypes.c_int(self._device)
         self._call("cuDeviceGetName", name, ctypes.c_int(len(name)), device)
         version = self._number("cuDriverGetVersion")
-        shown = f"{version // 1000}.{version % 1000 // 10}"
+        version_text = f"{version // 1000}.{version % 1000 // 10}"
         capability = self._attribute(75), self._attribute(76)
-        return name.value.decode(errors="replace"), shown, capability
+        return name.value.decode(errors="replace"), version_text, capability
 
     def allocate(self, size_bytes: int) -> int:
         """Return the address of fresh memory. Raises: NoMemoryError."""

@@ -99,7 +99,7 @@ def _buffers_for(
     if not grid or any(extent < 0 for extent in grid):
         raise UnsizedError("its grid cannot be evaluated")
     high = max((launch.key[name] for name in roles.extents if name in launch.key), default=1)
-    named = VerifyLaunch(
+    verify_launch = VerifyLaunch(
         label="tuned",
         scalars=scalars,
         grid=grid,
@@ -109,7 +109,7 @@ def _buffers_for(
         is_sparse=True,
     )
     programs = corner_programs(grid)[: _NUM_ENDS if ends_only else None]
-    return _measured(tile_kernel, roles, named, inputs, programs)
+    return _measured(tile_kernel, roles, verify_launch, inputs, programs)
 
 
 def _constant(size: int, _: Mapping[str, Scalar]) -> int:

@@ -82,7 +82,7 @@ class Tuned:
         return self.num_done + len(self.failures) == self.num_launches
 
 
-def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
+def devices_of(machine: cuda_driver.Machine, ordinals_text: str) -> tuple[Device, ...]:
     """Return the GPUs to use: "all", or ordinals such as "0,2".
 
     Raises: HostError if there is no such GPU.
@@ -92,7 +92,7 @@ def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
         raise HostError(message, remedy=machine.remedy)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = visible.split(",") if visible else [str(index) for index in range(len(machine.gpus))]
-    ordinals = range(len(machine.gpus)) if chosen == "all" else _ordinals(chosen)
+    ordinals = range(len(machine.gpus)) if ordinals_text == "all" else _ordinals(ordinals_text)
     for ordinal in ordinals:
         if ordinal >= min(len(machine.gpus), len(names)):
             message = f"expected GPUs below {len(machine.gpus)}, got {ordinal}"

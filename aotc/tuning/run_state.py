@@ -111,9 +111,9 @@ class RunState:
 
         The `reason` is the same for every launch, the `detail` is the first launch's.
         """
-        shown = f"{reason}{detail}, at {task.launch.label}"
+        full_detail = f"{reason}{detail}, at {task.launch.label}"
         head = {"rejected": task.subject_of_rejection, "config": config}
-        self._add({**head, "reason": reason, "detail": shown})
+        self._add({**head, "reason": reason, "detail": full_detail})
 
     def details(self, task: Task) -> dict[int, str]:
         """Return the details of rejected configs, from the first launch that failed."""

@@ -177,8 +177,8 @@ class Session:
             self.schedule.give_back(task, failure)
         for config, reason in self.schedule.state.details(task).items():
             if config not in before:
-                shown = ", ".join(f"{n}={v}" for n, v in task.kernel.configs[config])
-                self._say(self.listener.warned, f"{task.kernel.name} {shown}: {reason}")
+                config_text = ", ".join(f"{n}={v}" for n, v in task.kernel.configs[config])
+                self._say(self.listener.warned, f"{task.kernel.name} {config_text}: {reason}")
         if goes_on:
             state = f"FAILED: {failure}" if failure else ""
             took = time.monotonic() - start

@@ -99,8 +99,8 @@ class Subjects:
     def _expansion(self, manifest: Manifest, kernel: str, target: str) -> Expansion:
         key = kernel, target
         if key not in self._expansions:
-            chosen: tuple[Target, ...] = tuple(manifest.targets_for([target], ()))
-            ((spec, among),) = manifest.select([kernel], chosen)
+            targets: tuple[Target, ...] = tuple(manifest.targets_for([target], ()))
+            ((spec, among),) = manifest.select([kernel], targets)
             self._expansions[key] = expand(spec, among, autotune_configs)
         return self._expansions[key]
 
@@ -132,7 +132,7 @@ def extreme_configs(configs: Mapping[int, Mapping[str, object]]) -> list[int]:
     If a constant is not a number, they include one config for each value. Config keys, such as
     `num_warps`, are ignored.
     """
-    chosen: dict[int, None] = {}
+    indices: dict[int, None] = {}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     for name in names:
         if name in CONFIG_KEYS:
@@ -146,12 +146,12 @@ def extreme_configs(configs: Mapping[int, Mapping[str, object]]) -> list[int]:
         else:
             extremes = list({value_key(cast("Value", v)): v for v in values.values()}.values())
         for value in extremes:
-            if not any(values.get(index) == value for index in chosen):
-                chosen[next(index for index in values if values[index] == value)] = None
+            if not any(values.get(index) == value for index in indices):
+                indices[next(index for index in values if values[index] == value)] = None
     largest = max(configs, key=lambda index: _product(configs[index]), default=None)
     if largest is not None:
-        chosen[largest] = None
-    return list(chosen)
+        indices[largest] = None
+    return list(indices)
 
 
 def _product(config: Mapping[str, object]) -> int:

@@ -230,10 +230,10 @@ def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
     return record_bytes == size or (grows and record_bytes % RECORD_ALIGN[name] == 0)
 
 
-def limit(counted: str, count: int, most: int) -> None:
+def limit(noun: str, count: int, most: int) -> None:
     """Check a count. Raises: `ArchiveError`."""
     if count > most:
-        raise ArchiveError("LIMIT", f"{count} {counted}, at most {most}")
+        raise ArchiveError("LIMIT", f"{count} {noun}, at most {most}")
 
 
 class Tables:

@@ -4,8 +4,8 @@ The byte layout is checked in `decoder.py`. This file checks the fields: names, 
 masks, and that expressions only use launch arguments. The runtime in C makes the same checks when
 it opens an archive, and then trusts the index.
 
-Invariant: an archive that passes can be encoded, selected from and launched without any further
-check of its index.
+Invariant: a checked archive can be encoded, selected from and launched without any further check of
+its index.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UINT32 = 1 << 32
 
 
 class _Check:
-    """Raise errors with messages that begin with the record being checked."""
+    """Raise errors with the checked record at the start of the message."""
 
     def __init__(self, record: str) -> None:
         self.record = record
@@ -71,9 +71,9 @@ class _Check:
         if not condition:
             self.fail(message)
 
-    def limit(self, counted: str, count: int, most: int) -> None:
+    def limit(self, noun: str, count: int, most: int) -> None:
         if count > most:
-            raise ArchiveError("LIMIT", f"{self.record}: {count} {counted}, at most {most}")
+            raise ArchiveError("LIMIT", f"{self.record}: {count} {noun}, at most {most}")
 
     def within(self, field: str, value: int, least: int, end: int) -> None:
         if not least <= value < end:
@@ -134,7 +134,7 @@ def check_archive(archive: Archive) -> None:
 def _check_kernel(kernel: Kernel) -> None:
     check = _Check(f"kernel {kernel.name!r}")
     check.require(len(kernel.source_sha256) == 32, "the source digest is not 32 bytes")
-    for counted, count, most in (
+    for noun, count, most in (
         ("params", len(kernel.params), LIMITS.params),
         ("type variables", len(kernel.type_variables), LIMITS.type_variables),
         ("choices", len(kernel.choices), LIMITS.choices),
@@ -142,7 +142,7 @@ def _check_kernel(kernel: Kernel) -> None:
         ("configs", len(kernel.configs), LIMITS.configs),
         ("constants", len(kernel.constants), LIMITS.constants),
     ):
-        check.limit(counted, count, most)
+        check.limit(noun, count, most)
     check.require(bool(kernel.configs), "there is no config")
     check.require(bool(kernel.variants), "there is no variant")
     _check_types_and_choices(check, kernel)

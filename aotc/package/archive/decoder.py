@@ -274,8 +274,8 @@ class Decoder(Tables):
 
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row
-        for counted, count, most in zip(_OWNED, slices[1:-4:2], _MOST_OWNED, strict=True):
-            limit(f"{counted} of a kernel", count, most)
+        for noun, count, most in zip(_OWNED, slices[1:-4:2], _MOST_OWNED, strict=True):
+            limit(f"{noun} of a kernel", count, most)
         owned = zip(slices[::2], slices[1::2], strict=True)
         param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at, tree_at = owned
         type_variables = tuple(
@@ -396,7 +396,7 @@ class Decoder(Tables):
         limit("tensor maps of a variant", num_maps, LIMITS.tensor_maps)
         if number >= num_combinations(type_variables, choices):
             raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
-        types, chosen = split_combination(type_variables, choices, number)
+        types, choice_values = split_combination(type_variables, choices, number)
         params, maps = (first_param, num_params), (first_map, num_maps)
         other_params, other_maps = self.lists.get(num_maps != 0, ((0, 0), (0, 0)))
         self.lists[num_maps != 0] = params, maps
@@ -407,7 +407,7 @@ class Decoder(Tables):
             cubin=self.item(self.contents, cubin, "blob"),
             num_threads=threads,
             types=types,
-            choices=chosen,
+            choices=choice_values,
             guards=tuple(bit for bit in range(64) if guards >> bit & 1),
             config=config,
             condition=self.expression(condition - 1) if condition else None,

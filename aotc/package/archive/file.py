@@ -79,8 +79,8 @@ def encode(
     compression, cubins are launched from the file: each blob has its own frame, and there are no
     remarks and no PTX.
 
-    Raises: `ArchiveError` FORMAT or LIMIT for content outside the format, such as a blob that is no
-    cubin for its variant's target.
+    Raises: `ArchiveError` FORMAT or LIMIT for content outside the format, such as a blob other than
+    a cubin for its variant's target.
     """
     check_archive(archive)
     for kernel in archive.kernels:

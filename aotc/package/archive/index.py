@@ -82,7 +82,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class TypeVariable:
-    """A dtype that the arguments pick at launch, and its candidates."""
+    """A dtype picked by the arguments at launch, and its candidates."""
 
     name: str
     dtypes: tuple[str, ...]
@@ -232,7 +232,7 @@ class Kernel:
         return tuple(dict.fromkeys(variant.target for variant in self.variants))
 
     def alone(self, variant: Variant) -> Kernel:
-        """Return the kernel with a single variant, so that nothing is selected."""
+        """Return the kernel with a single variant, without a choice."""
         return replace(self, variants=(variant,), selections=())
 
     def elements(self, param: Param) -> tuple[str, ...]:
@@ -322,7 +322,7 @@ def combination(kernel: Kernel, types: tuple[str, ...], choices: tuple[Value, ..
             raise ArchiveError("FORMAT", message)
         number = number * len(variable.dtypes) + variable.dtypes.index(dtype)
     for choice, value in zip(kernel.choices, choices, strict=True):
-        keys = [value_key(listed) for listed in choice.values]
+        keys = [value_key(choice_value) for choice_value in choice.values]
         if value_key(value) not in keys:
             message = f"kernel {kernel.name!r}: {choice.name} cannot be {value!r}"
             raise ArchiveError("FORMAT", message)

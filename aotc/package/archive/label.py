@@ -22,7 +22,7 @@ def member_label(label: str, condition: Expression | None) -> str:
 
 
 def absent_pointers(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
-    """Return the pointers that are None in a variant."""
+    """Return the pointers fixed to None in a variant."""
     conditions = [kernel.guards[index].expression for index in variant.guards]
     return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in conditions)
 

@@ -74,8 +74,8 @@ def _merge_kernels(first_path: str, first: Kernel, path: str, second: Kernel) ->
     ]
     different += ["params"] if bare[0] != bare[1] else []
     if different:
-        listed = ", ".join(field.replace("_", " ") for field in different)
-        message = f"expected one kernel of each name, got two: {where} differ in {listed}"
+        field_names = ", ".join(field.replace("_", " ") for field in different)
+        message = f"expected one kernel of each name, got two: {where} differ in {field_names}"
         raise ManifestError(message, remedy="build both of the same manifest, or rename one")
     params = tuple(
         replace(first_param, access=union(first_param.access, second_param.access))

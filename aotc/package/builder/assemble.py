@@ -83,7 +83,7 @@ def assemble(
     """Return the archive's record of a kernel; `compiled` may lack failed variants.
 
     Raises:
-        ManifestError: for some target, dtypes, choices and guards there is no config that fits.
+        ManifestError: for some target, dtypes, choices and guards no config fits.
     """
     kernel = expansion.kernel
     dropped: list[str] = []

@@ -2,7 +2,7 @@
 
 A task costs the scheduler about a millisecond, the client as much, and carries its sources; a
 compile may take a twentieth of a second. Jobs of one kernel share their sources, so they go
-together, up to a time that leaves each worker many batches. The last batches then end at about the
+together, up to a time limit: each worker gets many batches. The last batches then end at about the
 same time.
 """
 

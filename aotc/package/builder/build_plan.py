@@ -2,7 +2,7 @@
 
 The variants of a kernel are a product, and the plan shows its factors. Compile times come from
 earlier builds (`compile_times`). The build time on a number of workers follows from them: each next
-compile goes to the worker that is free first.
+compile goes to the first free worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KernelPlan:
     """The variants of a kernel: the factors of their number, and the compiles it needs.
 
     `factors` are counts and their axes, such as (2, "targets"). Their product is the number of
-    variants, including `num_dropped` that do not fit their target.
+    variants, including `num_dropped` misfits of their target.
     """
 
     name: str

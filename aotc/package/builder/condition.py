@@ -1,12 +1,12 @@
-"""Compute the launch condition of a variant that loads pointers through tensor maps.
+"""Compute the launch condition of a variant with pointer loads through tensor maps.
 
 The compiler states the requirements of its proof on the arguments. The driver limits the encoding:
 addresses and strides in multiples of 16 bytes, extents from 1 to 2^32, strides below 2^40 bytes.
 The signature proves most of them, such as an i32 promised to be a multiple of 16. The rest becomes
-one expression, evaluated at every launch that might use the variant.
+one expression, evaluated at every possible launch of the variant.
 
-Invariant: for arguments that keep the signature's promises, the condition holds exactly if all
-guards hold and every map can be encoded.
+Invariant: for arguments within the signature's promises, the condition holds exactly if all guards
+hold and every map can be encoded.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ of the required compiler. Its key names the kernel, for the dashboard. A worker 
 source file; the rest of the batch is sent again with the answer. Dask itself reruns the tasks of a
 lost worker. This file handles the other losses:
 
-- a batch that kills its workers: `WorkerLostError`, and `run_all` finds the job;
-- a worker that hangs, or is very slow at the end of a run: its batch also runs on another one;
+- a batch killing its workers: `WorkerLostError`, and `run_all` finds the job;
+- a hanging worker, or a very slow one at the end of a run: its batch also runs on another one;
 - no workers for minutes, or no scheduler: `HostError`.
 
 Invariant: a job has one result, however often it ran, and after `shutdown` the scheduler has no
@@ -60,7 +60,7 @@ _STRAGGLER_SECONDS = 20.0
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 _MAX_QUESTIONS = 1000  # of a batch: each adds a file or a search to its snapshot
-# Number of threads that fetch results, and results per fetch. A hanging worker does not block the
+# Number of threads to fetch results, and results per fetch. A hanging worker does not block the
 # others' results, and many results share a round trip.
 _COLLECTORS = 4
 _GATHERED = 32

@@ -1,7 +1,7 @@
 """Guard against launches where an address would overflow 32 bits.
 
-The compiler reports conditions for the wrap-around of an address that some program certainly
-accesses. If all variants of a kernel agree, and the manifest gives the grid, the launcher requires
+The compiler reports conditions for the wrap-around of an address certainly accessed by some
+program. If all variants of a kernel agree, and the manifest gives the grid, the launcher requires
 the opposite.
 
 Invariant: a launch refused by a guard would access memory at a wrong address with every variant.

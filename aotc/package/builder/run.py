@@ -1,9 +1,9 @@
 """Build a manifest into `NAME.aotc`, `NAME.h`, `NAME.sources.json` and `libNAME.a`.
 
 The steps are expansion, cache look-up, compiling the rest in worker processes, and writing.
-Mistakes are collected and reported together. A kernel that fails does not keep the others from
-being compiled and cached. Files are written only when everything compiled, or when the caller asked
-for a partial result. Each is replaced atomically, and unchanged files are not touched.
+Mistakes are collected and reported together. After a failure the other kernels are still compiled
+and cached. Files are written only when everything compiled, or when the caller asked for a partial
+result. Each is replaced atomically, and unchanged files are not touched.
 
 Invariant: the files depend on the manifest, the sources and the toolchain, not on the number of
 jobs, the state of the cache, or the order of the compiles.
@@ -53,7 +53,7 @@ class Listener(Protocol):
         """Report that a variant was compiled, or failed."""
 
     def warned(self, message: str) -> None:
-        """Report a problem that does not affect the output."""
+        """Report a problem without effect on the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class BuildResult:
 
 
 def nothing_built(failure: Failure) -> BuildResult:
-    """Return the result of a build that failed before its first compile."""
+    """Return the result of a build without any compile, due to a failure."""
     return BuildResult(None, (), 0, 0, 0, (), (failure,))
 
 
@@ -258,7 +258,7 @@ def _expanded(
 
 
 def _bounded(kernel: KernelSpec) -> CompileLimits:
-    """Return limits that refuse a config certain to lose to one that fits.
+    """Return limits to refuse a config certain to lose to a fitting one.
 
     Above twice the registers of a thread ptxas always spills, and takes up to minutes for it.
     """
@@ -345,7 +345,7 @@ class _Build:
     def _compile(
         self, waiting: Sequence[Task], times: CompileTimes
     ) -> dict[CompileRequest, Outcome]:
-        """Compile; return the outcomes that do not fit their target, not yet reported to the listener."""
+        """Compile; return misfits of their target, not yet reported to the listener."""
         failed: dict[CompileRequest, Failure] = {}
         refused: dict[CompileRequest, Outcome] = {}
         outcomes = compile_all(

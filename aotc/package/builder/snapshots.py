@@ -3,7 +3,7 @@
 The files read by a compile are known only after it: names are resolved when a kernel uses them. So
 the files imported by a kernel's source, directly or not, are added ahead, nearest first, up to a
 budget. Without it a kernel in a large package would take the whole package along. A worker asks for
-a file that is still missing (`NotInSnapshotError`); the answer goes to all later tasks too.
+a missing file (`NotInSnapshotError`); the answer goes to all later tasks too.
 
 Invariant: a snapshot keeps the first content read of each file, so all tasks of a run see the same
 files.
@@ -120,9 +120,9 @@ def _roots(request: CompileRequest) -> Iterator[str]:
     """Yield the root files of a compile."""
     yield request.source
     for _, value in request.constants:
-        named = _FUNCTION.fullmatch(value) if isinstance(value, str) else None
-        if named is not None:
-            yield str(Path(request.source).parent / named[1])
+        function_match = _FUNCTION.fullmatch(value) if isinstance(value, str) else None
+        if function_match is not None:
+            yield str(Path(request.source).parent / function_match[1])
 
 
 def _searches(path: str, content: bytes) -> Iterator[Search]:

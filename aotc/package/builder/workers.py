@@ -1,9 +1,9 @@
 """Compile and verify in worker processes, so that no kernel can crash the build.
 
-LLVM ends its process on some mistakes, and the system kills a process that uses up the memory.
+LLVM ends its process on some mistakes, and the system kills a process for using up the memory.
 `concurrent.futures` then fails every task of the pool without naming the cause. So the unfinished
-tasks run once more, one at a time, and the one that ends its worker again is reported. Everything
-else goes on in a new pool.
+tasks run once more, one at a time, and the culprit is reported. Everything else goes on in a new
+pool.
 
 Workers are spawned, never forked: they share no locks and no state with the build. They ignore
 Ctrl-C, which a terminal sends to the whole process group, and let the parent stop them. They end by
@@ -137,7 +137,7 @@ class RemoteExecutor(Executor):
 
     @property
     def num_slots(self) -> int:
-        """Number of batches that run at a time."""
+        """Number of concurrent batches."""
         raise NotImplementedError
 
 
@@ -183,8 +183,8 @@ def run_all(
     if isinstance(executor, RemoteExecutor):
         expected = [_SECONDS if seconds is None else seconds(task.request) for task in tasks]
         names = [task.label.partition(" ")[0] for task in tasks]
-        chosen = batches(names, expected, executor.num_slots)
-        queue = deque(tuple(tasks[index] for index in batch) for batch in chosen)
+        index_batches = batches(names, expected, executor.num_slots)
+        queue = deque(tuple(tasks[index] for index in batch) for batch in index_batches)
         jobs, retries = max(executor.num_slots, _MIN_REMOTE_JOBS), _RETRIES
     else:
         queue, retries = deque((task,) for task in tasks), 0
@@ -264,7 +264,7 @@ def _run(
 def _run_isolated(
     tasks: Sequence[Job[RequestT]], work: Callable[[RequestT], ResultT]
 ) -> Generator[Done[RequestT, ResultT], None, None]:
-    """Run tasks one at a time, each in its own process, and report those that end it."""
+    """Run tasks one at a time, each in its own process, and report any that end it."""
     for task in tasks:
         lost: list[Job[RequestT]] = []
         with _Pool(1) as pool:
@@ -343,7 +343,7 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
 
 
 def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
-    """Return the cache entry for a kernel that does not fit the target."""
+    """Return the cache entry for a kernel too large for the target."""
     metadata = Metadata(
         name=request.kernel,
         symbol="",
@@ -466,7 +466,7 @@ class _RecordingContext(SpawnContext):
 
 
 def _exit_code(process: SpawnProcess) -> int | None:
-    """Wait for a process that is ending and return its exit code.
+    """Wait for the end of a process and return its exit code.
 
     The executor's thread waits for it too. Only one of the two learns the exit code from the
     system; the other must wait until the first has stored it.

@@ -51,10 +51,10 @@ def _entries(folder: Path) -> Iterator[Entry]:
                         continue
                     with contextlib.suppress(OSError):  # another process removed it
                         status = (directory / name).lstat()
-                        shown = kind if version == FORMAT else "old"
+                        entry_kind = kind if version == FORMAT else "old"
                         yield Entry(
                             directory / name,
-                            shown if is_entry else "temporary",
+                            entry_kind if is_entry else "temporary",
                             status.st_size,
                             max(status.st_atime, status.st_mtime),
                         )

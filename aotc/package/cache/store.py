@@ -138,9 +138,11 @@ class Cache:
             return
         self._fetch_bundles()
         missing = self.prepare_sets(listed_requests)
-        listed = {key: (*self._source_sets(key), *self._remote_sets(key)) for key in missing}
+        source_sets = {key: (*self._source_sets(key), *self._remote_sets(key)) for key in missing}
         self._fetch(
-            _kernel_name(key, sources) for key in missing for sources in self._current(listed[key])
+            _kernel_name(key, sources)
+            for key in missing
+            for sources in self._current(source_sets[key])
         )
 
     def prepare_sets(self, requests: Sequence[CompileRequest]) -> list[str]:
@@ -160,8 +162,8 @@ class Cache:
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""
         key = self._request_key(request)
-        for listed in (self._source_sets, self._remote_sets):
-            for sources in self._current(listed(key)):
+        for source_sets_of in (self._source_sets, self._remote_sets):
+            for sources in self._current(source_sets_of(key)):
                 kernel = self._read(_kernel_name(key, sources), _kernel_decoder)
                 if kernel is not None:
                     self._remember(key, sources)
@@ -241,8 +243,8 @@ class Cache:
 
     def _is_bundled(self, key: str) -> bool:
         """Return whether a bundle has the kernel of a request for the current sources."""
-        listed = self._current(self._source_sets(key))
-        return any(_kernel_name(key, sources) in self._bundled for sources in listed)
+        source_sets = self._current(self._source_sets(key))
+        return any(_kernel_name(key, sources) in self._bundled for sources in source_sets)
 
     def _all_keys(self) -> list[str]:
         return [key for keys in self._bundles.values() for key in keys]
@@ -300,9 +302,9 @@ class Cache:
 
     def _local_sources(self, key: str) -> SourceSet | None:
         """Return the source set of a kernel in the folder or a bundle, or None."""
-        listed = self._current(self._source_sets(key))
+        source_sets = self._current(self._source_sets(key))
         return next(
-            (sources for sources in listed if self._is_here(_kernel_name(key, sources))), None
+            (sources for sources in source_sets if self._is_here(_kernel_name(key, sources))), None
         )
 
     def _is_remote(self, key: str) -> bool:
@@ -325,10 +327,10 @@ class Cache:
             if source_sets != list(self._source_sets(key)):
                 self._write_file(_sets_name(key), encode_entry(key, source_sets))
 
-    def _current(self, listed: Iterable[SourceSet]) -> list[SourceSet]:
+    def _current(self, source_sets: Iterable[SourceSet]) -> list[SourceSet]:
         """Return the source sets valid for the current files, with their current digests."""
         current: dict[SourceSet, None] = {}
-        for files, searches in listed:
+        for files, searches in source_sets:
             digests = [(path, digest) for path, _ in files if (digest := self._digest(path))]
             if len(digests) == len(files) and all(
                 self._search(search) == module_path for search, module_path in searches

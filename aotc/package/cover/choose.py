@@ -89,8 +89,8 @@ def kernel_of(expansion: Expansion) -> tuple[Kernel, dict[Variant, VariantSpec]]
 
 def launch_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
     """Return the values of a launch for expressions."""
-    named = (*kernel.constants, *launch.choices.items())
-    values = {name: int(value) for name, value in named if isinstance(value, int)}
+    named_values = (*kernel.constants, *launch.choices.items())
+    values = {name: int(value) for name, value in named_values if isinstance(value, int)}
     for number, param in enumerate(kernel.params, 1):
         if param.kind != "scalar":
             values[param.name] = 0 if param.name in launch.null_pointers else _ADDRESS * number
@@ -223,14 +223,14 @@ def _refused_name(kernel: Kernel, launch: Launch) -> Refusal | None:
     for variable in kernel.type_variables:
         dtype = launch.types[variable.name]
         if dtype not in variable.dtypes:
-            listed = ", ".join(variable.dtypes)
-            text = f"expected {variable.name} to be one of {listed}, got {dtype}"
+            valid_texts = ", ".join(variable.dtypes)
+            text = f"expected {variable.name} to be one of {valid_texts}, got {dtype}"
             return Refusal("type", text, variable.name, dtype)
     for choice in kernel.choices:
         value = launch.choices[choice.name]
         if value_key(value) not in map(value_key, choice.values):
-            listed = ", ".join(map(str, choice.values))
-            text = f"expected {choice.name} to be one of {listed}, got {value}"
+            valid_texts = ", ".join(map(str, choice.values))
+            text = f"expected {choice.name} to be one of {valid_texts}, got {value}"
             return Refusal("choice", text, choice.name, value)
     for name, value in kernel.constants:
         if name in launch.key and launch.key[name] != value:
@@ -250,8 +250,8 @@ def _combinations(
     for variant in kernel.variants:
         variant_dtypes = zip(kernel.type_variables, variant.types, strict=True)
         dtypes = [types.get(axis.name, (dtype,)) for axis, dtype in variant_dtypes]
-        chosen = zip(kernel.choices, variant.choices, strict=True)
-        values = [choices.get(axis.name, (value,)) for axis, value in chosen]
+        variant_choices = zip(kernel.choices, variant.choices, strict=True)
+        values = [choices.get(axis.name, (value,)) for axis, value in variant_choices]
         for product in itertools.product(*dtypes):
             for choice_values in itertools.product(*values):
                 yield product, choice_values

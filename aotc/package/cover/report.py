@@ -53,9 +53,9 @@ def cover_manifest(
     """
     _check_names(shapes, [kernel.name for kernel in manifest.kernels])
     coverage: list[Covered] = []
-    chosen = manifest.targets_for(target_names, ())
+    all_targets = manifest.targets_for(target_names, ())
     explained = lru_cache(None)(explain)
-    for spec, among in manifest.select(shapes.kernels, chosen):
+    for spec, among in manifest.select(shapes.kernels, all_targets):
         kernel, specs = kernel_of(expand(spec, among, autotune_configs))
         for launch in _launches(shapes, kernel, defaults_of(spec)):
             for target in among:
@@ -130,11 +130,11 @@ def _cover(
     kernel: Kernel, spec: KernelSpec | None, target: str, launch: Launch
 ) -> Covered | tuple[Variant, ...]:
     """Return the variants for a launch, or its coverage if there are none."""
-    chosen = choose(kernel, target, launch)
-    if not isinstance(chosen, Refusal):
-        return chosen
-    row = row_of(kernel, spec, launch, chosen)
-    return Covered(target, launch, missing=chosen.text, rows=() if row is None else (row,))
+    choice = choose(kernel, target, launch)
+    if not isinstance(choice, Refusal):
+        return choice
+    row = row_of(kernel, spec, launch, choice)
+    return Covered(target, launch, missing=choice.text, rows=() if row is None else (row,))
 
 
 def _served(
@@ -211,13 +211,13 @@ def text(coverage: Sequence[Covered]) -> str:
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
             lines.append(f"  {_label(group[0].launch)}{more}: {head}")
             lines += [f"    {reason}" for reason in reasons]
-    shown = list(map(one_line, lines))
+    output = list(map(one_line, lines))
     rows: dict[str, list[str]] = {}
     for row in _all_rows(coverage):
         rows.setdefault(row.kernel, []).append(row.text)
     for kernel, texts in rows.items():
-        shown += ["", f"# to add to [[kernel]] {kernel}", *texts]
-    return "\n".join(shown)
+        output += ["", f"# to add to [[kernel]] {kernel}", *texts]
+    return "\n".join(output)
 
 
 def _label(launch: Launch) -> str:

@@ -44,8 +44,8 @@ class Row:
         if self.config:
             lines = [f"{toml_key(name)} = {toml(value)}" for name, value in self.config]
             return "\n".join(["[[kernel.config]]", *lines])
-        listed = ", ".join(map(toml, self.values))
-        value = f"[{listed}]" if self.is_list else listed
+        items = ", ".join(map(toml, self.values))
+        value = f"[{items}]" if self.is_list else items
         return f"[kernel.{self.section}]\n{toml_key(self.key)} = {value}"
 
 

@@ -55,8 +55,10 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
     files = tuple(
         (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
     )
-    named = {name: str(value) for name, value in kernel.constants.items() if ":" in str(value)}
-    functions = tuple(_functions({**named, **_items(kernel)}, kernel.source, digests))
+    function_texts = {
+        name: str(value) for name, value in kernel.constants.items() if ":" in str(value)
+    }
+    functions = tuple(_functions({**function_texts, **_items(kernel)}, kernel.source, digests))
     blocks = tuple(
         (name, (argument.block, argument.fill_nan))
         for name, argument in kernel.signature.items()
@@ -77,7 +79,7 @@ def _items(kernel: KernelSpec) -> dict[str, str]:
 
 
 def _functions(
-    named: Mapping[str, str], source: str, digests: Mapping[str, str]
+    function_texts: Mapping[str, str], source: str, digests: Mapping[str, str]
 ) -> list[tuple[str, tuple[str, str]]]:
     """Return the functions named by constants and tuple items, with their files' digests.
 
@@ -85,7 +87,7 @@ def _functions(
     it.
     """
     functions: list[tuple[str, tuple[str, str]]] = []
-    for name, text in named.items():
+    for name, text in function_texts.items():
         file, colon, function = text.rpartition(":")
         digest = digests.get(os.path.normpath(Path(source).parent / file)) if colon else None
         if not colon:

@@ -135,36 +135,38 @@ _Launch = tuple[dict[str, int], dict[str, str], dict[str, Constant]]
 
 def _launches(kernel: KernelSpec, file: Imported, options: Options) -> list[_Launch] | str:
     """Return key, types and choices of the tuned launches, or why there is none."""
-    named: dict[str, object] = dict(file.numbers)
+    argument_values: dict[str, object] = dict(file.numbers)
     if file.key:
         names = autotune_key(kernel.source, kernel.function.name)
         arguments = [parameter.name for parameter in kernel.function.parameters]
         if names is None or len(names) < len(file.key):
             return "its source has no @triton.autotune with this key"
         names = [name for name in names if name in arguments]
-        named |= dict(zip(names, file.key, strict=False))
-    integers = {n: v for n, v in named.items() if isinstance(v, int)}
+        argument_values |= dict(zip(names, file.key, strict=False))
+    integers = {n: v for n, v in argument_values.items() if isinstance(v, int)}
     for name, root in options.arguments.items():
-        named[name] = integers[name] = _computed(name, root, integers, file.path)
+        argument_values[name] = integers[name] = _computed(name, root, integers, file.path)
     if not file.key:  # the file's other names may differ in meaning from the arguments'
-        named = {n: v for n, v in named.items() if n in options.arguments or n == "M"}
+        argument_values = {
+            n: v for n, v in argument_values.items() if n in options.arguments or n == "M"
+        }
     fixed = {n: a.value for n, a in kernel.signature.items() if a.value is not None}
     for name, value in (*fixed.items(), *kernel.constants.items()):
-        if name in named and named[name] != value:
-            return f"{name} is compiled in as {value}, and was tuned for {named[name]}"
+        if name in argument_values and argument_values[name] != value:
+            return f"{name} is compiled in as {value}, and was tuned for {argument_values[name]}"
     types = _types(kernel, file.dtypes)
     if isinstance(types, str):
         return types
     passed = launch_arguments(kernel)
     key = {
         name: value
-        for name, value in named.items()
+        for name, value in argument_values.items()
         if isinstance(value, int) and name.partition(".")[0] in passed
     }
     if not key:
         return "no argument of a launch is known: give some with --set NAME=EXPRESSION"
-    chosen = list(_choices(kernel, named))
-    return [(key, dict(dtypes), choices) for dtypes in types for choices in chosen] or (
+    combinations = list(_choices(kernel, argument_values))
+    return [(key, dict(dtypes), choices) for dtypes in types for choices in combinations] or (
         "it was tuned for choices that are not built"
     )
 
@@ -191,8 +193,8 @@ def _types(kernel: KernelSpec, dtypes: Sequence[str]) -> list[dict[str, str]] | 
         return [dict(zip(kernel.types, product, strict=True)) for product in products]
     types: dict[str, str] = {}
     for element, word in zip(pointers, words, strict=True):
-        listed = kernel.types.get(element, (element,))
-        if word not in listed or types.get(element, word) != word:
+        dtypes_of_element = kernel.types.get(element, (element,))
+        if word not in dtypes_of_element or types.get(element, word) != word:
             return f"it was tuned for {', '.join(words)}"
         if element in kernel.types:
             types[element] = word
@@ -203,12 +205,12 @@ def _types(kernel: KernelSpec, dtypes: Sequence[str]) -> list[dict[str, str]] | 
     ]
 
 
-def _choices(kernel: KernelSpec, named: Mapping[str, object]) -> Iterator[dict[str, Constant]]:
+def _choices(kernel: KernelSpec, arguments: Mapping[str, object]) -> Iterator[dict[str, Constant]]:
     """Yield the choices consistent with a key; choices missing from it take all values."""
     for values in itertools.product(*kernel.choices.values()):
         choices = dict(zip(kernel.choices, values, strict=True))
         if all(
-            name not in named or value_key(value) == value_key(named[name])  # pyright: ignore[reportArgumentType]
+            name not in arguments or value_key(value) == value_key(arguments[name])  # pyright: ignore[reportArgumentType]
             for name, value in choices.items()
         ):
             yield choices
@@ -220,8 +222,8 @@ def _tuning(
     """Return the tuning with the manifest's configs, and the configs not in the manifest."""
     names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
     names -= {*kernel.constants, *kernel.choices}
-    listed = configs_of_targets(kernel, [target], autotune_configs)[target]
-    manifest_configs = {completed(dict(config)): dict(config) for config, _ in listed}
+    target_configs = configs_of_targets(kernel, [target], autotune_configs)[target]
+    manifest_configs = {completed(dict(config)): dict(config) for config, _ in target_configs}
     configs: list[Mapping[str, Constant]] = []
     unknown: list[str] = []
     for config, _ in file.configs:
@@ -265,11 +267,11 @@ def _key_of(decorator: ast.expr) -> list[str] | None:
         return None
     if dotted_name(decorator.func).rpartition(".")[2] != "autotune":
         return None
-    listed = [
+    key_lists = [
         keyword.value for keyword in decorator.keywords if keyword.arg == "key"
     ] or decorator.args[1:2]
     try:
-        value: object = ast.literal_eval(listed[0])
+        value: object = ast.literal_eval(key_lists[0])
     except (ValueError, IndexError):
         return None
     return [str(name) for name in value] if isinstance(value, list | tuple) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

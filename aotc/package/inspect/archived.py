@@ -40,12 +40,12 @@ def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
     matching = [label for label in labels if label_words <= set(label.split())]
     if len(matching) == 1:
         return labels[matching[0]]
-    shown = matching or list(labels)
-    rest = len(shown) - _MAX_LISTED
-    listed = "; ".join(shown[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
+    candidates = matching or list(labels)
+    rest = len(candidates) - _MAX_LISTED
+    label_list = "; ".join(candidates[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
     actual = f"{words!r}, which fits {len(matching) or 'none'}" if words else f"{len(matching)}"
     message = f"expected one variant of {path}, got {actual}"
-    raise ManifestError(message, remedy=f"name it by words of its label: --variant: {listed}")
+    raise ManifestError(message, remedy=f"name it by words of its label: --variant: {label_list}")
 
 
 def stage_text(path: str, kernel: Kernel, variant: Variant, stage: str) -> str:

@@ -76,11 +76,11 @@ def _cut(text: str, most: int = 48) -> str:
 
 
 def _roofline(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    counted = [row for row in rows if row["flops"] and row["bytes"] and row["peak_flops"]]
+    roofline_rows = [row for row in rows if row["flops"] and row["bytes"] and row["peak_flops"]]
     body: list[str] = []
-    if counted:
+    if roofline_rows:
         bandwidth = report["peak_bytes_per_second"]
-        svg = plots.draw(4.4, "roof", lambda axes: plots.roofline(axes, counted, bandwidth))
+        svg = plots.draw(4.4, "roof", lambda axes: plots.roofline(axes, roofline_rows, bandwidth))
         body += [
             "<h2>Roofline</h2>",
             _paragraph(
@@ -133,16 +133,16 @@ def _varying(rows: Sequence[Row]) -> list[str]:
 
 
 def _speedups(rows: Sequence[Row]) -> list[str]:
-    shown = plots.heaviest([row for row in rows if len(row["configs"]) > 1])
-    if not shown:
+    top_rows = plots.heaviest([row for row in rows if len(row["configs"]) > 1])
+    if not top_rows:
         return []
-    labels = list(map(_cut, launch_labels(shown)))
+    labels = list(map(_cut, launch_labels(top_rows)))
     ratios = {
-        "what is taken": [row["configs"][0]["seconds"] / row["seconds"] for row in shown],
-        "the fastest": [row["configs"][0]["seconds"] / _best(row) for row in shown],
+        "what is taken": [row["configs"][0]["seconds"] / row["seconds"] for row in top_rows],
+        "the fastest": [row["configs"][0]["seconds"] / _best(row) for row in top_rows],
     }
     svg = plots.draw(
-        plots.height_of(shown), "first", lambda axes: plots.speedups(axes, labels, ratios)
+        plots.height_of(top_rows), "first", lambda axes: plots.speedups(axes, labels, ratios)
     )
     return [
         "<h2>Speed-up over the first config</h2>",
@@ -183,24 +183,24 @@ def _best(row: Row) -> float:
 
 
 def _peers(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    shown = plots.heaviest([row for row in rows if any("seconds" in p for p in row["peers"])])
-    if not shown:
+    top_rows = plots.heaviest([row for row in rows if any("seconds" in p for p in row["peers"])])
+    if not top_rows:
         reason = report["no_peers"]
         return ["<h2>Peers</h2>", _paragraph(f"None was timed: {reason}.")] if reason else []
-    names = dict.fromkeys(peer["name"] for row in shown for peer in row["peers"])
+    names = dict.fromkeys(peer["name"] for row in top_rows for peer in row["peers"])
     seconds_by_peer = [
-        {peer["name"]: peer.get("seconds") for peer in row["peers"]} for row in shown
+        {peer["name"]: peer.get("seconds") for peer in row["peers"]} for row in top_rows
     ]
     ratios: dict[str, list[float | None]] = {
         f"over {name}": [
             None if peer_seconds.get(name) is None else peer_seconds[name] / row["seconds"]
-            for row, peer_seconds in zip(shown, seconds_by_peer, strict=True)
+            for row, peer_seconds in zip(top_rows, seconds_by_peer, strict=True)
         ]
         for name in names
     }
-    labels = list(map(_cut, launch_labels(shown)))
+    labels = list(map(_cut, launch_labels(top_rows)))
     svg = plots.draw(
-        plots.height_of(shown), "peers", lambda axes: plots.speedups(axes, labels, ratios)
+        plots.height_of(top_rows), "peers", lambda axes: plots.speedups(axes, labels, ratios)
     )
     return ["<h2>Peers</h2>", _figure(svg)]
 

@@ -182,9 +182,9 @@ def gains(axes: Any, totals: Mapping[str, Mapping[str, float]]) -> None:
 
 def _ticks(axis: Any, values: Iterable[int]) -> None:
     """Label the values that occur, as far as there is room."""
-    shown = sorted(values)
-    shown = shown[:: 1 + len(shown) // _MAX_TICKS]
-    axis.set_ticks([_log_position(value) for value in shown], [str(value) for value in shown])
+    ticks = sorted(values)
+    ticks = ticks[:: 1 + len(ticks) // _MAX_TICKS]
+    axis.set_ticks([_log_position(value) for value in ticks], [str(value) for value in ticks])
     axis.set_ticks([], minor=True)
 
 

@@ -91,10 +91,10 @@ def text(archive: Archive, width: int) -> str:
     console = Console(file=written, width=width, color_system=None, highlight=False, emoji=False)
     for kernel in archive.kernels:
         console.print(one_line(kernel.name), markup=False)
-        named = guards(kernel)
+        guard_texts = guards(kernel)
         console.print(Padding(_table(kernel), (0, 0, 0, _INDENT)))
-        if named:
-            console.print(Padding(_legend(named), (0, 0, 0, _INDENT)))
+        if guard_texts:
+            console.print(Padding(_legend(guard_texts), (0, 0, 0, _INDENT)))
         console.print()
     return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
 
@@ -106,8 +106,8 @@ def _table(kernel: Kernel) -> Table:
 
     cells = [row.cells for row in rows(kernel)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells)]
-    for column in shown:
+    columns = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells)]
+    for column in columns:
         if column < _FIRST_NUMBER:
             word = max(map(len, COLUMNS[column].split()))
             table.add_column(COLUMNS[column], overflow="fold", no_wrap=column == 0, min_width=word)
@@ -117,11 +117,11 @@ def _table(kernel: Kernel) -> Table:
             width = max(map(len, words))
             table.add_column(COLUMNS[column], justify="right", width=width)
     for line in cells:
-        table.add_row(*(Text(line[column]) for column in shown))
+        table.add_row(*(Text(line[column]) for column in columns))
     return table
 
 
-def _legend(named: Sequence[str]) -> Table:
+def _legend(guard_texts: Sequence[str]) -> Table:
     """Explain the numbers in the column of guards."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -130,7 +130,7 @@ def _legend(named: Sequence[str]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for number, guard in enumerate(named, 1):
+    for number, guard in enumerate(guard_texts, 1):
         table.add_row("guard", str(number), Text(one_line(guard)))
     return table
 

@@ -108,8 +108,8 @@ def _peers(machine: Machine) -> Iterator[Finding]:
         remedy = "MIG instances have none: use whole GPUs where kernels share memory"
     else:
         remedy = "see nvidia-smi topo -p2p r; launches on one GPU each do not need it"
-    listed = ", ".join(f"{first}-{second}" for first, second in lacking)
-    yield Finding("peer access", "note", f"none between GPUs {listed}", remedy)
+    pair_list = ", ".join(f"{first}-{second}" for first, second in lacking)
+    yield Finding("peer access", "note", f"none between GPUs {pair_list}", remedy)
 
 
 def _toolchain() -> Iterator[Finding]:
@@ -198,5 +198,5 @@ def _has_room(kernel: Kernel, gpu: Gpu) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"
+    name_list = ", ".join(names[:3])
+    return name_list if len(names) <= 3 else f"{name_list} and {len(names) - 3} more"

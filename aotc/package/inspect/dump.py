@@ -48,11 +48,11 @@ def find_request(
         raise ManifestError(message)
     if Path(file).suffix == ".toml":
         manifest = load(file)
-        chosen = manifest.targets_for([target.name] if target else [], without)
-        ((kernel, among),) = manifest.select([name], chosen)
+        target_choice = manifest.targets_for([target.name] if target else [], without)
+        ((kernel, among),) = manifest.select([name], target_choice)
         return _from_manifest(kernel, among[0], settings)
-    chosen = (target or targets.parse("sm_90a")).excluding(without)
-    return _from_source(file, read_function(file, name), chosen, settings)
+    target_choice = (target or targets.parse("sm_90a")).excluding(without)
+    return _from_source(file, read_function(file, name), target_choice, settings)
 
 
 def parse_constant(text: str) -> Constant:

@@ -119,9 +119,9 @@ def explain(request: CompileRequest) -> Explanation:
 
 def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
     """Explain a variant of an archive, as far as the archive shows it."""
-    chosen = dict(zip((c.name for c in kernel.choices), variant.choices, strict=True))
+    choices = dict(zip((c.name for c in kernel.choices), variant.choices, strict=True))
     config = dict(kernel.configs[variant.config])
-    values = {**dict(kernel.constants), **chosen, **config}
+    values = {**dict(kernel.constants), **choices, **config}
     request = CompileRequest(
         source="",
         kernel=kernel.name,

@@ -104,8 +104,8 @@ def _condition(
     where = kernel.where
     if where is None:
         return expression.Integer(1)
-    chosen = zip(kernel.choices, choices, strict=True)
-    values = {**fixed_values(kernel, config), **fixed_arguments(kernel), **dict(chosen)}
+    choice_values = zip(kernel.choices, choices, strict=True)
+    values = {**fixed_values(kernel, config), **fixed_arguments(kernel), **dict(choice_values)}
     try:
         root = expression.settle(fold(integer_values(values)))
     except ExpressionError as error:

@@ -50,7 +50,7 @@ def _read(
         path = (Path(file).parent / name).as_posix()
         real = os.path.realpath(path)
         if real in (ancestor for ancestor, _ in chain):
-            raise _circle(path, loc, [shown for _, shown in chain])
+            raise _circle(path, loc, [manifest_path for _, manifest_path in chain])
         if real in real_paths:
             continue
         if len(real_paths) >= _MAX_FILES:
@@ -76,19 +76,19 @@ def check_agrees(included: Table, package: Table) -> None:
         return
     included_package = included.table("package", None)
     package_lists = {name: package.strings(name) if package.has(name) else () for name in _LISTS}
-    listed = {
+    included_lists = {
         name: included_package.strings(name) if included_package.has(name) else ()
         for name in _LISTS
     }
     if included_package.has("targets"):
         for index, target in enumerate(package_lists["targets"]):
-            if target not in listed["targets"]:
+            if target not in included_lists["targets"]:
                 loc = included_package.value_loc("targets")
                 message = f"expected only targets of the included manifest, got {target!r}; "
-                message += f"it has {', '.join(listed['targets'])} at {loc}"
+                message += f"it has {', '.join(included_lists['targets'])} at {loc}"
                 remedy = f"add {target!r} there, or leave it out here"
                 raise ManifestError(message, package.element("targets", index), remedy=remedy)
-    for index, feature in enumerate(listed["without"]):
+    for index, feature in enumerate(included_lists["without"]):
         if feature not in package_lists["without"]:
             loc = included_package.element("without", index)
             message = f"expected `without` to have {feature!r}, as the included manifest at {loc}"

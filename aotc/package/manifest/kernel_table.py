@@ -329,16 +329,16 @@ def _read_configs(table: Table, function: Function) -> Configs:
         raise table.wrong_key("configs", message)
     if table.has("config"):
         sections = table.tables("config", None)
-        listed: list[tuple[tuple[str, Constant], ...]] = []
+        configs: list[tuple[tuple[str, Constant], ...]] = []
         for section in sections:
             pairs = [(name, section.constant(name)) for name in section]
             for name, value in pairs:
                 _check_config_entry(section, name, value, section.value_loc(name), function)
-            if tuple(pairs) in listed:
+            if tuple(pairs) in configs:
                 message = "expected each config once, got the same one again"
                 raise ManifestError(message, section.loc)
-            listed.append(tuple(pairs))
-        return ListedConfigs(tuple(listed))
+            configs.append(tuple(pairs))
+        return ListedConfigs(tuple(configs))
     if table.is_string("configs"):
         if table.string("configs") != "autotune":
             message = f"expected a table or 'autotune', got {table.string('configs')!r}"

@@ -149,8 +149,8 @@ class _Reader:
                 message = f"expected a version such as '0.1.0', got {version!r}"
                 raise package.wrong("version", message)
         built: list[Target] = []
-        chosen = package.unique("targets", package.strings("targets"))
-        for index, text in enumerate(chosen):
+        target_names = package.unique("targets", package.strings("targets"))
+        for index, text in enumerate(target_names):
             with self.mistakes.collected():
                 built += targets.parse_set(text, package.element("targets", index))
         built = list(dict.fromkeys(built))
@@ -195,12 +195,12 @@ def _kernel_targets(table: Table) -> tuple[str, ...]:
     """Return the targets of a `[[kernel]]` table, in their order; empty if it names none."""
     if not table.has("targets"):
         return ()
-    named: list[str] = []
+    target_names: list[str] = []
     for index, text in enumerate(table.unique("targets", table.strings("targets"))):
         with table.mistakes.collected():
             members = targets.parse_set(text, table.element("targets", index))
-            named += [target.name for target in members]
-    return tuple(named)
+            target_names += [target.name for target in members]
+    return tuple(target_names)
 
 
 def _check_targets(table: Table, kernel: KernelSpec, package: _Package) -> None:
@@ -230,8 +230,8 @@ def _read_functions(path: str, loc: Loc | None) -> dict[str, Function]:
 def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | None) -> Function:
     if name in functions:
         return functions[name]
-    listed = ", ".join(functions) or "no function"
-    remedy = did_you_mean(name, functions) or f"it defines {listed}"
+    function_names = ", ".join(functions) or "no function"
+    remedy = did_you_mean(name, functions) or f"it defines {function_names}"
     raise ManifestError(f"expected a function of {path}, got {name!r}", loc, remedy=remedy)
 
 

@@ -218,12 +218,12 @@ class Manifest:
         Raises:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
-        named = tuple(dict.fromkeys(target for name in names for target in parse_target_set(name)))
+        targets = tuple(dict.fromkeys(target for name in names for target in parse_target_set(name)))
         return tuple(
             replace(target, facts=self.facts.get(target.name, ())).excluding(
                 [*self.without, *without]
             )
-            for target in named or self.targets
+            for target in targets or self.targets
         )
 
     def select(

@@ -129,9 +129,9 @@ class _Reader:
         raise self.section.wrong_key(name, message, remedy)
 
     def values(self, name: str, argument: ArgumentType) -> tuple[int | float, ...]:
-        listed = self.section.unique(name, self.section.constants(name))
+        values = self.section.unique(name, self.section.constants(name))
         return tuple(
-            self._value(name, index, value, argument) for index, value in enumerate(listed)
+            self._value(name, index, value, argument) for index, value in enumerate(values)
         )
 
     def _value(self, name: str, index: int, value: object, argument: ArgumentType) -> int | float:
@@ -262,8 +262,10 @@ class _Reader:
             raise table.wrong(
                 "shape", f"expected {_EXTENTS}, got {describe(cast('object', extents))}"
             )
-        listed = cast("list[object]", extents)
-        shape = tuple(self._extent(table, index, extent) for index, extent in enumerate(listed))
+        extent_list = cast("list[object]", extents)
+        shape = tuple(
+            self._extent(table, index, extent) for index, extent in enumerate(extent_list)
+        )
         return PointeeSpec(element, self._count(table) if table.has("count") else 1, shape)
 
     def _extent(self, table: Table, index: int, value: object) -> int | ManifestExpression:

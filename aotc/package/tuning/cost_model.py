@@ -80,27 +80,27 @@ class TargetEstimates:
 
     def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
         """Return the estimates of a combination's configs, None if one cannot be estimated."""
-        chosen = self._chosen.get(combination, {})
-        if any(config not in chosen for config in configs):
+        by_config = self._chosen.get(combination, {})
+        if any(config not in by_config for config in configs):
             return None
-        return _VariantEstimates(self._kernel, [chosen[config] for config in configs])
+        return _VariantEstimates(self._kernel, [by_config[config] for config in configs])
 
     def sampled(self) -> KernelTuning:
         """Return the estimates of sampled launches as if they were measured."""
         kernel = self._kernel
         measurements: list[Measurement] = []
-        for number, chosen in sorted(self._chosen.items()):
-            if len(chosen) > 1:
-                measurements += self._estimated(number, chosen)
+        for number, by_config in sorted(self._chosen.items()):
+            if len(by_config) > 1:
+                measurements += self._estimated(number, by_config)
         configs = tuple(_constants(config) for config in kernel.configs)
         return KernelTuning(kernel.name, self._target, ANY_GPU, configs, tuple(measurements), {})
 
     def _estimated(
-        self, number: int, chosen: Mapping[int, tuple[index.Variant, Work]]
+        self, number: int, by_config: Mapping[int, tuple[index.Variant, Work]]
     ) -> list[Measurement]:
         kernel = self._kernel
-        estimates = _VariantEstimates(kernel, [chosen[config] for config in sorted(chosen)])
-        times = dict(zip(sorted(chosen), estimates.seconds(estimates.columns), strict=True))
+        estimates = _VariantEstimates(kernel, [by_config[config] for config in sorted(by_config)])
+        times = dict(zip(sorted(by_config), estimates.seconds(estimates.columns), strict=True))
         types, choices = index.split_combination(kernel.type_variables, kernel.choices, number)
         named_types = dict(zip((v.name for v in kernel.type_variables), types, strict=True))
         pairs = zip((choice.name for choice in kernel.choices), choices, strict=True)
@@ -120,9 +120,9 @@ class TargetEstimates:
 class _VariantEstimates:
     """The estimates of one variant of each config, and their sampled launches."""
 
-    def __init__(self, kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]) -> None:
-        self._counted = counted
-        self.columns = sample_launches(kernel, counted)
+    def __init__(self, kernel: index.Kernel, works: Sequence[tuple[index.Variant, Work]]) -> None:
+        self._counted = works
+        self.columns = sample_launches(kernel, works)
 
     @property
     def samples(self) -> list[dict[str, int]]:
@@ -159,7 +159,7 @@ def _assumptions(variant: index.Variant) -> tuple[int, bool]:
 
 
 def sample_launches(
-    kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]
+    kernel: index.Kernel, works: Sequence[tuple[index.Variant, Work]]
 ) -> dict[str, Integers]:
     """Return values of the integer arguments and extents, a column each.
 
@@ -168,8 +168,8 @@ def sample_launches(
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    deciding = _names(kernel, dict.fromkeys(root for pair in counted for root in _deciding(*pair)))
-    addressing = dict.fromkeys(root for _, work in counted for root in _addressing(work))
+    deciding = _names(kernel, dict.fromkeys(root for pair in works for root in _deciding(*pair)))
+    addressing = dict.fromkeys(root for _, work in works for root in _addressing(work))
     fixed = _names(kernel, addressing)
     count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
     largest = _LARGEST if len(deciding) > 1 else _LARGEST_ALONE
@@ -211,12 +211,12 @@ def _addressing(work: Work) -> list[Expression]:
 
 def _with_named(work: Work, texts: Iterable[str]) -> list[Expression]:
     """Return expressions, including the ones they refer to by name."""
-    named = dict(work.values)
+    definitions = dict(work.values)
     reached = dict.fromkeys(texts)
     waiting = list(reached)
     while waiting:
         for name in expression.free_names(parsed(waiting.pop())):
-            text = named.get(name)
+            text = definitions.get(name)
             if text is not None and text not in reached:
                 reached[text] = None
                 waiting.append(text)

@@ -105,8 +105,8 @@ class _Estimate:
 
         constants, device = self._constants, self._device
         arrays = self._grid.spread
-        often = self._times(arrays)
-        of_programs = self._busy_cycles(often, arrays), self._stall_cycles(often)
+        segment_counts = self._times(arrays)
+        of_programs = self._busy_cycles(segment_counts, arrays), self._stall_cycles(segment_counts)
         busy, stall = (self._of_launches(cycles.mean(axis=1)) for cycles in of_programs)
         longest = self._of_launches(self._round(*of_programs, 1.0).max(axis=1))
         ctas = self._num_ctas[:, 0].astype(np.float64)
@@ -117,7 +117,7 @@ class _Estimate:
             cycles = self._waves(ctas, busy, stall + self._prologue_cycles())
         # No order of CTAs is faster than the longest of them.
         cycles = _norm([cycles, longest], constants.balance_exponent) + self._prologue_cycles()
-        dram, l2 = self._memory_bytes(often, arrays)
+        dram, l2 = self._memory_bytes(segment_counts, arrays)
         on_sms = cycles / device.clock_hz
         shared = [dram / device.dram_bytes_per_second, l2 / device.l2_bytes_per_second]
         return _norm([on_sms, *shared], constants.memory_exponent) + constants.launch_seconds
@@ -147,13 +147,15 @@ class _Estimate:
         """Return the executions of each segment in a program instance."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
-        often: list[Reals] = []
+        segment_counts: list[Reals] = []
         for segment in self._work.segments:
             times = np.maximum(arrays.of(segment.times), 0).astype(np.float64)
-            often.append(times if segment.parent < 0 else times * often[segment.parent])
-        return often
+            segment_counts.append(
+                times if segment.parent < 0 else times * segment_counts[segment.parent]
+            )
+        return segment_counts
 
-    def _busy_cycles(self, often: list[Reals], arrays: LaunchArrays) -> Reals:
+    def _busy_cycles(self, segment_counts: list[Reals], arrays: LaunchArrays) -> Reals:
         """Return the cycles of a program instance on the busiest unit of an SM."""
         device = self._device
         units: dict[str, Reals | float] = {}
@@ -161,7 +163,7 @@ class _Estimate:
         def use(unit: str, cycles: Reals | float) -> None:
             units[unit] = cycles + units.get(unit, 0.0)
 
-        for segment, times in zip(self._work.segments, often, strict=True):
+        for segment, times in zip(self._work.segments, segment_counts, strict=True):
             use("instructions", times * (segment.instructions / device.instructions))
             use("special", times * (segment.special / device.special))
             use("wavefronts", times * (segment.wavefronts / device.wavefronts))
@@ -172,11 +174,11 @@ class _Estimate:
                 use("bytes", num_bytes / device.sm_bytes)
         return _norm(list(units.values()), self._constants.unit_exponent)
 
-    def _stall_cycles(self, often: list[Reals]) -> Reals:
+    def _stall_cycles(self, segment_counts: list[Reals]) -> Reals:
         """Return the latency of a program instance running alone, by its slower role."""
         roles: dict[bool, Reals | float] = {False: 0.0, True: 0.0}
         copies: Reals | float = 0.0
-        for segment, times in zip(self._work.segments, often, strict=True):
+        for segment, times in zip(self._work.segments, segment_counts, strict=True):
             chain = times * (segment.stall)
             roles[segment.is_producer] = roles[segment.is_producer] + chain
             copies = copies + times * self._copy_cycles(segment)
@@ -200,12 +202,14 @@ class _Estimate:
 
         return np.broadcast_to(values, (self._count,))
 
-    def _memory_bytes(self, often: list[Reals], arrays: LaunchArrays) -> tuple[Reals, Reals]:
+    def _memory_bytes(
+        self, segment_counts: list[Reals], arrays: LaunchArrays
+    ) -> tuple[Reals, Reals]:
         """Return the bytes of all CTAs from DRAM and from the L2 cache."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         programs = self._grid.num_programs.astype(np.float64) * self._cluster
-        groups = self._loads_and_stores(often, arrays)
+        groups = self._loads_and_stores(segment_counts, arrays)
         of_program = sum((group.once for group in groups), np.zeros((1, 1)))
         footprint, dram, l2 = (np.zeros((1, 1)) for _ in range(3))
         loads: list[tuple[Reals, Reals]] = []
@@ -234,11 +238,13 @@ class _Estimate:
         capacity = self._device.l2_bytes * self._constants.l2_share
         return np.minimum(capacity / np.maximum(size, 1), 1)
 
-    def _loads_and_stores(self, often: list[Reals], arrays: LaunchArrays) -> list[_Group]:
+    def _loads_and_stores(self, segment_counts: list[Reals], arrays: LaunchArrays) -> list[_Group]:
         """Return the transfers of a program instance; loads of the same bytes are joined."""
         first = self._grid.first
         groups: dict[tuple[object, ...], _Group] = {}
-        for number, (segment, times) in enumerate(zip(self._work.segments, often, strict=True)):
+        for number, (segment, times) in enumerate(
+            zip(self._work.segments, segment_counts, strict=True)
+        ):
             for position, transfer in enumerate(segment.transfers):
                 num_bytes = times * transfer.size_bytes * _share(transfer, times, arrays)
                 size = num_bytes.mean(axis=1, keepdims=True)

@@ -113,10 +113,12 @@ def _stale(tuning: KernelTuning, kernel: Kernel) -> list[str]:
     missing = [config for config in tuning.configs if _typed(config.items()) not in current]
     lines: list[str] = []
     if missing:
-        named = [" ".join(f"{k}={value_text(v)}" for k, v in config.items()) for config in missing]
+        config_texts = [
+            " ".join(f"{k}={value_text(v)}" for k, v in config.items()) for config in missing
+        ]
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-        listed = "; ".join(named[:_MAX_NAMED])
-        lines.append(f"{subject} configs that it does not have: {listed}{more}")
+        config_list = "; ".join(config_texts[:_MAX_NAMED])
+        lines.append(f"{subject} configs that it does not have: {config_list}{more}")
     return lines
 
 

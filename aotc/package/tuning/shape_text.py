@@ -112,8 +112,8 @@ def _shape(table: Table) -> Shape:
             raise ManifestError(message, table.element("zip", index))
         lengths[name] = len(entry)
     if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise table.wrong("zip", f"expected lists of one length to zip: {shown}")
+        lengths_text = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise table.wrong("zip", f"expected lists of one length to zip: {lengths_text}")
     if len(weights) > 1 and "weight" not in zipped:
         remedy = 'add "weight" to zip'
         raise table.wrong("weight", "expected one weight, got a list that is not zipped", remedy)
@@ -147,11 +147,11 @@ def _listed(table: Table, key: str) -> dict[str, tuple[Constant, ...]]:
 def _weights(table: Table) -> tuple[float, ...]:
     if not table.has("weight"):
         return (1.0,)
-    listed = table.constants("weight") if table.is_list("weight") else (table.constant("weight"),)
-    for value in listed:
+    weights = table.constants("weight") if table.is_list("weight") else (table.constant("weight"),)
+    for value in weights:
         if isinstance(value, bool | str) or not 0 < value < math.inf:
             raise table.wrong("weight", f"expected a weight above 0, got {describe(value)}")
-    return tuple(float(value) for value in listed)
+    return tuple(float(value) for value in weights)
 
 
 def _entry(table: Table, name: str) -> Entry:

@@ -114,9 +114,9 @@ class _Expander:
                 raise shape.wrong(name, message, remedy or f"there are {', '.join(names)}")
         for name in shape.null_pointers:
             if name not in kernel.nullable:
-                listed = ", ".join(kernel.nullable) or "no pointer"
+                pointer_names = ", ".join(kernel.nullable) or "no pointer"
                 message = f"expected a pointer of {kernel.name} that may be None, got {name!r}"
-                raise shape.wrong("none", message, f"{listed} may be")
+                raise shape.wrong("none", message, f"{pointer_names} may be")
         if kernel.grid_rank and shape.grid:
             raise shape.wrong("grid", f"expected no grid, {kernel.name} has its own")
         if not kernel.grid_rank and not shape.grid:
@@ -160,30 +160,33 @@ class _Expander:
         for name, values in listed_values.items():
             if name not in valid_values:
                 message = f"expected {key} of {self.kernel.name}, got {name!r}"
-                listed = ", ".join(valid_values) or "none"
-                remedy = did_you_mean(name, list(valid_values)) or f"there are {listed}"
+                valid_names = ", ".join(valid_values) or "none"
+                remedy = did_you_mean(name, list(valid_values)) or f"there are {valid_names}"
                 raise self.shape.wrong(key, message, remedy)
             for value in values:
                 if value_key(value) not in map(value_key, valid_values[name]):
-                    listed = ", ".join(map(str, valid_values[name]))
-                    message = f"expected {name} to be one of {listed}, got {value}"
+                    valid_names = ", ".join(map(str, valid_values[name]))
+                    message = f"expected {name} to be one of {valid_names}, got {value}"
                     raise self.shape.wrong(key, message)
 
     def _values(self) -> Iterator[tuple[dict[str, Entry], float]]:
         """Yield listed values, one for each name, and expressions, with the weight."""
         shape = self.shape
         entries = {**self._defaults(), **shape.entries}
-        listed = {name: entry for name, entry in entries.items() if isinstance(entry, tuple)}
-        rest: dict[str, Entry] = {n: entry for n, entry in entries.items() if n not in listed}
-        columns = [shape.weights if n == "weight" else listed[n] for n in shape.zipped]
+        lists = {name: entry for name, entry in entries.items() if isinstance(entry, tuple)}
+        rest: dict[str, Entry] = {n: entry for n, entry in entries.items() if n not in lists}
+        columns = [shape.weights if n == "weight" else lists[n] for n in shape.zipped]
         steps = list(zip(*columns, strict=True)) if shape.zipped else [()]
-        crossed = [name for name in listed if name not in shape.zipped]
+        crossed = [name for name in lists if name not in shape.zipped]
         for step in steps:
             row = dict(zip(shape.zipped, step, strict=True))
             weight = float(row.pop("weight", shape.weights[0]))
-            for values in itertools.product(*(listed[name] for name in crossed)):
-                chosen = {**row, **dict(zip(crossed, values, strict=True))}
-                yield {**rest, **{name: (value,) for name, value in chosen.items()}}, weight
+            for values in itertools.product(*(lists[name] for name in crossed)):
+                entries_of_launch = {**row, **dict(zip(crossed, values, strict=True))}
+                yield (
+                    {**rest, **{name: (value,) for name, value in entries_of_launch.items()}},
+                    weight,
+                )
 
     def _defaults(self) -> dict[str, Entry]:
         """Return defaults for a shape: expressions, and the first value of each non-extent."""
@@ -213,10 +216,10 @@ class _Expander:
         weight: float,
     ) -> Launch:
         kernel = self.kernel
-        named = dict(zip((c.name for c in kernel.choices), choices, strict=True))
+        choice_of = dict(zip((c.name for c in kernel.choices), choices, strict=True))
         integers = {
             name: int(value)
-            for name, value in (*kernel.constants, *named.items())
+            for name, value in (*kernel.constants, *choice_of.items())
             if isinstance(value, int)
         }
         self._check_integers(values, types)
@@ -243,7 +246,7 @@ class _Expander:
         return Launch(
             kernel=kernel.name,
             types=dict(zip((v.name for v in kernel.type_variables), types, strict=True)),
-            choices=cast("dict[str, Constant]", named),
+            choices=cast("dict[str, Constant]", choice_of),
             key=key,
             scalars=scalars,
             weight=weight,

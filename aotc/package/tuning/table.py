@@ -34,11 +34,13 @@ class Measurement:
     @property
     def identity(self) -> Identity:
         """Key equal for measurements of the same launch; also their sort key."""
-        shown = (self.types, self.choices)
-        named = tuple(tuple(sorted((k, repr(v)) for k, v in mapping.items())) for mapping in shown)
+        mappings = (self.types, self.choices)
+        items = tuple(
+            tuple(sorted((k, repr(v)) for k, v in mapping.items())) for mapping in mappings
+        )
         # Pad numbers, so that they sort by size.
         numbers = ((name, f"{value:020d}") for name, value in self.key.items())
-        return (*named, tuple(sorted(numbers)))
+        return (*items, tuple(sorted(numbers)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,8 @@ def parse_tuning(text: str, file: str) -> TuningTable:
         with mistakes.collected():
             tuning = _tuning(table, mistakes)
             if tuning.identity in tunings:
-                shown = " on ".join(filter(None, (tuning.kernel, tuning.gpu)))
-                message = f"expected one table of {shown} for {tuning.target}, got another"
+                subject = " on ".join(filter(None, (tuning.kernel, tuning.gpu)))
+                message = f"expected one table of {subject} for {tuning.target}, got another"
                 remedy = "`aotc tune merge` joins two files"
                 raise ManifestError(message, table.loc, remedy=remedy)
             tunings[tuning.identity] = tuning
@@ -220,14 +220,14 @@ def _seconds(table: Table, num_configs: int) -> tuple[float | None, ...]:
     name = "microseconds"
     if not table.is_list(name):
         value = table.data.get(name)
-        shown = "none" if value is None else describe(value)
-        raise table.wrong(name, f"expected a list for {name!r}, got {shown}")
-    listed = cast("list[object]", table.data[name])
-    if len(listed) != num_configs:
-        message = f"expected {num_configs} times, one for each config, got {len(listed)}"
+        actual = "none" if value is None else describe(value)
+        raise table.wrong(name, f"expected a list for {name!r}, got {actual}")
+    numbers = cast("list[object]", table.data[name])
+    if len(numbers) != num_configs:
+        message = f"expected {num_configs} times, one for each config, got {len(numbers)}"
         raise table.wrong(name, message, "write nan where a config was not measured")
     seconds: list[float | None] = []
-    for index, value in enumerate(listed):
+    for index, value in enumerate(numbers):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or cast("float", value) <= 0 or math.isinf(cast("float", value)):
             message = f"expected a time above 0, or nan, got {describe(value)}"
@@ -239,10 +239,10 @@ def _seconds(table: Table, num_configs: int) -> tuple[float | None, ...]:
 
 def _rows(table: Table, key: str, allowed: tuple[str, ...] | None) -> Iterator[Table]:
     """Yield the tables of a list, possibly empty."""
-    listed = table.data.get(key)
-    if listed is not None and not isinstance(listed, list):
-        raise table.wrong(key, f"expected a list of tables for {key!r}, got {describe(listed)}")
-    for index, item in enumerate(cast("list[object]", listed or [])):
+    rows = table.data.get(key)
+    if rows is not None and not isinstance(rows, list):
+        raise table.wrong(key, f"expected a list of tables for {key!r}, got {describe(rows)}")
+    for index, item in enumerate(cast("list[object]", rows or [])):
         if not isinstance(item, dict):
             message = f"expected a table in {key!r}, got {describe(item)}"
             raise ManifestError(message, table.element(key, index))

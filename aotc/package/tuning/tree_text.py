@@ -63,10 +63,14 @@ def _data_of(kernel: Kernel, tree: Tree) -> object:
 
 def _lines_of(kernel: Kernel, selection: Selection) -> Iterator[str]:
     types, choices = split_combination(kernel.type_variables, kernel.choices, selection.combination)
-    named = [f"{v.name}={dtype}" for v, dtype in zip(kernel.type_variables, types, strict=True)]
-    named += [f"{c.name}={value_text(v)}" for c, v in zip(kernel.choices, choices, strict=True)]
+    dtype_texts = [
+        f"{v.name}={dtype}" for v, dtype in zip(kernel.type_variables, types, strict=True)
+    ]
+    dtype_texts += [
+        f"{c.name}={value_text(v)}" for c, v in zip(kernel.choices, choices, strict=True)
+    ]
     subject = f"{kernel.name} for {selection.target}, {selection.gpu or 'any GPU'}"
-    yield f"{', '.join([subject, *named])}:"
+    yield f"{', '.join([subject, *dtype_texts])}:"
     yield from _tree_lines(kernel, selection.tree, _INDENT)
 
 

@@ -78,8 +78,8 @@ def work_of(spec: BenchSpec, kernel: Kernel, launch: Launch, buffers: Mapping[st
 def bench_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
     """Return the values for expressions of `[kernel.bench]`: a type variable is its element's bytes."""
     sizes = {name: DTYPE_BYTES[dtype] for name, dtype in launch.types.items()}
-    named = (*kernel.constants, *launch.choices.items())
-    constants = {name: int(value) for name, value in named if isinstance(value, int)}
+    named_values = (*kernel.constants, *launch.choices.items())
+    constants = {name: int(value) for name, value in named_values if isinstance(value, int)}
     return {**sizes, **constants, **launch.key}
 
 

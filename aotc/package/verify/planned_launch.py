@@ -276,8 +276,8 @@ class PlannedLauncher:
             changed = [*args[:index], value, *args[index + 1 :]]
             name, values = self.record.params[index].name, {**current, **self._named(index, value)}
             holds = all(
-                _holds(guard, values) if name in named else was
-                for guard, named, was in zip(self.guards, names, held_before, strict=True)
+                _holds(guard, values) if name in guard_names else held
+                for guard, guard_names, held in zip(self.guards, names, held_before, strict=True)
             )
             try:
                 plan = self._plan(changed, grid, at_once, scratch)

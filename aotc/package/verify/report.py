@@ -226,11 +226,11 @@ def _describe_audited(finding: sass.Finding) -> Data:
 
 def shape_text(finding: Finding) -> str:
     """Format the arguments of a launch, as in `n = 3, eps = 0.5`."""
-    shown = (
+    values = (
         f"{name} = {f'{value:.4g}' if isinstance(value, float) else value}"
         for name, value in finding.scalars.items()
     )
-    return ", ".join(shown) or "no scalar arguments"
+    return ", ".join(values) or "no scalar arguments"
 
 
 def _describe_finding(finding: Finding) -> Data:

@@ -85,9 +85,9 @@ def subjects_of_manifest(
     Raises:
         DiagnosticError: there is no such kernel or target, or a kernel's configs are wrong.
     """
-    chosen = manifest.targets_for(target_names, without)
+    targets = manifest.targets_for(target_names, without)
     subjects: list[Subject] = []
-    for kernel, among in manifest.select(kernels, chosen):
+    for kernel, among in manifest.select(kernels, targets):
         expansion = expand(kernel, among, autotune_configs)
         subjects += [subject_of(expansion, variant) for variant in expansion.variants]
     return subjects
