@@ -83,7 +83,7 @@ struct native_state *native_state_of(const PyTypeObject *type) {
 
 static int intern_names(struct native_names *names) {
     const struct {
-        PyObject **place;
+        PyObject **slot;
         const char *text;
     } table[] = {
         {&names->cuda_array_interface, "__cuda_array_interface__"},
@@ -103,8 +103,8 @@ static int intern_names(struct native_names *names) {
         {&names->config, "config"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
-        *table[i].place = PyUnicode_InternFromString(table[i].text);
-        if (*table[i].place == NULL) {
+        *table[i].slot = PyUnicode_InternFromString(table[i].text);
+        if (*table[i].slot == NULL) {
             return -1;
         }
     }
@@ -113,7 +113,7 @@ static int intern_names(struct native_names *names) {
 
 static int add_types(PyObject *module, struct native_state *state) {
     const struct {
-        PyTypeObject **place;
+        PyTypeObject **slot;
         PyType_Spec *spec;
     } table[] = {
         {&state->archive_type, &native_archive_spec},
@@ -127,8 +127,8 @@ static int add_types(PyObject *module, struct native_state *state) {
         {&state->chain_launch_type, &native_chain_launch_spec},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
-        *table[i].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, table[i].spec, NULL);
-        if (*table[i].place == NULL || PyModule_AddType(module, *table[i].place) < 0) {
+        *table[i].slot = (PyTypeObject *)PyType_FromModuleAndSpec(module, table[i].spec, NULL);
+        if (*table[i].slot == NULL || PyModule_AddType(module, *table[i].slot) < 0) {
             return -1;
         }
     }

@@ -203,13 +203,13 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     if (check_open(self) < 0) {
         return NULL;
     }
-    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->kernels, name));
+    PyObject *kernel_object = Py_XNewRef(PyDict_GetItemWithError(self->kernels, name));
     if (PyErr_Occurred() || check_open(self) < 0) { /* a name may have code of its own */
-        Py_XDECREF(found);
+        Py_XDECREF(kernel_object);
         return NULL;
     }
-    if (found != NULL) {
-        return found;
+    if (kernel_object != NULL) {
+        return kernel_object;
     }
     const char *text = PyUnicode_Check(name) ? native_chars(name) : NULL;
     if (text == NULL) {
@@ -230,13 +230,13 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
         (void)native_raise(self->state, &error);
         return NULL;
     }
-    PyObject *made = native_kernel_new(self->state, self->handle, kernel);
+    PyObject *fresh = native_kernel_new(self->state, self->handle, kernel);
     /* Another thread may have made one meanwhile. */
-    found = made == NULL ? NULL : PyDict_SetDefault(self->kernels, name, made);
-    Py_XINCREF(found);
-    Py_XDECREF(made);
+    kernel_object = fresh == NULL ? NULL : PyDict_SetDefault(self->kernels, name, fresh);
+    Py_XINCREF(kernel_object);
+    Py_XDECREF(fresh);
     native_let_go(archive);
-    return found;
+    return kernel_object;
 }
 
 int native_load(struct native_state *state, struct native_handle *handle,

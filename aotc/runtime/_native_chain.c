@@ -58,10 +58,10 @@ struct computing {
 /* Apply an entry's config. 0 or -1. */
 static int apply_config(struct native_chain *self, struct computing *now) {
     PyObject *entry = now->entry;
-    const uint32_t *places = native_entry_array(entry, ENTRY_PLACES);
+    const uint32_t *indices = native_entry_array(entry, ENTRY_PLACES);
     PyObject *values = PyTuple_GET_ITEM(entry, ENTRY_VALUES);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
-        now->objects[places[i]] = PyTuple_GET_ITEM(values, i);
+        now->objects[indices[i]] = PyTuple_GET_ITEM(values, i);
     }
     if (now->passed != NULL &&
         PyDict_Update(now->passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
@@ -203,16 +203,16 @@ static int keep_choice(struct native_chain *self, const struct chain_call *call,
         PyErr_Clear();
         return 0;
     }
-    PyObject *found = PyObject_CallFunctionObjArgs(self->chosen, args, words, NULL);
-    if (found == NULL) {
+    PyObject *choice = PyObject_CallFunctionObjArgs(self->chosen, args, words, NULL);
+    if (choice == NULL) {
         return -1;
     }
-    if (PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2 &&
-        PyDict_Check(PyTuple_GET_ITEM(found, 1))) {
-        native_tuned_add(&self->tuned, objects, PyTuple_GET_ITEM(found, 0),
-                           PyTuple_GET_ITEM(found, 1));
+    if (PyTuple_Check(choice) && PyTuple_GET_SIZE(choice) == 2 &&
+        PyDict_Check(PyTuple_GET_ITEM(choice, 1))) {
+        native_tuned_add(&self->tuned, objects, PyTuple_GET_ITEM(choice, 0),
+                           PyTuple_GET_ITEM(choice, 1));
     }
-    Py_DECREF(found);
+    Py_DECREF(choice);
     return 0;
 }
 
@@ -344,12 +344,12 @@ static int read_constant(struct native_chain *self, PyObject *item) {
         PyErr_Clear();
         return not_steps();
     }
-    const int64_t place = native_launcher_find(self->launcher, name);
-    if (place < 0) {
+    const int64_t index = native_launcher_find(self->launcher, name);
+    if (index < 0) {
         return not_steps();
     }
     struct constant *constant = &self->constants[self->constant_count++];
-    constant->place = (uint32_t)place;
+    constant->place = (uint32_t)index;
     if (program != Py_None) {
         constant->program = native_program_new(program, self->launcher->param_count);
         return constant->program == NULL ? -1 : 0;

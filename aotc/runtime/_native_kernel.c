@@ -21,12 +21,12 @@
 /* ---- converting ----------------------------------------------------------------------------- */
 
 static int missing_argument(const struct launch *launch, uint32_t index) {
-    uint32_t given = 0;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < launch->kernel->param_count; ++i) {
-        given += launch->objects[i] != NULL;
+        count += launch->objects[i] != NULL;
     }
-    if (given == index) {
-        return native_wrong_count(launch, given);
+    if (count == index) {
+        return native_wrong_count(launch, count);
     }
     return native_bad_argument(launch, index, "a value", "none", NULL);
 }

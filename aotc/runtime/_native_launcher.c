@@ -147,7 +147,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
 /* Return the capsule of a launch's specialization, as a new reference. */
 static PyObject *specialize(struct native_launcher *self, PyObject *const *objects) {
     PyObject *key = make_key(self, objects);
-    PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->known, key));
+    PyObject *capsule = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->known, key));
     /* A constant that may change, such as a list, cannot be in a key. */
     const bool is_kept = !PyErr_Occurred();
     if (key == NULL || (!is_kept && !PyErr_ExceptionMatches(PyExc_TypeError))) {
@@ -155,27 +155,27 @@ static PyObject *specialize(struct native_launcher *self, PyObject *const *objec
         return NULL;
     }
     PyErr_Clear();
-    if (found == NULL) {
-        found = find(self, objects, NULL, false);
-        if (found != NULL && is_kept) {
+    if (capsule == NULL) {
+        capsule = find(self, objects, NULL, false);
+        if (capsule != NULL && is_kept) {
             if (PyDict_GET_SIZE(self->known) >= MAX_KNOWN) {
                 PyDict_Clear(self->known);
             }
-            if (PyDict_SetItem(self->known, key, found) < 0) {
-                Py_CLEAR(found);
+            if (PyDict_SetItem(self->known, key, capsule) < 0) {
+                Py_CLEAR(capsule);
             }
         }
     }
-    if (found != NULL && is_kept) {
+    if (capsule != NULL && is_kept) {
         PyObject *last_key = self->last_key;
         PyObject *last = self->last;
         self->last_key = Py_NewRef(key);
-        self->last = Py_NewRef(found);
+        self->last = Py_NewRef(capsule);
         Py_XDECREF(last_key); /* may run code, and both are changed by then */
         Py_XDECREF(last);
     }
     Py_DECREF(key);
-    return found;
+    return capsule;
 }
 
 /* Launch; if no candidate accepts the arguments, find further ones, and launch these. */
@@ -222,13 +222,13 @@ static int place_keywords(struct native_launcher *self, PyObject *keywords) {
     Py_CLEAR(self->last_keywords);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject *name = PyTuple_GET_ITEM(keywords, i);
-        const int64_t at = native_launcher_find(self, name);
-        if (at < 0) { /* as in Triton */
+        const int64_t index = native_launcher_find(self, name);
+        if (index < 0) { /* as in Triton */
             PyErr_Format(PyExc_KeyError, "Keyword argument %U was specified but unrecognised",
                          name);
             return -1;
         }
-        self->keyword_places[i] = (uint16_t)at;
+        self->keyword_places[i] = (uint16_t)index;
     }
     self->last_keywords = Py_NewRef(keywords);
     return 0;
@@ -280,10 +280,10 @@ int native_launcher_launch(struct native_launcher *self, PyObject *const *object
         return launch_bound(self, objects, known, grid);
     }
     PyObject *meta = bound_to(self, objects, false);
-    PyObject *found = meta == NULL ? NULL : PyObject_CallOneArg(grid, meta);
-    const int result = found == NULL ? -1 : launch_bound(self, objects, NULL, found);
+    PyObject *dimensions = meta == NULL ? NULL : PyObject_CallOneArg(grid, meta);
+    const int result = dimensions == NULL ? -1 : launch_bound(self, objects, NULL, dimensions);
     Py_XDECREF(meta);
-    Py_XDECREF(found);
+    Py_XDECREF(dimensions);
     return result;
 }
 

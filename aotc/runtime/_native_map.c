@@ -79,7 +79,7 @@ PyObject *native_tensor_map(struct native_state *state, struct native_handle *ha
     for (uint8_t dtype = AOTC_I1; dtype <= AOTC_FP8E5; ++dtype) {
         reader.variables[0].dtypes[reader.variables[0].dtype_count++] = dtype;
     }
-    PyObject *made = NULL;
+    PyObject *bytes = NULL;
     if (params[0].name != NULL && params[1].name != NULL && reader.name != NULL) {
         struct launch launch;
         aotc_tensor_map map;
@@ -87,10 +87,10 @@ PyObject *native_tensor_map(struct native_state *state, struct native_handle *ha
         launch.objects[0] = tensor;
         const int result = encode(&launch, block, &map);
         native_end(&launch);
-        made = result < 0 ? NULL : PyBytes_FromStringAndSize((const char *)&map, sizeof map);
+        bytes = result < 0 ? NULL : PyBytes_FromStringAndSize((const char *)&map, sizeof map);
     }
     Py_XDECREF(params[0].name);
     Py_XDECREF(params[1].name);
     Py_XDECREF(reader.name);
-    return made;
+    return bytes;
 }

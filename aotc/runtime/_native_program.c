@@ -50,32 +50,32 @@ struct program {
 static bool is_jump(int32_t opcode) { return opcode >= JUMP; }
 
 /* Check one instruction, and the depth of the stack after it and at its target. */
-static bool check_one(const struct program *program, uint32_t at, uint32_t argument_count,
+static bool check_one(const struct program *program, uint32_t index, uint32_t argument_count,
                       int *depths) {
-    const struct instruction one = program->instructions[at];
-    int depth = depths[at];
-    if (depth < 0 || one.opcode < 0 || one.opcode >= OPCODES || depth < (int)takes[one.opcode] ||
-        (one.opcode == ARGUMENT && (one.operand < 0 || (uint32_t)one.operand >= argument_count))) {
+    const struct instruction instruction = program->instructions[index];
+    int depth = depths[index];
+    if (depth < 0 || instruction.opcode < 0 || instruction.opcode >= OPCODES || depth < (int)takes[instruction.opcode] ||
+        (instruction.opcode == ARGUMENT && (instruction.operand < 0 || (uint32_t)instruction.operand >= argument_count))) {
         return false; /* a negative depth: unreachable */
     }
-    if (!is_jump(one.opcode)) {
-        depth += 1 - (int)takes[one.opcode];
-        depths[at + 1] = depth;
+    if (!is_jump(instruction.opcode)) {
+        depth += 1 - (int)takes[instruction.opcode];
+        depths[index + 1] = depth;
         return depth <= MAX_STACK;
     }
-    const bool keeps = one.opcode == JUMP_IF_FALSE_OR_POP || one.opcode == JUMP_IF_TRUE_OR_POP;
-    const int there = depth - (one.opcode == JUMP_IF_FALSE);
-    const int here = one.opcode == JUMP ? -1 : depth - 1;
-    if (one.operand <= (int32_t)at || (uint32_t)one.operand > program->count ||
-        (one.opcode != JUMP && depth < 1) || (keeps && depth < 1)) {
+    const bool keeps = instruction.opcode == JUMP_IF_FALSE_OR_POP || instruction.opcode == JUMP_IF_TRUE_OR_POP;
+    const int target_depth = depth - (instruction.opcode == JUMP_IF_FALSE);
+    const int next_depth = instruction.opcode == JUMP ? -1 : depth - 1;
+    if (instruction.operand <= (int32_t)index || (uint32_t)instruction.operand > program->count ||
+        (instruction.opcode != JUMP && depth < 1) || (keeps && depth < 1)) {
         return false;
     }
-    if (depths[one.operand] >= 0 && depths[one.operand] != there) {
+    if (depths[instruction.operand] >= 0 && depths[instruction.operand] != target_depth) {
         return false;
     }
-    depths[one.operand] = there;
-    if (here >= 0) {
-        depths[at + 1] = here;
+    depths[instruction.operand] = target_depth;
+    if (next_depth >= 0) {
+        depths[index + 1] = next_depth;
     }
     return true;
 }
@@ -99,21 +99,21 @@ static bool check(const struct program *program, uint32_t argument_count) {
 /* Let instructions name inputs in place of arguments. False if there are too many. */
 static bool number_inputs(struct program *program) {
     for (uint32_t i = 0; i < program->count; ++i) {
-        struct instruction *one = &program->instructions[i];
-        uint32_t at = 0;
-        if (one->opcode != ARGUMENT) {
+        struct instruction *instruction = &program->instructions[i];
+        uint32_t input = 0;
+        if (instruction->opcode != ARGUMENT) {
             continue;
         }
-        while (at < program->input_count && program->inputs[at].argument != (uint32_t)one->operand) {
-            ++at;
+        while (input < program->input_count && program->inputs[input].argument != (uint32_t)instruction->operand) {
+            ++input;
         }
-        if (at == MAX_INPUTS) {
+        if (input == MAX_INPUTS) {
             return false;
         }
-        if (at == program->input_count) {
-            program->inputs[program->input_count++].argument = (uint32_t)one->operand;
+        if (input == program->input_count) {
+            program->inputs[program->input_count++].argument = (uint32_t)instruction->operand;
         }
-        one->operand = (int32_t)at;
+        instruction->operand = (int32_t)input;
     }
     return true;
 }
@@ -130,11 +130,11 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
         program->count = (uint32_t)count;
     }
     for (Py_ssize_t i = 0; program != NULL && i < count; ++i) {
-        struct instruction *one = &program->instructions[i];
+        struct instruction *instruction = &program->instructions[i];
         PyObject *pair = PyTuple_GET_ITEM(instructions, i);
         if (!PyTuple_Check(pair)) {
-            one->opcode = -1; /* an invalid opcode */
-        } else if (!PyArg_ParseTuple(pair, "ii", &one->opcode, &one->operand)) {
+            instruction->opcode = -1; /* an invalid opcode */
+        } else if (!PyArg_ParseTuple(pair, "ii", &instruction->opcode, &instruction->operand)) {
             native_program_free(program);
             return NULL;
         }
@@ -309,25 +309,25 @@ static bool run(const struct program *program, struct value *answer) {
     struct value stack[MAX_STACK + 1];
     struct value *top = stack; /* one past the last */
     for (uint32_t i = 0; i < program->count; ++i) {
-        const struct instruction one = program->instructions[i];
-        switch (one.opcode) {
+        const struct instruction instruction = program->instructions[i];
+        switch (instruction.opcode) {
         case ARGUMENT:
-            *top++ = program->inputs[one.operand].value;
+            *top++ = program->inputs[instruction.operand].value;
             if (top[-1].kind == NOT_PASSED) {
                 return false;
             }
             break;
         case INTEGER:
-            *top++ = (struct value){AN_INTEGER, one.operand};
+            *top++ = (struct value){AN_INTEGER, instruction.operand};
             break;
         case BOOL:
-            *top++ = boolean(one.operand != 0);
+            *top++ = boolean(instruction.operand != 0);
             break;
         case NONE:
             *top++ = (struct value){A_NONE, 0};
             break;
         case JUMP:
-            i = (uint32_t)one.operand - 1;
+            i = (uint32_t)instruction.operand - 1;
             break;
         case JUMP_IF_FALSE:
         case JUMP_IF_FALSE_OR_POP:
@@ -336,16 +336,16 @@ static bool run(const struct program *program, struct value *answer) {
             if (test.kind == AN_OBJECT) {
                 return false;
             }
-            if ((test.number != 0) == (one.opcode == JUMP_IF_TRUE_OR_POP)) {
-                top += one.opcode != JUMP_IF_FALSE;
-                i = (uint32_t)one.operand - 1;
+            if ((test.number != 0) == (instruction.opcode == JUMP_IF_TRUE_OR_POP)) {
+                top += instruction.opcode != JUMP_IF_FALSE;
+                i = (uint32_t)instruction.operand - 1;
             }
             break;
         }
         default: {
-            const unsigned count = takes[one.opcode];
+            const unsigned count = takes[instruction.opcode];
             struct value result;
-            if (!evaluate(one.opcode, top[-(int)count], top[-1], &result)) {
+            if (!evaluate(instruction.opcode, top[-(int)count], top[-1], &result)) {
                 return false;
             }
             top -= count;

@@ -190,14 +190,14 @@ int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, 
     arg->dtype = dtype;
     if (PyTuple_Check(object)) {
         PyObject *number = NULL;
-        uint32_t given = AOTC_DTYPE_NONE;
-        const int is_pair = native_split_pair(launch, index, object, &number, &given);
+        uint32_t pair_dtype = AOTC_DTYPE_NONE;
+        const int is_pair = native_split_pair(launch, index, object, &number, &pair_dtype);
         if (is_pair < 0) {
             return -1;
         }
         if (is_pair) {
-            arg->dtype = given; /* the C library compares it with the param's */
-            dtype = given;
+            arg->dtype = pair_dtype; /* the C library compares it with the param's */
+            dtype = pair_dtype;
             object = number;
         }
     }
@@ -207,14 +207,14 @@ int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, 
 
 /* ---- pairs of a value and a dtype ----------------------------------------------------------- */
 
-static int unknown_dtype(const struct launch *launch, uint32_t index, const char *given) {
+static int unknown_dtype(const struct launch *launch, uint32_t index, const char *actual) {
     struct aotci_text names = {""};
     for (uint32_t i = AOTC_I1; i <= AOTC_FP8E5; ++i) {
         aotci_text_add(&names, "%s%s", i == AOTC_I1 ? "" : ", ", aotc_dtype_name((aotc_dtype)i));
     }
     PyErr_Clear();
     return native_bad_argument(launch, index, aotci_text("a dtype, one of %s", names.chars).chars,
-                               given, NULL);
+                               actual, NULL);
 }
 
 int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object,
@@ -223,9 +223,9 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
         !PyUnicode_Check(PyTuple_GET_ITEM(object, 1))) {
         return 0;
     }
-    const char *given = native_chars(PyTuple_GET_ITEM(object, 1));
-    for (uint32_t i = AOTC_I1; given != NULL && i <= AOTC_FP8E5; ++i) {
-        if (strcmp(aotc_dtype_name((aotc_dtype)i), given) == 0) {
+    const char *text = native_chars(PyTuple_GET_ITEM(object, 1));
+    for (uint32_t i = AOTC_I1; text != NULL && i <= AOTC_FP8E5; ++i) {
+        if (strcmp(aotc_dtype_name((aotc_dtype)i), text) == 0) {
             *value = PyTuple_GET_ITEM(object, 0);
             *dtype = i;
             return 1;

@@ -43,18 +43,18 @@ struct specialization {
 
 static const char capsule_name[] = "aotc specialization";
 
-static void free_specialization(struct specialization *found) {
-    for (uint32_t i = 0; i < found->candidate_count; ++i) {
-        struct candidate *candidate = &found->candidates[i];
+static void free_specialization(struct specialization *specialization) {
+    for (uint32_t i = 0; i < specialization->candidate_count; ++i) {
+        struct candidate *candidate = &specialization->candidates[i];
         PyMem_Free(candidate->params);
         PyMem_Free(candidate->choices);
         PyMem_Free(candidate->config);
         Py_XDECREF(candidate->held);
         Py_XDECREF((PyObject *)candidate->kernel);
     }
-    PyMem_Free(found->telling);
-    PyMem_Free(found->slots);
-    PyMem_Free(found);
+    PyMem_Free(specialization->telling);
+    PyMem_Free(specialization->slots);
+    PyMem_Free(specialization);
 }
 
 static void destroy(PyObject *capsule) {
@@ -165,36 +165,36 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
         return NULL;
     }
     const size_t count = (size_t)PyTuple_GET_SIZE(listed);
-    struct specialization *found =
-        PyMem_Calloc(1, sizeof *found + count * sizeof *found->candidates);
-    if (found == NULL || count == 0) {
-        PyMem_Free(found);
+    struct specialization *specialization =
+        PyMem_Calloc(1, sizeof *specialization + count * sizeof *specialization->candidates);
+    if (specialization == NULL || count == 0) {
+        PyMem_Free(specialization);
         PyErr_SetString(PyExc_ValueError, "there are no candidates");
         return NULL;
     }
-    PyObject *capsule = PyCapsule_New(found, capsule_name, destroy);
+    PyObject *capsule = PyCapsule_New(specialization, capsule_name, destroy);
     if (capsule == NULL) {
-        PyMem_Free(found);
+        PyMem_Free(specialization);
         return NULL;
     }
-    (void)PyCapsule_SetContext(capsule, found); /* read without comparing names */
+    (void)PyCapsule_SetContext(capsule, specialization); /* read without comparing names */
     for (size_t i = 0; i < count; ++i) {
-        found->candidate_count += 1;
+        specialization->candidate_count += 1;
         if (read_candidate(state, name_count, PyTuple_GET_ITEM(listed, (Py_ssize_t)i),
-                           &found->candidates[i]) < 0) {
+                           &specialization->candidates[i]) < 0) {
             Py_DECREF(capsule);
             return NULL;
         }
-        found->candidates[i].is_alike =
-            i == 0 || convert_alike(&found->candidates[0], &found->candidates[i]);
+        specialization->candidates[i].is_alike =
+            i == 0 || convert_alike(&specialization->candidates[0], &specialization->candidates[i]);
     }
-    found->telling = read_indices(telling, found->candidates[0].kernel->param_count);
-    found->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
+    specialization->telling = read_indices(telling, specialization->candidates[0].kernel->param_count);
+    specialization->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
     if (count > 1) {
-        found->slots = PyMem_Calloc(FACT_SLOTS, sizeof *found->slots);
-        found->last = found->slots;
+        specialization->slots = PyMem_Calloc(FACT_SLOTS, sizeof *specialization->slots);
+        specialization->last = specialization->slots;
     }
-    if (found->telling == NULL || (count > 1 && found->slots == NULL)) {
+    if (specialization->telling == NULL || (count > 1 && specialization->slots == NULL)) {
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
         }
@@ -215,23 +215,23 @@ static uint16_t fact_of(const aotc_arg *arg) {
 }
 
 /* The slot of a launch with these facts, mostly the last one's, or NULL. */
-static struct fact_slot *find_slot(struct specialization *found, const struct launch *launch,
+static struct fact_slot *find_slot(struct specialization *specialization, const struct launch *launch,
                                    uint16_t facts[LIMIT_PARAMS], bool *is_known) {
     uint32_t hash = 0;
     uint32_t differences = 0;
-    for (uint32_t i = 0; i < found->fact_count; ++i) {
-        facts[i] = fact_of(&launch->args[found->telling[i]]);
-        differences |= facts[i] ^ found->last->facts[i];
+    for (uint32_t i = 0; i < specialization->fact_count; ++i) {
+        facts[i] = fact_of(&launch->args[specialization->telling[i]]);
+        differences |= facts[i] ^ specialization->last->facts[i];
     }
     if (differences != 0) {
-        for (uint32_t i = 0; i < found->fact_count; ++i) {
+        for (uint32_t i = 0; i < specialization->fact_count; ++i) {
             hash = (hash ^ facts[i]) * UINT32_C(0x9E3779B1);
         }
-        found->last = &found->slots[(hash >> 16) % FACT_SLOTS];
-        differences = (uint32_t)memcmp(found->last->facts, facts, found->fact_count * sizeof *facts);
+        specialization->last = &specialization->slots[(hash >> 16) % FACT_SLOTS];
+        differences = (uint32_t)memcmp(specialization->last->facts, facts, specialization->fact_count * sizeof *facts);
     }
-    *is_known = found->last->is_used && differences == 0;
-    return found->last;
+    *is_known = specialization->last->is_used && differences == 0;
+    return specialization->last;
 }
 
 static void use(struct launch *launch, const struct candidate *candidate) {
@@ -277,14 +277,14 @@ __attribute__((noinline)) static int launch_one(const struct candidate *candidat
 
 /* Launch the first candidate, other than `tried`, that accepts the arguments. Returns its index, or
  * -1 with the first candidate's exception, or another one's if it is not a refusal. */
-static int64_t launch_any(const struct specialization *found, uint32_t tried,
+static int64_t launch_any(const struct specialization *specialization, uint32_t tried,
                           PyObject *const *objects, PyObject *grid, PyObject *refusals) {
     PyObject *first = native_take_exception();
-    for (uint32_t i = 0; i < found->candidate_count; ++i) {
+    for (uint32_t i = 0; i < specialization->candidate_count; ++i) {
         if (i == tried) {
             continue;
         }
-        if (launch_one(&found->candidates[i], objects, grid) == 0) {
+        if (launch_one(&specialization->candidates[i], objects, grid) == 0) {
             Py_XDECREF(first);
             return i;
         }
@@ -306,38 +306,38 @@ static int64_t launch_any(const struct specialization *found, uint32_t tried,
 
 int native_launch_specialized(PyObject *capsule, PyObject *const *objects,
                               const struct known_tensor *known, PyObject *grid, PyObject *refusals) {
-    struct specialization *found = PyCapsule_GetContext(capsule);
+    struct specialization *specialization = PyCapsule_GetContext(capsule);
     struct launch launch;
     uint16_t facts[LIMIT_PARAMS];
     struct fact_slot *slot = NULL;
     uint32_t chosen = 0;
     int64_t launched = 0;
-    int result = prepare(&launch, &found->candidates[0], objects, known, grid);
-    if (result == 0 && found->candidate_count > 1) {
+    int result = prepare(&launch, &specialization->candidates[0], objects, known, grid);
+    if (result == 0 && specialization->candidate_count > 1) {
         bool is_known = false;
-        slot = find_slot(found, &launch, facts, &is_known);
+        slot = find_slot(specialization, &launch, facts, &is_known);
         chosen = is_known ? slot->candidate : 0;
     }
-    const bool is_ready = found->candidates[chosen].is_alike;
+    const bool is_ready = specialization->candidates[chosen].is_alike;
     if (result == 0 && is_ready) {
-        use(&launch, &found->candidates[chosen]);
+        use(&launch, &specialization->candidates[chosen]);
         result = native_run(&launch, NULL);
     }
     native_end(&launch);
     if (result == 0 && !is_ready) {
-        result = launch_one(&found->candidates[chosen], objects, grid);
+        result = launch_one(&specialization->candidates[chosen], objects, grid);
     }
-    if (result == 0 || found->candidate_count == 1) {
+    if (result == 0 || specialization->candidate_count == 1) {
         return result;
     }
     if (!PyErr_ExceptionMatches(refusals)) {
         return -1;
     }
-    launched = launch_any(found, chosen, objects, grid, refusals);
+    launched = launch_any(specialization, chosen, objects, grid, refusals);
     if (launched >= 0 && slot != NULL) {
         slot->is_used = true;
         slot->candidate = (uint32_t)launched;
-        memcpy(slot->facts, facts, found->fact_count * sizeof *facts);
+        memcpy(slot->facts, facts, specialization->fact_count * sizeof *facts);
     }
     return launched < 0 ? -1 : 0;
 }

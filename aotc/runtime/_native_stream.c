@@ -30,16 +30,16 @@ static int read_attribute(PyObject *object, PyObject *name, PyObject **value) {
 /* The handle of an object as a stream; NULL without an exception if it is not a stream. */
 static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     PyObject *value = NULL;
-    int found = read_attribute(object, state->names.cuda_stream, &value); /* torch */
-    if (found == 0) {
-        found = read_attribute(object, state->names.ptr, &value); /* CuPy */
+    int status = read_attribute(object, state->names.cuda_stream, &value); /* torch */
+    if (status == 0) {
+        status = read_attribute(object, state->names.ptr, &value); /* CuPy */
     }
-    if (found != 0) {
+    if (status != 0) {
         return value;
     }
     /* cuda.core and others. */
-    found = read_attribute(object, state->names.cuda_stream_protocol, &value);
-    if (found <= 0) {
+    status = read_attribute(object, state->names.cuda_stream_protocol, &value);
+    if (status <= 0) {
         return NULL;
     }
     /* A method; early versions had an attribute. */
@@ -156,18 +156,18 @@ int native_enter(const struct launch *launch, bool *entered) {
     if (result != CUDA_SUCCESS) {
         return 0; /* as above */
     }
-    const struct aotci_context *own = first;
-    while (own != NULL && (current == NULL || aotci_context_handle(own) != current)) {
-        own = own->next;
+    const struct aotci_context *context = first;
+    while (context != NULL && (current == NULL || aotci_context_handle(context) != current)) {
+        context = context->next;
     }
     /* In CUDA a device is its ordinal. */
-    const bool fits = launch->device < 0 || (own != NULL && own->device == launch->device);
+    const bool fits = launch->device < 0 || (context != NULL && context->device == launch->device);
     if (is_special && (current == NULL || !fits)) {
         return enter_loaded(launch, first, entered);
     }
-    if (own != NULL && !fits) {
+    if (context != NULL && !fits) {
         return wrong_device(launch,
-                            aotci_text("a tensor on device %d, as the stream", own->device).chars,
+                            aotci_text("a tensor on device %d, as the stream", context->device).chars,
                             "use a stream of the tensor's device");
     }
     return 0;

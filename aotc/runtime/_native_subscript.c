@@ -17,15 +17,15 @@ struct native_subscript {
  * is faster. A new reference. */
 static PyObject *attribute_of(PyObject *object, PyObject *name) {
     PyObject *dictionary = PyObject_GenericGetDict(object, NULL);
-    PyObject *found = dictionary != NULL && PyDict_CheckExact(dictionary)
+    PyObject *value = dictionary != NULL && PyDict_CheckExact(dictionary)
                           ? Py_XNewRef(PyDict_GetItemWithError(dictionary, name))
                           : NULL;
     Py_XDECREF(dictionary);
-    if (found == NULL) {
+    if (value == NULL) {
         PyErr_Clear();
-        found = PyObject_GetAttr(object, name);
+        value = PyObject_GetAttr(object, name);
     }
-    return found;
+    return value;
 }
 
 static PyObject *call_subscript(PyObject *object, PyObject *const *args, size_t flagged_count,

@@ -18,14 +18,14 @@ static bool type_has(PyTypeObject *type, PyObject *name) {
     return attribute != NULL;
 }
 
-static void classify(struct native_state *state, PyTypeObject *type, struct tensor_type *place) {
+static void classify(struct native_state *state, PyTypeObject *type, struct tensor_type *info) {
     const struct native_names *names = &state->names;
-    place->exchange = native_find_exchange(state, type);
-    place->has_dlpack = type_has(type, names->dlpack) && type_has(type, names->dlpack_device);
-    place->protocol = place->exchange != NULL                       ? PROTOCOL_EXCHANGE
+    info->exchange = native_find_exchange(state, type);
+    info->has_dlpack = type_has(type, names->dlpack) && type_has(type, names->dlpack_device);
+    info->protocol = info->exchange != NULL                       ? PROTOCOL_EXCHANGE
                       : native_is_torch(state, type)                ? PROTOCOL_TORCH
                       : type_has(type, names->cuda_array_interface) ? PROTOCOL_CUDA_ARRAY
-                      : place->has_dlpack                           ? PROTOCOL_DLPACK
+                      : info->has_dlpack                           ? PROTOCOL_DLPACK
                                                                     : PROTOCOL_NONE;
 }
 
@@ -33,17 +33,17 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
     /* Two slots for each type, so that two types of one launch seldom evict each other. */
     const size_t first =
         (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
-    struct tensor_type *place = &state->types[first];
-    if (place->type == type) {
-        return place;
+    struct tensor_type *slot = &state->types[first];
+    if (slot->type == type) {
+        return slot;
     }
     struct tensor_type *other = &state->types[first ^ 1];
     if (other->type == type) {
         return other;
     }
-    struct tensor_type found = {.type = type};
+    struct tensor_type info = {.type = type};
     Py_INCREF(type); /* code of the type may drop its last reference */
-    classify(state, type, &found);
+    classify(state, type, &info);
     /* Evicting a type may run code, too, which may look types up and so fill the slot again. So
      * eviction is complete before anything is written, and from then on no code runs. */
     while (other->type != NULL) {
@@ -51,9 +51,9 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
         *other = (struct tensor_type){.type = NULL};
         Py_DECREF(leaving);
     }
-    *other = *place;
-    *place = found;
-    return place;
+    *other = *slot;
+    *slot = info;
+    return slot;
 }
 
 /* Return whether an object has an interface that its type lacks. */

@@ -38,39 +38,39 @@ void native_tuned_add(struct native_tuned *self, PyObject *const *objects, PyObj
                         PyObject *settings) {
     const Py_ssize_t count = self->launcher->param_count;
     uint32_t numbers[MAX_NAMES];
-    PyObject *held = PyTuple_New(count);
+    PyObject *objects_kept = PyTuple_New(count);
     PyObject *parts = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(struct native_part));
-    for (Py_ssize_t i = 0; held != NULL && parts != NULL && i < count; ++i) {
+    for (Py_ssize_t i = 0; objects_kept != NULL && parts != NULL && i < count; ++i) {
         struct native_part *part = (struct native_part *)(void *)PyBytes_AS_STRING(parts) + i;
-        PyTuple_SET_ITEM(held, i, part_of(self, (uint32_t)i, objects[i], part));
+        PyTuple_SET_ITEM(objects_kept, i, part_of(self, (uint32_t)i, objects[i], part));
     }
     PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
     PyObject *name = NULL;
     PyObject *value = NULL;
     Py_ssize_t position = 0;
-    bool is_known = held != NULL && parts != NULL && values != NULL &&
+    bool is_known = objects_kept != NULL && parts != NULL && values != NULL &&
                     PyDict_GET_SIZE(settings) <= MAX_NAMES;
     for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
-        const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
-        is_known = at >= 0;
-        numbers[i] = (uint32_t)at;
+        const int64_t index = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
+        is_known = index >= 0;
+        numbers[i] = (uint32_t)index;
         PyTuple_SET_ITEM(values, i, Py_NewRef(value));
     }
     const Py_ssize_t place_bytes = PyDict_GET_SIZE(settings) * (Py_ssize_t)sizeof *numbers;
-    PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
-    PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
+    PyObject *indices = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
+    PyObject *settings_copy = indices != NULL ? PyDict_Copy(settings) : NULL;
     PyObject *entry =
-        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, held, parts, places, values, kept, config);
+        settings_copy == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, objects_kept, parts, indices, values, settings_copy, config);
     if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
         PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
         (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
     }
     PyErr_Clear();
-    Py_XDECREF(held);
-    Py_XDECREF(places);
+    Py_XDECREF(objects_kept);
+    Py_XDECREF(indices);
     Py_XDECREF(values);
     Py_XDECREF(parts);
-    Py_XDECREF(kept);
+    Py_XDECREF(settings_copy);
     Py_XDECREF(entry);
 }
 

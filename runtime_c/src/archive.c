@@ -163,11 +163,11 @@ static aotc_status check_contents(struct aotc_archive *archive, const struct hea
 static bool has_both(uint32_t flags, uint32_t a, uint32_t b) { return (flags & (a | b)) == (a | b); }
 
 /* Make an archive without contents, from options that may be NULL. */
-static aotc_status create(const char *name, const aotc_open_options *given,
+static aotc_status create(const char *name, const aotc_open_options *caller_options,
                           struct aotc_archive **created, uint32_t *flags, aotc_error *error) {
     aotci_fetch_code();
     const aotc_open_options defaults = AOTC_OPEN_OPTIONS_INIT;
-    const aotc_open_options *options = given == NULL ? &defaults : given;
+    const aotc_open_options *options = caller_options == NULL ? &defaults : caller_options;
     const uint32_t known_flags = AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE |
                                  AOTC_OPEN_VERIFY_BLOBS | AOTC_OPEN_MAP | AOTC_OPEN_TRUSTED;
     if (!aotci_is_struct(options, options->struct_size, sizeof *options) ||

@@ -263,7 +263,7 @@ static aotc_value choice_value(const struct aotc_kernel *kernel, const struct ch
 }
 
 static aotc_status wrong_choice(const struct aotc_kernel *kernel,
-                                const struct choice_record *choice, const aotc_value *given,
+                                const struct choice_record *choice, const aotc_value *actual,
                                 aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
@@ -274,7 +274,7 @@ static aotc_status wrong_choice(const struct aotc_kernel *kernel,
     return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
                       .field = aotci_text("choice '%s'", aotci_string(&kernel->tables, choice->name)).chars,
                       .expected = aotci_text("one of %s", list.chars).chars,
-                      .got = given == NULL ? "nothing" : aotci_value_text(given).chars);
+                      .got = actual == NULL ? "nothing" : aotci_value_text(actual).chars);
 }
 
 static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -286,17 +286,17 @@ static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_l
             aotci_choice(&kernel->tables, kernel->record->first_choice + i);
         aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotci_string(&kernel->tables, choice->name));
     }
-    struct aotci_text given = {""};
+    struct aotci_text names = {""};
     for (uint32_t i = 0; i < desc->choice_count; ++i) {
         const char *name = desc->choices[i].name;
-        aotci_text_add(&given, "%s%s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name);
+        aotci_text_add(&names, "%s%s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name);
     }
     return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
                       .field = "choices",
                       .expected = kernel->record->choice_count == 0
                                       ? "none: the kernel has no choices"
                                       : aotci_text("each once, of %s", list.chars).chars,
-                      .got = given.chars);
+                      .got = names.chars);
 }
 
 /* The caller's value for a choice, or NULL. */
@@ -319,19 +319,19 @@ static aotc_status bind_choices(const struct aotc_kernel *kernel, const aotc_lau
     for (uint32_t i = 0; i < kernel->record->choice_count; ++i) {
         const struct choice_record *choice =
             aotci_choice(&kernel->tables, kernel->record->first_choice + i);
-        const aotc_value *given = find_given(desc, aotci_string(&kernel->tables, choice->name), i);
+        const aotc_value *actual = find_given(desc, aotci_string(&kernel->tables, choice->name), i);
         uint32_t digit = 0;
-        if (given != NULL) {
+        if (actual != NULL) {
             used_count += 1;
             for (; digit < choice->value_count; ++digit) {
                 const aotc_value value = choice_value(kernel, choice, digit);
-                if (aotci_same_value(&value, given)) {
+                if (aotci_same_value(&value, actual)) {
                     break;
                 }
             }
         }
-        if (digit == choice->value_count || (given == NULL && choice->value_count > 1)) {
-            return wrong_choice(kernel, choice, given, error);
+        if (digit == choice->value_count || (actual == NULL && choice->value_count > 1)) {
+            return wrong_choice(kernel, choice, actual, error);
         }
         *combination = *combination * choice->value_count + digit;
     }

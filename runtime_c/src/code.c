@@ -376,9 +376,9 @@ aotc_status aotci_force_code(const struct loading *loading, const struct aotci_c
         result = driver->function_load(*function);
     } else {
         /* Before 12.4 the cheapest question that only loaded code can answer. */
-        const aotc_status found = aotci_driver_use(driver, DRIVER_QUERIES, loading->error);
-        if (found != AOTC_OK) {
-            return found;
+        const aotc_status query_status = aotci_driver_use(driver, DRIVER_QUERIES, loading->error);
+        if (query_status != AOTC_OK) {
+            return query_status;
         }
         result = driver->function_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, *function);
     }

@@ -35,16 +35,16 @@ static uint64_t add_bytes(uint64_t a, uint64_t b) {
     return ((a & low) + (b & low)) ^ ((a ^ b) & ~low);
 }
 
-static uint64_t bits(uint64_t word, unsigned at, unsigned count) {
-    return word >> at & ((UINT64_C(1) << count) - 1);
+static uint64_t bits(uint64_t word, unsigned shift, unsigned count) {
+    return word >> shift & ((UINT64_C(1) << count) - 1);
 }
 
 /* An instruction is two little-endian words; section 7 of the format lists their fields. */
 static void restore_code(unsigned char *code, const unsigned char *stored, size_t size_bytes) {
     uint64_t before[SLOTS] = {0};
-    for (size_t at = 0; at < size_bytes; at += INSTRUCTION_BYTES) {
+    for (size_t offset = 0; offset < size_bytes; offset += INSTRUCTION_BYTES) {
         uint64_t words[2];
-        memcpy(words, stored + at, sizeof words);
+        memcpy(words, stored + offset, sizeof words);
         const uint64_t first = words[0];
         const uint64_t last = words[1];
         const uint64_t opcode = bits(first, 48, 12);
@@ -60,7 +60,7 @@ static void restore_code(unsigned char *code, const unsigned char *stored, size_
                    bits(last, 61, 1) << 40 | bits(last, 57, 4) << 41 | bits(last, 56, 1) << 45 |
                    bits(last, 32, 6) << 46 | bits(last, 48, 6) << 52 | last >> 62 << 58 |
                    bits(last, 54, 2) << 60 | bits(last, 38, 2) << 62;
-        memcpy(code + at, words, sizeof words);
+        memcpy(code + offset, words, sizeof words);
     }
 }
 
@@ -133,20 +133,20 @@ void aotci_code_restore(unsigned char *cubin, size_t size_bytes, const unsigned 
     memcpy(cubin, rest, SECTION_BYTES);
     memcpy(table, rest + SECTION_BYTES, table_bytes);
     rest += SECTION_BYTES + table_bytes;
-    size_t done = SECTION_BYTES;
+    size_t end = SECTION_BYTES;
     for (unsigned char *section = table; next(&walk); section += SECTION_BYTES) {
         memcpy(section + 24, &walk.offset, sizeof walk.offset);
         if (walk.is_code) {
-            const size_t before = (size_t)walk.offset - done;
-            memcpy(cubin + done, rest, before);
+            const size_t before = (size_t)walk.offset - end;
+            memcpy(cubin + end, rest, before);
             restore_code(cubin + walk.offset, code, (size_t)walk.size);
             rest += before;
             code += walk.size;
-            done = (size_t)walk.last;
+            end = (size_t)walk.last;
         }
     }
-    memcpy(cubin + done, rest, (size_t)walk.table - done);
-    rest += (size_t)walk.table - done;
-    done = (size_t)walk.table + table_bytes;
-    memcpy(cubin + done, rest, size_bytes - done);
+    memcpy(cubin + end, rest, (size_t)walk.table - end);
+    rest += (size_t)walk.table - end;
+    end = (size_t)walk.table + table_bytes;
+    memcpy(cubin + end, rest, size_bytes - end);
 }

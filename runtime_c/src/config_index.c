@@ -22,10 +22,10 @@ static uint32_t find_key(const struct aotci_config_index *index, const char *nam
 }
 
 /* The number of a value, or FORMAT_NONE. */
-static uint32_t find_value(const struct aotci_config_index *index, const aotc_value *wanted) {
-    const uint32_t key = wanted->name == NULL ? index->key_count : find_key(index, wanted->name);
+static uint32_t find_value(const struct aotci_config_index *index, const aotc_value *entry) {
+    const uint32_t key = entry->name == NULL ? index->key_count : find_key(index, entry->name);
     uint32_t value = key == index->key_count ? FORMAT_NONE : index->keys[key].first;
-    while (value != FORMAT_NONE && !aotci_same_value(&index->values[value].value, wanted)) {
+    while (value != FORMAT_NONE && !aotci_same_value(&index->values[value].value, entry)) {
         value = index->values[value].next;
     }
     return value;
@@ -128,9 +128,9 @@ uint32_t aotci_config_next(const struct aotci_config_filter *filter, uint32_t fr
             bits &= filter->rows[i][start / WORD_BITS];
         }
         if (bits != 0) {
-            const uint32_t found =
+            const uint32_t candidate =
                 start / WORD_BITS * WORD_BITS + (uint32_t)__builtin_ctzll(bits);
-            return found < end ? found : end;
+            return candidate < end ? candidate : end;
         }
     }
     return end;

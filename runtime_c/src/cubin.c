@@ -98,12 +98,12 @@ static bool comes_before(const struct part *a, const struct part *b) {
 }
 
 static void add_part(struct part *parts, unsigned *count, struct part part) {
-    unsigned place = part.size != 0 ? (*count)++ : 0;
-    for (; place > 0 && comes_before(&part, &parts[place - 1]); --place) {
-        parts[place] = parts[place - 1];
+    unsigned position = part.size != 0 ? (*count)++ : 0;
+    for (; position > 0 && comes_before(&part, &parts[position - 1]); --position) {
+        parts[position] = parts[position - 1];
     }
     if (part.size != 0) {
-        parts[place] = part;
+        parts[position] = part;
     }
 }
 
@@ -324,34 +324,34 @@ enum aotci_params_verdict aotci_cubin_check_params(const struct aotci_cubin_func
     if (function->info == NULL) {
         return PARAMS_NOT_LISTED;
     }
-    const unsigned char *at = function->info;
-    const unsigned char *end = at + function->info_bytes;
-    while (end - at >= 4) {
-        const unsigned format = at[0];
-        const unsigned attribute = at[1];
-        const size_t size_bytes = format == SIZED_FORMAT ? at[2] | (size_t)at[3] << 8 : 0;
-        at += 4;
-        if (format == 0 || format > SIZED_FORMAT || size_bytes > (size_t)(end - at)) {
+    const unsigned char *bytes = function->info;
+    const unsigned char *end = bytes + function->info_bytes;
+    while (end - bytes >= 4) {
+        const unsigned format = bytes[0];
+        const unsigned attribute = bytes[1];
+        const size_t size_bytes = format == SIZED_FORMAT ? bytes[2] | (size_t)bytes[3] << 8 : 0;
+        bytes += 4;
+        if (format == 0 || format > SIZED_FORMAT || size_bytes > (size_t)(end - bytes)) {
             return PARAMS_NOT_LISTED;
         }
         if (format == SIZED_FORMAT && attribute == PARAM_ATTRIBUTE) {
             /* The ordinal, the offset, and the size in the upper bits of a word. */
-            const uint32_t ordinal = at[4] | (uint32_t)at[5] << 8;
+            const uint32_t ordinal = bytes[4] | (uint32_t)bytes[5] << 8;
             if (size_bytes != PARAM_BYTES || ordinal >= LIMIT_CUBIN_PARAMS) {
                 return PARAMS_NOT_LISTED;
             }
             const struct cubin_param_record *param =
                 (const void *)(records + (size_t)(ordinal < count ? ordinal : 0) * stride);
             *wrong = ordinal < count ? ordinal : count;
-            if (ordinal >= count || param->offset != (at[6] | at[7] << 8) ||
-                param->size != (at[10] >> 2 | at[11] << 6)) {
+            if (ordinal >= count || param->offset != (bytes[6] | bytes[7] << 8) ||
+                param->size != (bytes[10] >> 2 | bytes[11] << 6)) {
                 return PARAMS_DIFFER;
             }
             const uint64_t bit = UINT64_C(1) << ordinal % 64;
             seen_count += (seen[ordinal / 64] & bit) == 0;
             seen[ordinal / 64] |= bit;
         }
-        at += size_bytes;
+        bytes += size_bytes;
     }
     if (seen_count == count) {
         return count == 0 ? PARAMS_NOT_LISTED : PARAMS_EQUAL;

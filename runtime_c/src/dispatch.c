@@ -92,11 +92,11 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
         const unsigned rank =
             target_rank(aotci_target(&loading->kernel->tables, target), context->major, context->minor);
         if (rank != 0) {
-            unsigned place = count++;
-            for (; place > 0 && spans[place - 1].rank < rank; --place) {
-                spans[place] = spans[place - 1];
+            unsigned position = count++;
+            for (; position > 0 && spans[position - 1].rank < rank; --position) {
+                spans[position] = spans[position - 1];
             }
-            spans[place] = (struct span){rank, start, end};
+            spans[position] = (struct span){rank, start, end};
         }
         start = end;
     }
@@ -106,25 +106,25 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
 /* The smallest remaining combination of the spans; false if none is left. */
 static bool next_combination(const struct aotc_kernel *kernel, const struct span *spans,
                              unsigned count, uint32_t *combination) {
-    bool found = false;
+    bool has_any = false;
     for (unsigned i = 0; i < count; ++i) {
         if (spans[i].next < spans[i].end) {
             const uint32_t candidate = aotci_variant(&kernel->tables, spans[i].next)->combination;
-            *combination = found && *combination < candidate ? *combination : candidate;
-            found = true;
+            *combination = has_any && *combination < candidate ? *combination : candidate;
+            has_any = true;
         }
     }
-    return found;
+    return has_any;
 }
 
 /* ---- dispatch tables ---------------------------------------------------------------------------
  */
 
 static size_t dispatch_bytes(const struct aotc_kernel *kernel) {
-    const size_t each = sizeof(struct aotci_candidate) + sizeof(struct aotci_run);
+    const size_t pair_bytes = sizeof(struct aotci_candidate) + sizeof(struct aotci_run);
     const size_t leaf_configs = aotci_count(&kernel->tables, SECTION_LEAF_CONFIGS);
     const size_t numbers = leaf_configs == 0 ? 0 : leaf_configs + kernel->record->config_count;
-    return sizeof(struct aotci_dispatch) + kernel->record->variant_count * each +
+    return sizeof(struct aotci_dispatch) + kernel->record->variant_count * pair_bytes +
            numbers * sizeof(uint32_t);
 }
 
@@ -180,17 +180,17 @@ aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_can
                                  bool is_whole, CUfunction *function) {
     const uint32_t counted = VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE;
     const bool needs_code = is_whole || (candidate->variant->flags & counted) != 0;
-    CUfunction own = NULL;
+    CUfunction function_here = NULL;
     *function = aotci_function(candidate);
     if (*function != NULL) {
         return AOTC_OK;
     }
     aotc_status status = aotci_load_code(loading, candidate, is_whole, function);
     if (status == AOTC_OK && needs_code) {
-        status = aotci_force_code(loading, candidate, &own);
+        status = aotci_force_code(loading, candidate, &function_here);
     }
     if (status == AOTC_OK && !candidate->is_taken) { /* else a launch reads it */
-        status = aotci_count_programs(loading, candidate->variant, own, &candidate->programs_at_once);
+        status = aotci_count_programs(loading, candidate->variant, function_here, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
         candidate->is_taken = true;
@@ -257,9 +257,9 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     if (place == NULL) {
         return no_memory(loading);
     }
-    struct aotci_dispatch *there = atomic_load_explicit(place, memory_order_relaxed);
-    if (there != NULL) {
-        return load_candidates(loading, there);
+    struct aotci_dispatch *loaded = atomic_load_explicit(place, memory_order_relaxed);
+    if (loaded != NULL) {
+        return load_candidates(loading, loaded);
     }
     struct aotci_dispatch *dispatch =
         aotci_allocate(&archive->allocator, dispatch_bytes(kernel), 1);

@@ -28,12 +28,12 @@ static generic_fn to_function(void *object) {
 static int version_of(const struct aotci_driver *driver) {
     int version = 0;
     int query = 0;
-    void *found = NULL;
+    void *symbol = NULL;
     if (driver->find == NULL ||
-        driver->find("cuDriverGetVersion", &found, 2020, 0, &query) != CUDA_SUCCESS || found == NULL) {
+        driver->find("cuDriverGetVersion", &symbol, 2020, 0, &query) != CUDA_SUCCESS || symbol == NULL) {
         return 0;
     }
-    return ((driver_get_version_fn)to_function(found))(&version) == CUDA_SUCCESS ? version : 0;
+    return ((driver_get_version_fn)to_function(symbol))(&version) == CUDA_SUCCESS ? version : 0;
 }
 
 static struct aotci_text version_text(int version) {
@@ -47,11 +47,11 @@ static aotc_status too_old(const char *path, int version, aotc_error *error) {
 }
 
 /* Find cuGetProcAddress, for looking up the others; CUDA 12.0 introduced this version. */
-static aotc_status find_loader(void *library, const char *path, aotci_find_function *found,
+static aotc_status find_loader(void *library, const char *path, aotci_find_function *loader,
                                aotc_error *error) {
     int version = 0;
-    *found = (aotci_find_function)to_function(dlsym(library, "cuGetProcAddress_v2"));
-    if (*found != NULL) {
+    *loader = (aotci_find_function)to_function(dlsym(library, "cuGetProcAddress_v2"));
+    if (*loader != NULL) {
         return AOTC_OK;
     }
     const driver_get_version_fn get_version =
@@ -100,19 +100,19 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
         return AOTC_OK;
     }
     for (size_t i = 0; i < sizeof entry_groups / sizeof *entry_groups; ++i) {
-        void *found = NULL;
+        void *symbol = NULL;
         int query = 0;
         if ((missing & entry_groups[i]) == 0) {
             continue;
         }
-        if (driver->find(entry_points[i].symbol, &found, entry_points[i].version, 0, &query) !=
+        if (driver->find(entry_points[i].symbol, &symbol, entry_points[i].version, 0, &query) !=
             CUDA_SUCCESS) {
-            found = NULL;
+            symbol = NULL;
         }
-        if (found == NULL && entry_points[i].is_required) {
+        if (symbol == NULL && entry_points[i].is_required) {
             return lacks(driver, entry_points[i].symbol, error);
         }
-        const generic_fn function = to_function(found); /* all function pointers have the same
+        const generic_fn function = to_function(symbol); /* all function pointers have the same
                                                          * representation */
         memcpy((unsigned char *)driver + entry_points[i].member, &function, sizeof function);
     }
@@ -122,15 +122,15 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
 
 aotci_stream_context_function aotci_driver_find_streams(const struct aotci_driver *driver) {
     enum { SINCE = 9020 };
-    void *found = NULL;
+    void *symbol = NULL;
     int query = 0;
-    return driver->find("cuStreamGetCtx", &found, SINCE, 0, &query) == CUDA_SUCCESS
-               ? (aotci_stream_context_function)to_function(found)
+    return driver->find("cuStreamGetCtx", &symbol, SINCE, 0, &query) == CUDA_SUCCESS
+               ? (aotci_stream_context_function)to_function(symbol)
                : NULL;
 }
 
 /* Load the driver's library, and find cuGetProcAddress. */
-static aotc_status open_library(const char *file, aotci_find_function *found, aotc_error *error) {
+static aotc_status open_library(const char *file, aotci_find_function *loader, aotc_error *error) {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
         const char *reason = dlerror();
@@ -139,7 +139,7 @@ static aotc_status open_library(const char *file, aotci_find_function *found, ao
             .expected = "a library that can be loaded", .got = reason == NULL ? "none" : reason,
             .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
     }
-    const aotc_status status = find_loader(library, file, found, error);
+    const aotc_status status = find_loader(library, file, loader, error);
     /* RTLD_NODELETE keeps it loaded; this gives back the handle only. */
     (void)dlclose(library);
     return status;
@@ -237,16 +237,16 @@ typedef CUresult (*error_text_fn)(CUresult result, const char **text);
 
 /* The driver's text for an error. The function is looked up each time: launches fail without a
  * lock. */
-static const char *error_text(const struct aotci_driver *driver, const char *symbol, error_text_fn known,
+static const char *error_text(const struct aotci_driver *driver, const char *symbol, error_text_fn function,
                               CUresult result) {
     enum { SINCE = 6000 };
     const char *text = NULL;
-    void *found = NULL;
+    void *object = NULL;
     int query = 0;
-    error_text_fn ask = known;
+    error_text_fn ask = function;
     if (driver->find != NULL) {
-        ask = driver->find(symbol, &found, SINCE, 0, &query) == CUDA_SUCCESS
-                  ? (error_text_fn)to_function(found)
+        ask = driver->find(symbol, &object, SINCE, 0, &query) == CUDA_SUCCESS
+                  ? (error_text_fn)to_function(object)
                   : NULL;
     }
     return ask != NULL && ask(result, &text) == CUDA_SUCCESS ? text : NULL;

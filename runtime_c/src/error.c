@@ -60,8 +60,8 @@ void aotci_text_add(struct aotci_text *text, const char *format, ...) {
     va_end(arguments);
 }
 
-bool aotci_is_struct(const void *given, uint32_t struct_size, size_t known_bytes) {
-    const unsigned char *bytes = given;
+bool aotci_is_struct(const void *object, uint32_t struct_size, size_t known_bytes) {
+    const unsigned char *bytes = object;
     for (size_t i = known_bytes; i < struct_size; ++i) {
         if (bytes[i] != 0) {
             return false;

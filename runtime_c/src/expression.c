@@ -47,20 +47,20 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
                                    uint32_t stack_depth) {
     uint32_t depth = 0;
     uint32_t deepest = 0;
-    for (uint32_t at = 0; at < code_bytes;) {
-        const unsigned opcode = code[at++];
+    for (uint32_t offset = 0; offset < code_bytes;) {
+        const unsigned opcode = code[offset++];
         if (opcode >= OPCODE_COUNT || opcodes[opcode].pops == 0) {
             return aotci_refused("an unknown opcode");
         }
         const unsigned operand_bytes = opcodes[opcode].operand_bytes;
-        if (operand_bytes > code_bytes - at) {
+        if (operand_bytes > code_bytes - offset) {
             return aotci_refused("an operand that is cut short");
         }
         if (opcode <= OP_CONST64 &&
-            !is_shortest(aotci_load_constant(code + at, operand_bytes), operand_bytes)) {
+            !is_shortest(aotci_load_constant(code + offset, operand_bytes), operand_bytes)) {
             return aotci_refused("a constant that has a shorter form");
         }
-        at += operand_bytes;
+        offset += operand_bytes;
         const uint32_t pops = opcodes[opcode].pops - 1u;
         if (depth < pops) {
             return aotci_refused("an operator without its operands");
@@ -101,10 +101,10 @@ const char *aotci_expression_check_params(const struct aotci_tables *tables,
                                           const struct kernel_record *kernel,
                                           const struct expression_record *expression) {
     const unsigned char *code = aotci_record(tables, SECTION_CODE, expression->code_offset);
-    for (uint32_t at = 0; at < expression->code_bytes;) {
-        const unsigned opcode = code[at++];
-        const unsigned char *operand = code + at;
-        at += opcodes[opcode].operand_bytes;
+    for (uint32_t offset = 0; offset < expression->code_bytes;) {
+        const unsigned opcode = code[offset++];
+        const unsigned char *operand = code + offset;
+        offset += opcodes[opcode].operand_bytes;
         if (opcode < OP_ARG || opcode > OP_STRIDE) {
             continue;
         }

@@ -35,7 +35,7 @@ struct extent {
 
 /* Read a byte of each function if requested. */
 static inline struct extent code_extent(bool is_read) {
-    const uintptr_t places[] = {
+    const uintptr_t addresses[] = {
         PLACE(aotc_open_file),    PLACE(aotci_root_open),        PLACE(aotci_index_decode),
         PLACE(aotci_sha256),      PLACE(aotc_kernel_get),        PLACE(aotci_kernel_open),
         PLACE(aotci_memo_find),   PLACE(aotci_validate_index),   PLACE(aotci_validate_kernel),
@@ -43,12 +43,12 @@ static inline struct extent code_extent(bool is_read) {
         PLACE(aotci_load_kernel), PLACE(aotci_cubin_check),      PLACE(aotc_launch),
         PLACE(aotci_plan_launch), PLACE(aotci_count_programs),
     };
-    struct extent extent = {places[0], places[0]};
-    for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
-        extent.begin = places[i] < extent.begin ? places[i] : extent.begin;
-        extent.end = places[i] > extent.end ? places[i] : extent.end;
+    struct extent extent = {addresses[0], addresses[0]};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; ++i) {
+        extent.begin = addresses[i] < extent.begin ? addresses[i] : extent.begin;
+        extent.end = addresses[i] > extent.end ? addresses[i] : extent.end;
         if (is_read) {
-            (void)*(const volatile unsigned char *)places[i];
+            (void)*(const volatile unsigned char *)addresses[i];
         }
     }
     return extent;
@@ -69,7 +69,7 @@ void aotci_fetch_code(void) {
     if (extent.end - extent.begin > MOST_BYTES) {
         return;
     }
-    for (uintptr_t at = extent.begin; at < extent.end + FUNCTION_BYTES; at += LINE_BYTES) {
-        __builtin_prefetch((const void *)at);
+    for (uintptr_t line = extent.begin; line < extent.end + FUNCTION_BYTES; line += LINE_BYTES) {
+        __builtin_prefetch((const void *)line);
     }
 }

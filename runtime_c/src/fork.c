@@ -21,8 +21,8 @@ static uint64_t mark_of_process(void) {
     if (mark == 0) {
         struct timespec now;
         (void)clock_gettime(CLOCK_MONOTONIC, &now);
-        const uint64_t made = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + 1;
-        mark = atomic_compare_exchange_strong(page, &mark, made) ? made : mark;
+        const uint64_t fresh = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec + 1;
+        mark = atomic_compare_exchange_strong(page, &mark, fresh) ? fresh : mark;
     }
     return mark;
 }

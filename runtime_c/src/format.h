@@ -289,8 +289,8 @@ _Static_assert(sizeof(struct blob_record) == 16, "docs/reference/archive-format.
 /* The slot of a kernel of this name, and in the high half the slot's tag: FNV-1a. */
 static inline uint64_t aotci_name_hash(const char *name) {
     uint64_t hash = UINT64_C(0xCBF29CE484222325);
-    for (const unsigned char *at = (const unsigned char *)name; *at != 0; ++at) {
-        hash = (hash ^ *at) * UINT64_C(0x100000001B3);
+    for (const unsigned char *byte = (const unsigned char *)name; *byte != 0; ++byte) {
+        hash = (hash ^ *byte) * UINT64_C(0x100000001B3);
     }
     return hash;
 }

@@ -36,17 +36,17 @@ static aotc_status no_memory(const struct source *source, size_t size_bytes, aot
 
 aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                             unsigned char *target, uint64_t size_bytes, aotc_error *error) {
-    uint64_t done = 0;
+    uint64_t total = 0;
     int number = 0;
     if (archive->file != NULL) {
         memcpy(target, archive->file + offset, (size_t)size_bytes);
         return AOTC_OK;
     }
-    while (done < size_bytes && number == 0) {
-        const ssize_t count = pread(archive->descriptor, target + done, (size_t)(size_bytes - done),
-                                    (off_t)(offset + done));
+    while (total < size_bytes && number == 0) {
+        const ssize_t count = pread(archive->descriptor, target + total, (size_t)(size_bytes - total),
+                                    (off_t)(offset + total));
         if (count > 0) {
-            done += (uint64_t)count;
+            total += (uint64_t)count;
         } else if (count == 0) {
             number = EIO;
         } else if (errno != EINTR) {
@@ -196,13 +196,13 @@ aotc_status aotci_bad_place(const struct aotc_kernel *kernel, uint32_t number, c
 aotc_status aotci_frame_place(const struct aotc_kernel *kernel, uint32_t number, uint64_t *offset,
                               aotc_error *error) {
     const struct entry_record *entry = &kernel->entry;
-    const size_t at = number * sizeof *offset;
+    const size_t place_offset = number * sizeof *offset;
     aotc_status status = AOTC_OK;
     if (kernel->places != NULL) {
-        memcpy(offset, kernel->places + at, sizeof *offset);
+        memcpy(offset, kernel->places + place_offset, sizeof *offset);
     } else {
         unsigned char bytes[sizeof *offset] = {0};
-        status = aotci_read_file(kernel->archive, entry->offset + entry->frame.stored_bytes + at, bytes,
+        status = aotci_read_file(kernel->archive, entry->offset + entry->frame.stored_bytes + place_offset, bytes,
                                  sizeof bytes, error);
         memcpy(offset, bytes, sizeof bytes);
     }

@@ -17,9 +17,9 @@ struct cursor {
 };
 
 static bool take_opcode(struct cursor *cursor, unsigned opcode) {
-    const bool found = cursor->code != cursor->end && *cursor->code == opcode;
-    cursor->code += found;
-    return found;
+    const bool is_match = cursor->code != cursor->end && *cursor->code == opcode;
+    cursor->code += is_match;
+    return is_match;
 }
 
 static bool take_constant(struct cursor *cursor, int64_t *value) {
@@ -146,12 +146,12 @@ bool aotci_guard_holds(const struct aotc_kernel *kernel, const struct aotci_guar
         return aotci_evaluate(kernel, guard->expression, args, &value) == NULL && value != 0;
     }
     for (uint32_t i = 0; i < guard->test_count; ++i) {
-        bool found = holds(&guard->tests[i], args, &valid);
+        bool is_true = holds(&guard->tests[i], args, &valid);
         if (guard->tests[i].is_enough) {
             const bool other = holds(&guard->tests[++i], args, &valid);
-            found = found || other;
+            is_true = is_true || other;
         }
-        if (!found || !valid) {
+        if (!is_true || !valid) {
             return false;
         }
     }

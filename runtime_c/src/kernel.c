@@ -40,7 +40,7 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
     const size_t name_bytes = strlen(name);
     const uint32_t count = aotci_count(&archive->root, SECTION_ENTRIES);
     unsigned best[NEAREST_COUNT];
-    uint32_t found[NEAREST_COUNT];
+    uint32_t nearest[NEAREST_COUNT];
     unsigned found_count = 0;
     if (name_bytes > LIMIT_NAME_BYTES) {
         return list;
@@ -52,21 +52,21 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
         if (steps > 2 + (name_bytes > other_bytes ? name_bytes : other_bytes) / 3) {
             continue;
         }
-        unsigned place = found_count < NEAREST_COUNT ? found_count++ : NEAREST_COUNT;
-        for (; place > 0 && best[place - 1] > steps; --place) {
-            if (place < NEAREST_COUNT) {
-                best[place] = best[place - 1];
-                found[place] = found[place - 1];
+        unsigned position = found_count < NEAREST_COUNT ? found_count++ : NEAREST_COUNT;
+        for (; position > 0 && best[position - 1] > steps; --position) {
+            if (position < NEAREST_COUNT) {
+                best[position] = best[position - 1];
+                nearest[position] = nearest[position - 1];
             }
         }
-        if (place < NEAREST_COUNT) {
-            best[place] = steps;
-            found[place] = i;
+        if (position < NEAREST_COUNT) {
+            best[position] = steps;
+            nearest[position] = i;
         }
     }
     for (unsigned i = 0; i < found_count; ++i) {
         aotci_text_add(&list, "%s'%s'", i == 0 ? "did you mean " : " or ",
-                       aotci_kernel_name(archive, found[i]));
+                       aotci_kernel_name(archive, nearest[i]));
     }
     return list;
 }
@@ -96,10 +96,10 @@ static aotc_status find_kernel(struct aotc_archive *archive, const char *name,
         return status;
     }
     status = aotci_kernel_open(archive, number, name, error);
-    struct aotc_kernel *found = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
-    if (found != NULL && strcmp(found->name, name) == 0) {
-        atomic_store_explicit(&archive->last, found, memory_order_release);
-        *kernel = found;
+    struct aotc_kernel *candidate = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
+    if (candidate != NULL && strcmp(candidate->name, name) == 0) {
+        atomic_store_explicit(&archive->last, candidate, memory_order_release);
+        *kernel = candidate;
     }
     return status;
 }
@@ -114,10 +114,10 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
                           .expected = "an archive, a name and a result", .got = "NULL");
     }
     struct aotc_archive *changed = (struct aotc_archive *)(uintptr_t)archive;
-    struct aotc_kernel *found = atomic_load_explicit(&archive->last, memory_order_acquire);
-    if (found != NULL && strcmp(found->name, name) == 0) { /* loads the kernel that was just
+    struct aotc_kernel *last = atomic_load_explicit(&archive->last, memory_order_acquire);
+    if (last != NULL && strcmp(last->name, name) == 0) { /* loads the kernel that was just
                                                             * requested */
-        *kernel = found;
+        *kernel = last;
         return AOTC_OK;
     }
     aotc_status status = find_kernel(changed, name, kernel, error);
@@ -198,14 +198,14 @@ aotc_status aotc_archive_get_info(const aotc_archive *archive, aotc_archive_info
         return status;
     }
     const struct archive_record *record = aotci_record(&archive->root, SECTION_ARCHIVE, 0);
-    const aotc_archive_info known = {
+    const aotc_archive_info archive_info = {
         .kernel_count = aotci_count(&archive->root, SECTION_ENTRIES),
         .target_count = aotci_count(&archive->root, SECTION_TARGETS),
         .name = aotci_string(&archive->root, record->name),
         .version = aotci_string(&archive->root, record->version),
         .toolchain = aotci_string(&archive->root, record->toolchain),
     };
-    return GIVE(info, known);
+    return GIVE(info, archive_info);
 }
 
 aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *info) {
@@ -213,7 +213,7 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
         return AOTC_ERROR_ARG;
     }
     const struct kernel_record *record = kernel->record;
-    const aotc_kernel_info known = {
+    const aotc_kernel_info kernel_info = {
         .param_count = record->param_count,
         .type_variable_count = record->type_variable_count,
         .choice_count = record->choice_count,
@@ -225,7 +225,7 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
         .selection_count = record->selection_count,
         .name = kernel->name,
     };
-    return GIVE(info, known);
+    return GIVE(info, kernel_info);
 }
 
 /* Return whether variants differ in a pointer being NULL: only a guard can tell. */
@@ -245,7 +245,7 @@ aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
     }
     const struct param_record *param =
         aotci_param(&kernel->tables, kernel->record->first_param + index);
-    const aotc_param_info known = {
+    const aotc_param_info param_info = {
         .kind = param->kind,
         .dtype = param->dtype,
         .type_variable = (int32_t)param->type_variable - 1,
@@ -256,7 +256,7 @@ aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
         .name = aotci_string(&kernel->tables, param->name),
         .nullable = is_nullable(kernel, index, param->kind),
     };
-    return GIVE(info, known);
+    return GIVE(info, param_info);
 }
 
 aotc_status aotc_kernel_get_type_variable(const aotc_kernel *kernel, uint32_t index,
@@ -266,12 +266,12 @@ aotc_status aotc_kernel_get_type_variable(const aotc_kernel *kernel, uint32_t in
     }
     const struct type_variable_record *variable =
         aotci_type_variable(&kernel->tables, kernel->record->first_type_variable + index);
-    aotc_type_variable_info known = {
+    aotc_type_variable_info variable_info = {
         .dtype_count = variable->dtype_count,
         .name = aotci_string(&kernel->tables, variable->name),
     };
-    memcpy(known.dtypes, variable->dtypes, sizeof known.dtypes);
-    return GIVE(info, known);
+    memcpy(variable_info.dtypes, variable->dtypes, sizeof variable_info.dtypes);
+    return GIVE(info, variable_info);
 }
 
 aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index,
@@ -281,11 +281,11 @@ aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index,
     }
     const struct choice_record *choice =
         aotci_choice(&kernel->tables, kernel->record->first_choice + index);
-    const aotc_choice_info known = {
+    const aotc_choice_info choice_info = {
         .value_count = choice->value_count,
         .name = aotci_string(&kernel->tables, choice->name),
     };
-    return GIVE(info, known);
+    return GIVE(info, choice_info);
 }
 
 aotc_status aotc_kernel_get_choice_value(const aotc_kernel *kernel, uint32_t choice, uint32_t index,
@@ -320,13 +320,13 @@ aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index,
     }
     const struct guard_record *guard =
         aotci_guard(&kernel->tables, kernel->record->first_guard + index);
-    const aotc_guard_info known = {
+    const aotc_guard_info guard_info = {
         .promised = (uint32_t)(kernel->record->promises >> index & 1),
         .text = aotci_string(&kernel->tables, guard->text),
         .expression = aotci_string(&kernel->tables,
                                    aotci_expression(&kernel->tables, guard->expression)->text),
     };
-    return GIVE(info, known);
+    return GIVE(info, guard_info);
 }
 
 aotc_status aotc_kernel_get_config_size(const aotc_kernel *kernel, uint32_t config,
@@ -366,7 +366,7 @@ aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
     }
     const struct variant_record *variant =
         aotci_variant(&kernel->tables, kernel->record->first_variant + index);
-    const aotc_variant_info known = {
+    const aotc_variant_info variant_info = {
         .config = variant->config,
         .combination = variant->combination,
         .num_threads = variant->num_threads,
@@ -386,5 +386,5 @@ aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
         .remarks = aotci_string(&kernel->tables, variant->remarks),
         .condition = variant->condition == 0 ? NULL : condition_text(kernel, variant),
     };
-    return GIVE(info, known);
+    return GIVE(info, variant_info);
 }

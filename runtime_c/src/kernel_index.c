@@ -74,9 +74,9 @@ static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
 
 static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
-    char found[LIMIT_NAME_BYTES + 1];
-    aotc_status status = aotci_root_kernel(kernel, name == NULL ? found : NULL, error);
-    kernel->name = name != NULL ? name : found; /* until the index has it */
+    char root_name[LIMIT_NAME_BYTES + 1];
+    aotc_status status = aotci_root_kernel(kernel, name == NULL ? root_name : NULL, error);
+    kernel->name = name != NULL ? name : root_name; /* until the index has it */
     status = status == AOTC_OK ? aotci_index_decode(kernel, error) : status;
     if (status != AOTC_OK) {
         return status;

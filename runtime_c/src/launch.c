@@ -86,7 +86,7 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
                                const aotc_launch_desc *desc, struct aotci_plan *plan,
                                aotc_error *error) {
     void *params[LIMIT_CUBIN_PARAMS];
-    CUdeviceptr taken = 0;
+    CUdeviceptr scratch = 0;
     if (plan->as.chosen.is_empty) {
         return AOTC_OK;
     }
@@ -96,15 +96,15 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
     }
     aotc_launch_desc with_scratch = *desc;
     aotc_status status =
-        aotci_scratch_take(kernel, context, &plan->as.chosen, &with_scratch, &taken, error);
+        aotci_scratch_take(kernel, context, &plan->as.chosen, &with_scratch, &scratch, error);
     if (status != AOTC_OK) {
         return status;
     }
     gather(kernel, &with_scratch, plan, params);
     status = start(kernel, &with_scratch, &plan->as.chosen, params, error);
-    if (taken != 0) {
+    if (scratch != 0) {
         const aotc_status returned =
-            aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
+            aotci_scratch_return(kernel, desc->stream, scratch, status == AOTC_OK ? error : NULL);
         status = status == AOTC_OK ? returned : status;
     }
     return status;

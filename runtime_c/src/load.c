@@ -120,12 +120,12 @@ static aotc_status relax(struct loading *loading) {
 }
 
 /* Load one kernel (an error if it cannot run here), or all (an error if none can). */
-static aotc_status load_kernels(struct loading *loading, const struct aotc_kernel *wanted) {
+static aotc_status load_kernels(struct loading *loading, const struct aotc_kernel *kernel) {
     struct aotc_archive *archive = loading->archive;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     uint32_t running_count = 0;
-    const uint32_t first = wanted == NULL ? 0 : wanted->number;
-    const uint32_t end = wanted == NULL ? kernel_count : first + 1;
+    const uint32_t first = kernel == NULL ? 0 : kernel->number;
+    const uint32_t end = kernel == NULL ? kernel_count : first + 1;
     for (uint32_t i = first; i < end; ++i) {
         aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
@@ -145,7 +145,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         running_count += aotci_dispatch_of(loading->context, i)->run_count != 0;
     }
     if (running_count == 0 && kernel_count != 0) {
-        return aotci_refuse(wanted == NULL ? aotci_kernel(archive, 0) : wanted, loading->context,
+        return aotci_refuse(kernel == NULL ? aotci_kernel(archive, 0) : kernel, loading->context,
                             loading->error);
     }
     return AOTC_OK;
@@ -181,7 +181,7 @@ static void leave(struct loading *loading) {
 }
 
 static aotc_status load_in_context(struct loading *loading, CUcontext context, bool is_retained,
-                                   const struct aotc_kernel *wanted) {
+                                   const struct aotc_kernel *kernel) {
     const struct aotci_driver *driver = &loading->archive->driver;
     aotc_status status = enter(loading, context, !is_retained);
     if (status != AOTC_OK) {
@@ -195,7 +195,7 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
             (void)driver->primary_release(loading->context->device);
         }
         status = loading->is_lazy || make_plans(loading->archive, loading->context)
-                     ? load_kernels(loading, wanted)
+                     ? load_kernels(loading, kernel)
                      : AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
                                   .field = "context", .expected = "memory", .got = "none");
     }
@@ -352,7 +352,7 @@ aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal,
 }
 
 static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_options *options,
-                               const struct aotc_kernel *wanted, aotc_error *error) {
+                               const struct aotc_kernel *kernel, aotc_error *error) {
     struct loading loading = {
         .archive = archive, .error = error, .is_lazy = (options->flags & AOTC_LOAD_LAZY) != 0};
     CUcontext context = NULL;
@@ -370,17 +370,17 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     if (status != AOTC_OK) {
         return status;
     }
-    status = load_in_context(&loading, context, is_primary, wanted);
+    status = load_in_context(&loading, context, is_primary, kernel);
     if (is_primary && loading.context == NULL) {
         (void)archive->driver.primary_release(device); /* no entry took over the reference */
     }
     return status;
 }
 
-aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *given, aotc_error *error) {
+aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *caller_options, aotc_error *error) {
     const aotc_load_options defaults = AOTC_LOAD_OPTIONS_INIT;
-    const aotc_load_options *options = given == NULL ? &defaults : given;
-    const struct aotc_kernel *wanted = NULL;
+    const aotc_load_options *options = caller_options == NULL ? &defaults : caller_options;
+    const struct aotc_kernel *kernel = NULL;
     if (archive == NULL || !aotci_is_struct(options, options->struct_size, sizeof *options) ||
         (options->flags & ~(uint32_t)AOTC_LOAD_LAZY) != 0 || options->reserved != 0) {
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_load",
@@ -388,13 +388,13 @@ aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *given, aot
                           .got = "something else");
     }
     if (options->kernel != NULL) {
-        const aotc_status status = aotc_kernel_get(archive, options->kernel, &wanted, error);
+        const aotc_status status = aotc_kernel_get(archive, options->kernel, &kernel, error);
         if (status != AOTC_OK) {
             return status;
         }
     }
     (void)pthread_mutex_lock(&archive->lock);
-    const aotc_status status = load_locked(archive, options, wanted, error);
+    const aotc_status status = load_locked(archive, options, kernel, error);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
 }

@@ -13,10 +13,10 @@ aotc_status aotci_ask_device(const struct loading *loading, int attribute, int *
 /* Count the CTAs of a function that are resident on the device. */
 static aotc_status count_ctas(const struct loading *loading, const struct variant_record *variant,
                                 CUfunction function, int *count) {
-    const aotc_status asked = aotci_ask_device(loading, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    const aotc_status status = aotci_ask_device(loading, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                          &loading->context->multiprocessors);
-    if (asked != AOTC_OK) {
-        return asked;
+    if (status != AOTC_OK) {
+        return status;
     }
     const CUresult result = loading->archive->driver.occupancy_max_blocks(
         count, function, variant->num_threads, variant->dynamic_shared_bytes);
@@ -60,10 +60,10 @@ aotc_status aotci_count_programs(const struct loading *loading, const struct var
     if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
         return AOTC_OK;
     }
-    const aotc_status found =
+    const aotc_status query_status =
         aotci_driver_use(&loading->archive->driver, DRIVER_OCCUPANCY, loading->error);
-    if (found != AOTC_OK) {
-        return found;
+    if (query_status != AOTC_OK) {
+        return query_status;
     }
     const bool has_cluster = (variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1;
     const aotc_status status = has_cluster ? count_clusters(loading, variant, function, &count)

@@ -20,18 +20,18 @@ static uint32_t piece_count(const struct aotc_archive *archive) {
 }
 
 /* The offset of a piece in the file, and its size. */
-struct place {
+struct extent {
     uint32_t start, size_bytes;
 };
 
-static struct place place_of(const struct aotc_archive *archive, uint32_t piece) {
+static struct extent extent_of(const struct aotc_archive *archive, uint32_t piece) {
     const uint32_t pieces = root_pieces(archive);
     const uint32_t root_bytes = archive->root.size_bytes;
     const bool is_digests = piece >= pieces;
-    const uint32_t at = (is_digests ? piece - pieces : piece) * ROOT_PIECE_BYTES;
-    const uint32_t left = (is_digests ? aotci_root_digest_bytes(archive) : root_bytes) - at;
-    return (struct place){
-        .start = aotci_root_at(archive) + (is_digests ? root_bytes : 0) + at,
+    const uint32_t offset = (is_digests ? piece - pieces : piece) * ROOT_PIECE_BYTES;
+    const uint32_t left = (is_digests ? aotci_root_digest_bytes(archive) : root_bytes) - offset;
+    return (struct extent){
+        .start = aotci_root_at(archive) + (is_digests ? root_bytes : 0) + offset,
         .size_bytes = left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES,
     };
 }
@@ -59,10 +59,10 @@ static aotc_status need_piece(const struct aotc_archive *archive, uint32_t piece
         return AOTC_OK;
     }
     const uint32_t pieces = root_pieces(archive);
-    const struct place place = place_of(archive, piece);
-    const uint32_t digests = piece >= pieces ? HEADER_BYTES : place_of(archive, pieces).start;
+    const struct extent extent = extent_of(archive, piece);
+    const uint32_t digests = piece >= pieces ? HEADER_BYTES : extent_of(archive, pieces).start;
     const uint32_t number = piece >= pieces ? piece - pieces : piece;
-    const aotc_status status = verify(archive, archive->head + place.start, place.size_bytes,
+    const aotc_status status = verify(archive, archive->head + extent.start, extent.size_bytes,
                                       archive->head + digests + (size_t)number * DIGEST_BYTES, error);
     if (status == AOTC_OK && archive->pieces != NULL) {
         archive->pieces[piece] = PIECE_VERIFIED;
@@ -87,13 +87,13 @@ static aotc_status read_digests(const struct aotc_archive *archive, uint32_t pie
     if (remote->piece == piece) {
         return AOTC_OK;
     }
-    const struct place place = place_of(archive, piece);
+    const struct extent extent = extent_of(archive, piece);
     const uint32_t number = piece - root_pieces(archive);
     remote->piece = UINT32_MAX;
     aotc_status status =
-        aotci_read_file(archive, place.start, remote->digests, place.size_bytes, error);
+        aotci_read_file(archive, extent.start, remote->digests, extent.size_bytes, error);
     if (status == AOTC_OK) {
-        status = verify(archive, remote->digests, place.size_bytes,
+        status = verify(archive, remote->digests, extent.size_bytes,
                         remote->seals + (size_t)number * DIGEST_BYTES, error);
     }
     remote->piece = status == AOTC_OK ? piece : UINT32_MAX;
@@ -103,14 +103,14 @@ static aotc_status read_digests(const struct aotc_archive *archive, uint32_t pie
 /* Read and verify a piece of the root. */
 static aotc_status read_piece(const struct aotc_archive *archive, uint32_t piece,
                               unsigned char bytes[ROOT_PIECE_BYTES], aotc_error *error) {
-    const struct place place = place_of(archive, piece);
-    aotc_status status = aotci_read_file(archive, place.start, bytes, place.size_bytes, error);
+    const struct extent extent = extent_of(archive, piece);
+    aotc_status status = aotci_read_file(archive, extent.start, bytes, extent.size_bytes, error);
     if (status == AOTC_OK && !archive->is_trusted) {
         status = read_digests(archive, digests_of(archive, piece), error);
     }
-    const uint32_t at = piece * DIGEST_BYTES % ROOT_PIECE_BYTES;
+    const uint32_t digest_offset = piece * DIGEST_BYTES % ROOT_PIECE_BYTES;
     return status == AOTC_OK
-               ? verify(archive, bytes, place.size_bytes, archive->remote->digests + at, error)
+               ? verify(archive, bytes, extent.size_bytes, archive->remote->digests + digest_offset, error)
                : status;
 }
 
@@ -126,7 +126,7 @@ static aotc_status take_of_piece(const struct aotc_archive *archive, uint32_t pi
     if (archive->remote != NULL) {
         status = read_piece(archive, piece, bytes, error);
     } else {
-        source = archive->head + place_of(archive, piece).start;
+        source = archive->head + extent_of(archive, piece).start;
         status = need_piece(archive, digests_of(archive, piece), error);
         status = status == AOTC_OK ? need_piece(archive, piece, error) : status;
     }
@@ -144,13 +144,13 @@ aotc_status aotci_root_take(const struct aotc_archive *archive, size_t offset, s
     if (aotci_is_complete(archive) || archive->is_trusted) {
         return aotci_root_look(archive, offset, size_bytes, copy, error);
     }
-    for (size_t at = offset; status == AOTC_OK && at < end;) {
-        const size_t start = at % ROOT_PIECE_BYTES;
+    for (size_t position = offset; status == AOTC_OK && position < end;) {
+        const size_t start = position % ROOT_PIECE_BYTES;
         const size_t left = ROOT_PIECE_BYTES - start;
-        const size_t count = end - at < left ? end - at : left;
-        status = take_of_piece(archive, (uint32_t)(at / ROOT_PIECE_BYTES), start, count, target, error);
+        const size_t count = end - position < left ? end - position : left;
+        status = take_of_piece(archive, (uint32_t)(position / ROOT_PIECE_BYTES), start, count, target, error);
         target += count;
-        at += count;
+        position += count;
     }
     return status;
 }
@@ -161,12 +161,12 @@ aotc_status aotci_root_look(const struct aotc_archive *archive, size_t offset, s
         memcpy(copy, archive->root.bytes + offset, size_bytes);
         return AOTC_OK;
     }
-    const size_t at = aotci_root_at(archive) + offset;
+    const size_t file_offset = aotci_root_at(archive) + offset;
     if (archive->head != NULL) {
-        memcpy(copy, archive->head + at, size_bytes);
+        memcpy(copy, archive->head + file_offset, size_bytes);
         return AOTC_OK;
     }
-    return aotci_read_file(archive, at, copy, size_bytes, error);
+    return aotci_read_file(archive, file_offset, copy, size_bytes, error);
 }
 
 /* ---- digests

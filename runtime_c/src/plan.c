@@ -59,15 +59,15 @@ static bool add_arguments(struct key *key, const struct aotc_kernel *kernel,
                           const aotc_arg *args) {
     const struct kernel_record *record = kernel->record;
     uint64_t *words = key->words;
-    uint32_t at = key->count;
+    uint32_t count = key->count;
     for (uint32_t i = 0; i < record->param_count; ++i) {
         const aotc_arg *arg = &args[i];
-        if (MAX_KEY_WORDS - at < 2 + 2 * LIMIT_RANK) {
+        if (MAX_KEY_WORDS - count < 2 + 2 * LIMIT_RANK) {
             return false;
         }
-        words[at++] = (uint64_t)arg->dtype << 32 | arg->kind;
+        words[count++] = (uint64_t)arg->dtype << 32 | arg->kind;
         if (arg->kind != AOTC_TENSOR) {
-            words[at++] = arg->as.bits;
+            words[count++] = arg->as.bits;
             continue;
         }
         const aotc_tensor *tensor = arg->as.tensor;
@@ -76,13 +76,13 @@ static bool add_arguments(struct key *key, const struct aotc_kernel *kernel,
             tensor->rank != rank) {
             return false;
         }
-        words[at++] = (uint64_t)(uintptr_t)tensor->address;
+        words[count++] = (uint64_t)(uintptr_t)tensor->address;
         for (uint32_t k = 0; k < rank; ++k) {
-            words[at++] = (uint64_t)tensor->shape[k];
-            words[at++] = (uint64_t)tensor->strides[k];
+            words[count++] = (uint64_t)tensor->shape[k];
+            words[count++] = (uint64_t)tensor->strides[k];
         }
     }
-    key->count = at;
+    key->count = count;
     return true;
 }
 

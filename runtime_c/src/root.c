@@ -111,12 +111,12 @@ static aotc_status check_whole(struct aotc_archive *archive, aotc_error *error) 
         /* Other threads may read the counts, so leave them: the directory is the same, or the file
          * changed. */
         struct aotci_table *table = &archive->root.sections[i];
-        const struct aotci_table *found = &whole.sections[i];
-        if (table->count != found->count || table->offset != found->offset ||
-            table->stride != found->stride) {
+        const struct aotci_table *checked = &whole.sections[i];
+        if (table->count != checked->count || table->offset != checked->offset ||
+            table->stride != checked->stride) {
             status = aotci_root_changed(archive, error);
         }
-        table->records = found->records;
+        table->records = checked->records;
     }
     if (status == AOTC_OK) {
         archive->root.bytes = whole.bytes;
@@ -253,16 +253,16 @@ aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name
     const uint64_t hash = aotci_name_hash(name);
     const uint32_t most =
         slots->stride < SLOT_WINDOW_BYTES ? SLOT_WINDOW_BYTES / slots->stride : 1;
-    uint32_t at = (uint32_t)hash & mask;
+    uint32_t index = (uint32_t)hash & mask;
     *number = UINT32_MAX;
     if (slots->count == 0 || (slots->count & mask) != 0) {
         return AOTC_OK;
     }
     for (uint32_t left = slots->count; left > 0;) {
         unsigned char window[SLOT_WINDOW_BYTES];
-        const uint32_t count = slots->count - at < most ? slots->count - at : most;
+        const uint32_t count = slots->count - index < most ? slots->count - index : most;
         const aotc_status status =
-            aotci_root_look(archive, slots->offset + (size_t)at * slots->stride,
+            aotci_root_look(archive, slots->offset + (size_t)index * slots->stride,
                             (size_t)(count - 1) * slots->stride + sizeof(struct slot_record), window, error);
         for (uint32_t i = 0; status == AOTC_OK && i < count; ++i) {
             struct slot_record slot;
@@ -279,7 +279,7 @@ aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name
         if (status != AOTC_OK) {
             return status;
         }
-        at = (at + count) & mask;
+        index = (index + count) & mask;
         left = left > count ? left - count : 0;
     }
     return AOTC_OK;

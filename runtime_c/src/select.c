@@ -43,10 +43,10 @@ static aotc_status not_loaded(const struct aotc_kernel *kernel, aotc_error *erro
 }
 
 CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream, CUcontext *context) {
-    const aotci_stream_context_function found = aotci_driver_find_streams(&archive->driver);
-    atomic_store_explicit(&((struct aotc_archive *)(uintptr_t)archive)->stream_context, found,
+    const aotci_stream_context_function function = aotci_driver_find_streams(&archive->driver);
+    atomic_store_explicit(&((struct aotc_archive *)(uintptr_t)archive)->stream_context, function,
                           memory_order_relaxed);
-    return found == NULL ? CUDA_ERROR_NOT_FOUND : found(stream, context);
+    return function == NULL ? CUDA_ERROR_NOT_FOUND : function(stream, context);
 }
 
 /* Find the loaded entry for the context of a stream. */
@@ -99,9 +99,9 @@ struct guard_state {
 };
 
 /* Return whether all the guards in a mask hold. */
-static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uint64_t wanted,
+static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uint64_t guards,
                      struct guard_state *state) {
-    for (uint64_t open = wanted & ~state->known; open != 0; open &= open - 1) {
+    for (uint64_t open = guards & ~state->known; open != 0; open &= open - 1) {
         const unsigned index = (unsigned)__builtin_ctzll(open);
         const uint64_t bit = UINT64_C(1) << index;
         state->known |= bit;
@@ -110,7 +110,7 @@ static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uin
         }
         state->holding |= bit;
     }
-    return (wanted & ~state->holding) == 0;
+    return (guards & ~state->holding) == 0;
 }
 
 /* Return whether a candidate's condition holds. One without a value does not. */
@@ -215,14 +215,14 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
         has_config = true;
     }
     if (!has_config) {
-        struct aotci_text wanted = {""};
+        struct aotci_text config = {""};
         for (uint32_t i = 0; i < desc->config_count; ++i) {
             const char *name = desc->config[i].name;
-            aotci_text_add(&wanted, "%s%s = %s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name,
+            aotci_text_add(&config, "%s%s = %s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name,
                            aotci_value_text(&desc->config[i]).chars);
         }
         return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "config", "one that was built",
-                    wanted.chars, "see the kernel's configs with aotc inspect");
+                    config.chars, "see the kernel's configs with aotc inspect");
     }
     struct aotci_text failed = guard_texts(kernel, lacking);
     const char *remedy = "build a config that `where` lets pass for them";
@@ -243,13 +243,13 @@ static struct aotci_candidate *find_selected(const struct aotc_kernel *kernel, c
                                              const struct aotci_config_filter *filter,
                                              struct guard_state *state) {
     for (uint32_t i = leaf->first_config; i < leaf->first_config + leaf->config_count; ++i) {
-        for (uint32_t at = dispatch->of_leaf_config[i]; at != FORMAT_NONE;) {
-            struct aotci_candidate *candidate = &dispatch->candidates[at];
-            if (aotci_config_has(filter, at) && all_hold(kernel, args, candidate->guards, state) &&
+        for (uint32_t index = dispatch->of_leaf_config[i]; index != FORMAT_NONE;) {
+            struct aotci_candidate *candidate = &dispatch->candidates[index];
+            if (aotci_config_has(filter, index) && all_hold(kernel, args, candidate->guards, state) &&
                 condition_holds(kernel, args, &candidate->condition, state)) {
                 return candidate;
             }
-            at = candidate->next_of_config;
+            index = candidate->next_of_config;
         }
     }
     return NULL;

@@ -50,19 +50,19 @@ static bool is_before(const struct selection_record *selection, const struct sel
 /* The number of a selection, or FORMAT_NONE. */
 static uint32_t find_selection(const struct aotci_tables *tables, uint32_t target, uint32_t gpu,
                                uint32_t combination) {
-    const struct selection_record wanted = {.target = target, .gpu = gpu, .combination = combination};
+    const struct selection_record key = {.target = target, .gpu = gpu, .combination = combination};
     const uint32_t count = aotci_count(tables, SECTION_SELECTIONS);
     uint32_t low = 0;
     uint32_t high = count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (is_before(aotci_selection(tables, middle), &wanted)) {
+        if (is_before(aotci_selection(tables, middle), &key)) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    return low < count && !is_before(&wanted, aotci_selection(tables, low)) ? low : FORMAT_NONE;
+    return low < count && !is_before(&key, aotci_selection(tables, low)) ? low : FORMAT_NONE;
 }
 
 /* Record the candidates of a run for the configs of its leaves. */

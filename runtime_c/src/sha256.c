@@ -170,11 +170,11 @@ void aotci_sha256_update(struct aotci_sha256 *hash, const void *data, size_t siz
             continue;
         }
         const size_t room = BLOCK_BYTES - filled;
-        const size_t taken = size_bytes < room ? size_bytes : room;
-        memcpy(hash->block + filled, bytes, taken);
-        bytes += taken;
-        size_bytes -= taken;
-        filled += taken;
+        const size_t chunk_bytes = size_bytes < room ? size_bytes : room;
+        memcpy(hash->block + filled, bytes, chunk_bytes);
+        bytes += chunk_bytes;
+        size_bytes -= chunk_bytes;
+        filled += chunk_bytes;
         if (filled == BLOCK_BYTES) {
             aotci_sha256_blocks(hash->state, hash->block, 1);
             filled = 0;

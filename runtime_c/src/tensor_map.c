@@ -260,9 +260,9 @@ aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tenso
                           .remedy = "call aotc_load first");
     }
     if (driver->tensor_map_encode == NULL) { /* or no load has needed it yet */
-        const aotc_status found = aotci_use_entries(archive, DRIVER_MAPS, error);
-        if (found != AOTC_OK || driver->tensor_map_encode == NULL) {
-            return found != AOTC_OK ? found : no_encoder(archive, NULL, error);
+        const aotc_status driver_status = aotci_use_entries(archive, DRIVER_MAPS, error);
+        if (driver_status != AOTC_OK || driver->tensor_map_encode == NULL) {
+            return driver_status != AOTC_OK ? driver_status : no_encoder(archive, NULL, error);
         }
     }
     struct map_key key;

@@ -228,8 +228,8 @@ static aotc_status check_strings(const struct aotci_tables *tables, aotc_error *
                            "strings ended by NUL, the first empty");
     }
     const char *before = (const char *)bytes;
-    for (uint32_t at = 1; at < table->count;) {
-        const char *string = (const char *)bytes + at;
+    for (uint32_t offset = 1; offset < table->count;) {
+        const char *string = (const char *)bytes + offset;
         if (strcmp(before, string) >= 0) {
             return bad_section(tables, error, SECTION_STRINGS, "bytes",
                                "strings in increasing order");
@@ -237,7 +237,7 @@ static aotc_status check_strings(const struct aotci_tables *tables, aotc_error *
         if (!aotci_is_utf8(string)) {
             return bad_section(tables, error, SECTION_STRINGS, "bytes", "UTF-8");
         }
-        at += (uint32_t)strlen(string) + 1;
+        offset += (uint32_t)strlen(string) + 1;
         before = string;
     }
     return AOTC_OK;
@@ -285,13 +285,13 @@ static bool target_name_fits(const struct aotci_tables *tables,
     }
     /* Without printf, to keep its code out of a first launch. */
     char spelled[8] = "sm_";
-    char *at = spelled + 3;
+    char *end = spelled + 3;
     if (target->major > 9) {
-        *at++ = (char)('0' + target->major / 10);
+        *end++ = (char)('0' + target->major / 10);
     }
-    *at++ = (char)('0' + target->major % 10);
-    *at++ = (char)('0' + target->minor);
-    *at = letters[target->feature];
+    *end++ = (char)('0' + target->major % 10);
+    *end++ = (char)('0' + target->minor);
+    *end = letters[target->feature];
     return strcmp(spelled, aotci_string(tables, target->name)) == 0;
 }
 
@@ -450,14 +450,14 @@ static aotc_status check_slots(const struct aotci_tables *tables, aotc_error *er
     }
     for (uint32_t i = 0; i < kernel_count; ++i) {
         const uint64_t hash = aotci_name_hash(aotci_string(tables, aotci_entry(tables, i)->name));
-        uint32_t at = (uint32_t)hash & (count - 1);
-        const struct slot_record *slot = aotci_slot(tables, at);
+        uint32_t index = (uint32_t)hash & (count - 1);
+        const struct slot_record *slot = aotci_slot(tables, index);
         for (uint32_t step = 0; step < i && slot->kernel != 0 && slot->kernel < i + 1; ++step) {
-            at = (at + 1) & (count - 1);
-            slot = aotci_slot(tables, at);
+            index = (index + 1) & (count - 1);
+            slot = aotci_slot(tables, index);
         }
         if (slot->kernel != i + 1 || slot->tag != (uint32_t)(hash >> 32)) {
-            return aotci_bad_record(tables, error, SECTION_SLOTS, at, "tag, kernel",
+            return aotci_bad_record(tables, error, SECTION_SLOTS, index, "tag, kernel",
                                     "the kernels, each after those that were there before");
         }
     }

@@ -120,9 +120,9 @@ static bool has_valid_rows(const struct tensor_map_record *map) {
 
 static bool has_valid_boxes(const struct tensor_map_record *map) {
     for (unsigned i = 0; i < LIMIT_RANK; ++i) {
-        const bool used = i < map->rank;
-        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
-        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
+        const bool is_used = i < map->rank;
+        const bool box_fits = is_used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
+        const bool step_fits = is_used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
                                     : map->element_strides[i] == 0;
         if (!box_fits || !step_fits) {
             return false;
@@ -149,11 +149,11 @@ static bool has_valid_tensor(struct walk *walk, const struct tensor_map_record *
         return false;
     }
     for (unsigned i = 0; i < LIMIT_RANK; ++i) {
-        const bool used = i < map->rank;
-        if (used ? !aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] != FORMAT_NONE) {
+        const bool is_used = i < map->rank;
+        if (is_used ? !aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] != FORMAT_NONE) {
             return false;
         }
-        if (i != 0 && (used ? !aotci_walk_is_expression(walk, map->strides[i - 1])
+        if (i != 0 && (is_used ? !aotci_walk_is_expression(walk, map->strides[i - 1])
                             : map->strides[i - 1] != FORMAT_NONE)) {
             return false;
         }
@@ -172,11 +172,11 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
 AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk,
                                                  const struct variant_record *other,
                                                  const struct variant_record *variant) {
-    const uint32_t known = other != NULL ? other->tensor_map_count : 0;
+    const uint32_t shared_count = other != NULL ? other->tensor_map_count : 0;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t index = variant->first_tensor_map + i;
         const struct tensor_map_record *like =
-            i < known ? aotci_tensor_map(walk->tables, other->first_tensor_map + i) : NULL;
+            i < shared_count ? aotci_tensor_map(walk->tables, other->first_tensor_map + i) : NULL;
         if (!is_valid_tensor_map(walk, like, aotci_tensor_map(walk->tables, index))) {
             return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, index, "fields",
                                   "what cuTensorMapEncodeTiled allows");
@@ -331,8 +331,8 @@ static bool repeats_params(const struct walk *walk, const struct variant_record 
 /* Whether the params and the tensor maps of a variant are each the next ones, or the other's. */
 static bool has_lists(struct walk *walk, const struct variant_record *other,
                       const struct variant_record *variant) {
-    static const struct variant_record nothing;
-    const struct variant_record *shared = other != NULL ? other : &nothing;
+    static const struct variant_record empty;
+    const struct variant_record *shared = other != NULL ? other : &empty;
     const bool shares_params = variant->cubin_param_count != 0 &&
                                variant->first_cubin_param == shared->first_cubin_param &&
                                variant->cubin_param_count == shared->cubin_param_count;

@@ -19,25 +19,25 @@ static uint64_t load_little_endian(const unsigned char *bytes, unsigned count) {
 }
 
 /* Walk the blocks from `at`; the last one must end the frame. */
-static const char *check_blocks(const unsigned char *frame, size_t size_bytes, size_t at) {
+static const char *check_blocks(const unsigned char *frame, size_t size_bytes, size_t offset) {
     for (;;) {
-        if (size_bytes - at < BLOCK_HEADER_BYTES) {
+        if (size_bytes - offset < BLOCK_HEADER_BYTES) {
             return "a zstd frame that is cut short";
         }
-        const uint32_t header = (uint32_t)load_little_endian(frame + at, BLOCK_HEADER_BYTES);
-        at += BLOCK_HEADER_BYTES;
+        const uint32_t header = (uint32_t)load_little_endian(frame + offset, BLOCK_HEADER_BYTES);
+        offset += BLOCK_HEADER_BYTES;
         const bool last = (header & 1) != 0;
         const unsigned type = (header >> 1) & 3;
         if (type == BLOCK_RESERVED) {
             return "a zstd frame with a reserved block type";
         }
         const size_t stored_bytes = type == BLOCK_RLE ? 1 : header >> 3;
-        if (stored_bytes > size_bytes - at) {
+        if (stored_bytes > size_bytes - offset) {
             return "a zstd frame that is cut short";
         }
-        at += stored_bytes;
+        offset += stored_bytes;
         if (last) {
-            return at == size_bytes ? NULL : "bytes after the zstd frame";
+            return offset == size_bytes ? NULL : "bytes after the zstd frame";
         }
     }
 }

@@ -79,10 +79,10 @@ static void find_more(struct setup *setup, const char *path) {
         {"cuCtxSetCurrent", &setup->context_set_current, 4000},
     };
     for (size_t i = 0; i < sizeof functions / sizeof *functions; ++i) {
-        void *found = NULL;
-        demand_cuda(find(functions[i].name, &found, functions[i].version, 0, &query),
+        void *entry_point = NULL;
+        demand_cuda(find(functions[i].name, &entry_point, functions[i].version, 0, &query),
                     functions[i].name);
-        memcpy(functions[i].target, &found, sizeof found);
+        memcpy(functions[i].target, &entry_point, sizeof entry_point);
     }
 }
 
@@ -156,9 +156,9 @@ static double burst_raw(struct setup *setup) {
         demand_cuda(setup->driver.launch(&setup->config, setup->function, setup->params, NULL),
                     "cuLaunchKernelEx");
     }
-    const double taken = now_ns() - start;
+    const double elapsed = now_ns() - start;
     demand_cuda(setup->stream_synchronize(setup->stream), "cuStreamSynchronize");
-    return taken / BURST;
+    return elapsed / BURST;
 }
 
 static double burst_aotc(struct setup *setup) {
@@ -167,9 +167,9 @@ static double burst_aotc(struct setup *setup) {
     for (int i = 0; i < BURST; ++i) {
         demand(aotc_launch(setup->kernel, &setup->desc, &error), "aotc_launch", &error);
     }
-    const double taken = now_ns() - start;
+    const double elapsed = now_ns() - start;
     demand_cuda(setup->stream_synchronize(setup->stream), "cuStreamSynchronize");
-    return taken / BURST;
+    return elapsed / BURST;
 }
 
 static int compare(const void *a, const void *b) {

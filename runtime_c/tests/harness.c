@@ -17,12 +17,12 @@ void check(bool holds, const char *file, int line, const char *text) {
     }
 }
 
-void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text,
+void expect(aotc_status actual, aotc_status expected, const aotc_error *error, const char *text,
             const char *file, int line, const char *call) {
-    if (got != wanted) {
+    if (actual != expected) {
         failures += 1;
         (void)fprintf(stderr, "%s:%d: %s: %s, expected %s: %s\n", file, line, call,
-                      aotc_status_name(got), aotc_status_name(wanted),
+                      aotc_status_name(actual), aotc_status_name(expected),
                       error == NULL ? "" : error->message);
     } else if (error != NULL && text != NULL && strstr(error->message, text) == NULL) {
         failures += 1;
@@ -86,22 +86,22 @@ int decompress_stored(void *user, const void *source, size_t source_bytes, void 
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
                           size_t target_bytes) {
     struct blob_table *table = user;
-    const unsigned char *at = table->file.data;
-    const unsigned char *end = at + table->file.size_bytes;
+    const unsigned char *cursor = table->file.data;
+    const unsigned char *end = cursor + table->file.size_bytes;
     if (decompress_stored(NULL, source, source_bytes, target, target_bytes) == 0) {
         return 0;
     }
     table->calls += 1;
-    while (at < end) {
+    while (cursor < end) {
         uint64_t sizes[2];
-        memcpy(sizes, at, sizeof sizes);
-        at += sizeof sizes;
-        if (sizes[0] == source_bytes && memcmp(at, source, source_bytes) == 0 &&
+        memcpy(sizes, cursor, sizeof sizes);
+        cursor += sizeof sizes;
+        if (sizes[0] == source_bytes && memcmp(cursor, source, source_bytes) == 0 &&
             sizes[1] == target_bytes) {
-            memcpy(target, at + sizes[0], target_bytes);
+            memcpy(target, cursor + sizes[0], target_bytes);
             return 0;
         }
-        at += sizes[0] + sizes[1];
+        cursor += sizes[0] + sizes[1];
     }
     return 1;
 }
@@ -161,8 +161,8 @@ aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t fl
     aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
     CHECK((archive != NULL) == (status == AOTC_OK));
     if (status == AOTC_OK) { /* looking for a missing kernel checks the whole root */
-        const aotc_kernel *none = NULL;
-        status = aotc_kernel_get(archive, "?", &none, error);
+        const aotc_kernel *missing = NULL;
+        status = aotc_kernel_get(archive, "?", &missing, error);
         status = status == AOTC_ERROR_NOT_FOUND ? AOTC_OK : status;
     }
     const char *name = NULL;

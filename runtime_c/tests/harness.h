@@ -24,7 +24,7 @@ extern const char *driver_path; /* of the fake libcuda */
     expect((call), (status), (error), (text), __FILE__, __LINE__, #call)
 
 void check(bool holds, const char *file, int line, const char *text);
-void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text,
+void expect(aotc_status actual, aotc_status expected, const aotc_error *error, const char *text,
             const char *file, int line, const char *call);
 
 struct bytes {

@@ -45,9 +45,9 @@ static void digest_of(const unsigned char *data, size_t size_bytes, unsigned cha
 
 /* Write the digests of the pieces of some bytes. */
 static void digests_of(const unsigned char *data, uint64_t size_bytes, unsigned char *digests) {
-    for (uint64_t at = 0; at < size_bytes; at += ROOT_PIECE_BYTES, digests += DIGEST_BYTES) {
-        const uint64_t rest = size_bytes - at;
-        digest_of(data + at, (size_t)(rest < ROOT_PIECE_BYTES ? rest : ROOT_PIECE_BYTES), digests);
+    for (uint64_t offset = 0; offset < size_bytes; offset += ROOT_PIECE_BYTES, digests += DIGEST_BYTES) {
+        const uint64_t rest = size_bytes - offset;
+        digest_of(data + offset, (size_t)(rest < ROOT_PIECE_BYTES ? rest : ROOT_PIECE_BYTES), digests);
     }
 }
 
@@ -84,12 +84,12 @@ static const enum section_kind root_kinds[] = {SECTION_ARCHIVE, SECTION_TARGETS,
 enum { ROOT = -1, FRAME_HEAD_BYTES = 12 };
 
 static struct directory_entry *entry_of(unsigned char *index, int kernel, enum section_kind kind) {
-    unsigned place = kind == SECTION_TARGETS ? 0 : (unsigned)kind - SECTION_KERNELS + 1;
+    unsigned position = kind == SECTION_TARGETS ? 0 : (unsigned)kind - SECTION_KERNELS + 1;
     for (unsigned i = 0; kernel == ROOT && i < sizeof root_kinds / sizeof *root_kinds; ++i) {
-        place = root_kinds[i] == kind ? i : place;
+        position = root_kinds[i] == kind ? i : position;
     }
     struct directory_entry *entry = (void *)(index + 8);
-    return entry + place;
+    return entry + position;
 }
 
 static size_t root_at(const unsigned char *data) {
@@ -129,16 +129,15 @@ static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
     seal(data, size_bytes);
 }
 
-/* Set every 32-bit word in a range to extremes, with valid digests: nothing is read out of bounds
- * (the sanitizers check), and an accepted archive is readable. */
+/* Set every 32-bit word in a range to extremes, with valid digests: no read is out of bounds. */
 static void extremes_between(struct bytes *golden, size_t begin, size_t end, int kernel) {
     unsigned long accepted = 0;
     /* With a wrong size the digests' offset is wrong. */
     unsigned char *whole = malloc(golden->size_bytes);
     memcpy(whole, golden->data, golden->size_bytes);
-    for (size_t at = begin; at + 4 <= end; at += 4) {
+    for (size_t offset = begin; offset + 4 <= end; offset += 4) {
         uint32_t original = 0;
-        memcpy(&original, golden->data + at, sizeof original);
+        memcpy(&original, golden->data + offset, sizeof original);
         const uint32_t extremes[] = {
             0,          1,          original + 1,      original - 1, 0x7FFFFFFF,
             0x80000000, 0xFFFFFFFF, original ^ 0xFF00, original << 8};
@@ -146,7 +145,7 @@ static void extremes_between(struct bytes *golden, size_t begin, size_t end, int
             if (extremes[i] == original) {
                 continue;
             }
-            memcpy(golden->data + at, &extremes[i], sizeof original);
+            memcpy(golden->data + offset, &extremes[i], sizeof original);
             seal_kernel(golden->data, golden->size_bytes, kernel);
             aotc_archive *archive = NULL;
             const aotc_kernel *opened = NULL;
@@ -200,23 +199,23 @@ static void extremes_of_a_large_root(void) {
     memcpy(&header, many.data, sizeof header);
     const size_t root_end = (size_t)(header.root_offset + header.root_bytes);
     const size_t head_bytes = root_end + (size_t)aotci_digest_bytes(header.root_bytes);
-    unsigned char *moved = malloc(many.size_bytes + 1);
-    memcpy(moved + 1, many.data, many.size_bytes);
+    unsigned char *unaligned = malloc(many.size_bytes + 1);
+    memcpy(unaligned + 1, many.data, many.size_bytes);
     enum { STEP = 52 }; /* not each word: a record of each kind in each position */
-    for (size_t at = (size_t)header.root_offset; at + 4 <= root_end; at += STEP) {
+    for (size_t offset = (size_t)header.root_offset; offset + 4 <= root_end; offset += STEP) {
         uint32_t original = 0;
-        memcpy(&original, many.data + at, sizeof original);
+        memcpy(&original, many.data + offset, sizeof original);
         const uint32_t extremes[] = {0, 1, original + 1, 0x7FFFFFFF, 0xFFFFFFFF, original ^ 0xFF00};
         for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
-            memcpy(many.data + at, &extremes[i], sizeof original);
+            memcpy(many.data + offset, &extremes[i], sizeof original);
             seal(many.data, many.size_bytes);
             ask_for_one(many.data, many.size_bytes);
-            memcpy(moved + 1, many.data, head_bytes);
-            ask_for_one(moved + 1, many.size_bytes);
+            memcpy(unaligned + 1, many.data, head_bytes);
+            ask_for_one(unaligned + 1, many.size_bytes);
         }
-        memcpy(many.data + at, &original, sizeof original);
+        memcpy(many.data + offset, &original, sizeof original);
     }
-    free(moved);
+    free(unaligned);
     free(many.data);
 }
 
@@ -298,10 +297,10 @@ static void expect_changes(const char *name, const struct change *changes, size_
         if (change->section != 0) {
             unsigned char *index = copy_index(&golden, change->kernel);
             const struct directory_entry *entry = entry_of(index, change->kernel, change->section);
-            const size_t at = change->in_directory
+            const size_t offset = change->in_directory
                                   ? (size_t)((const unsigned char *)entry - index)
                                   : entry->offset + (size_t)entry->record_bytes * change->record;
-            target = index_of(copy, change->kernel) + at + change->at;
+            target = index_of(copy, change->kernel) + offset + change->at;
             free(index);
         }
         memcpy(target, &change->value, change->bytes);
@@ -503,9 +502,9 @@ static void test_another_name(void) {
     struct bytes twins = read_golden("twins.aotc");
     aotc_error error = AOTC_ERROR_INIT;
     const struct bytes names = {index_of(twins.data, 0), kernel_of(twins.data, 0)->frame.raw_bytes};
-    for (size_t at = 0; at + 4 <= names.size_bytes; ++at) {
-        if (memcmp(names.data + at, "add", 4) == 0) {
-            memcpy(names.data + at, "adb", 4);
+    for (size_t offset = 0; offset + 4 <= names.size_bytes; ++offset) {
+        if (memcmp(names.data + offset, "add", 4) == 0) {
+            memcpy(names.data + offset, "adb", 4);
         }
     }
     seal_kernel(twins.data, twins.size_bytes, 0);
@@ -553,15 +552,15 @@ static void test_strings_of(int kernel) {
     unsigned char *strings = index_of(golden.data, kernel) + entry.offset;
     const unsigned char bad[] = {0x80, 0xC0, 0xC1, 0xE0, 0xED, 0xF5, 0xFF};
     for (size_t i = 0; i < sizeof bad; ++i) {
-        for (uint32_t at = 1; at < entry.count - 1; at += 3) {
+        for (uint32_t offset = 1; offset < entry.count - 1; offset += 3) {
             aotc_error error = AOTC_ERROR_INIT;
-            const unsigned char before = strings[at];
-            strings[at] = bad[i];
+            const unsigned char before = strings[offset];
+            strings[offset] = bad[i];
             seal_kernel(golden.data, golden.size_bytes, kernel);
             if (before != bad[i]) {
                 CHECK(open_bytes(golden.data, golden.size_bytes, 0, &error) == AOTC_ERROR_FORMAT);
             }
-            strings[at] = before;
+            strings[offset] = before;
         }
     }
     free(index);

@@ -255,9 +255,9 @@ static void test_damaged_blob(void) {
            "aotc_open_options.decompress");
     aotc_release(archive);
 #endif
-    struct blob_table nothing = {{NULL, 0}, 0};
+    struct blob_table no_blobs = {{NULL, 0}, 0};
     without = options;
-    without.decompress_user = &nothing;
+    without.decompress_user = &no_blobs;
     EXPECT(aotc_open_memory(small.data, small.size_bytes, &without, &archive, &error), AOTC_OK,
            &error, NULL);
     EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_FORMAT, &error, "cannot be decoded");
@@ -377,8 +377,8 @@ static void test_forged_cubins(void) {
 
 static void out_of_memory_with(const char *name) {
     struct blob_table *blobs = read_blobs(name);
-    bool done = false;
-    for (long nth = 0; !done; ++nth) {
+    bool is_done = false;
+    for (long nth = 0; !is_done; ++nth) {
         struct counting counting = {.fail_at = -1};
         aotc_open_options options = fake_options(blobs);
         aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
@@ -390,8 +390,8 @@ static void out_of_memory_with(const char *name) {
         counting.fail_at = counting.calls + nth;
         load.device = 0;
         const aotc_status status = aotc_load(archive, &load, &error);
-        done = status == AOTC_OK;
-        EXPECT(status, done ? AOTC_OK : AOTC_ERROR_NOMEM, &error, NULL);
+        is_done = status == AOTC_OK;
+        EXPECT(status, is_done ? AOTC_OK : AOTC_ERROR_NOMEM, &error, NULL);
         counting.fail_at = -1; /* and the rest still works */
         EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
         /* A launch allocates nothing. */

@@ -77,13 +77,13 @@ static void test_room_comes_back(void) {
         give(&bytes);
         give(&last);
     }
-    unsigned char *const place = first.bytes;
+    unsigned char *const address = first.bytes;
     give(&first);
     first = take(200, 4);
 #ifndef __SANITIZE_ADDRESS__
-    CHECK(first.bytes == place);
+    CHECK(first.bytes == address);
 #else
-    (void)place;
+    (void)address;
 #endif
     give(&first);
 }

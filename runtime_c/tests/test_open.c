@@ -76,7 +76,7 @@ static void test_info(void) {
 static void launch_from(const char *name, const char *kernel, uint32_t flags) {
     fake_cuda_reset();
     aotc_archive *archive = NULL;
-    const aotc_kernel *found = NULL;
+    const aotc_kernel *kernel_handle = NULL;
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT; /* without a decompressor */
     aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
@@ -86,7 +86,7 @@ static void launch_from(const char *name, const char *kernel, uint32_t flags) {
     load.device = 0;
     load.flags = AOTC_LOAD_LAZY;
     EXPECT(aotc_open_file(golden_path(name), &options, &archive, &error), AOTC_OK, &error, NULL);
-    EXPECT(aotc_kernel_get(archive, kernel, &found, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, kernel, &kernel_handle, &error), AOTC_OK, &error, NULL);
     EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
     aotc_arg args[4] = {aotc_pointer((void *)0x1000, AOTC_FP32), aotc_pointer((void *)0x2000, AOTC_FP32),
                         aotc_pointer((void *)0x3000, AOTC_FP32), aotc_i32(1000)};
@@ -95,7 +95,7 @@ static void launch_from(const char *name, const char *kernel, uint32_t flags) {
     desc.arg_count = 4;
     desc.stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
     for (int i = 0; i < 3; ++i) { /* the first loads, the second keeps its plan, the third finds it */
-        EXPECT(aotc_launch(found, &desc, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_launch(kernel_handle, &desc, &error), AOTC_OK, &error, NULL);
     }
     CHECK(fake_cuda_calls("cuModuleLoadData") == 1);
     aotc_release(archive);
@@ -157,17 +157,17 @@ static void test_unaligned_memory(void) {
     static const char *const names[] = {"stored.aotc", "many.aotc", "later.aotc", "golden.aotc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         struct bytes golden = read_golden(names[i]);
-        unsigned char *moved = malloc(golden.size_bytes + 1);
-        memcpy(moved + 1, golden.data, golden.size_bytes);
+        unsigned char *unaligned = malloc(golden.size_bytes + 1);
+        memcpy(unaligned + 1, golden.data, golden.size_bytes);
         aotc_archive *archive = NULL;
         const aotc_open_options options = stored_options();
         aotc_archive_info info = {.struct_size = sizeof info};
-        EXPECT(aotc_open_memory(moved + 1, golden.size_bytes, &options, &archive, NULL), AOTC_OK, NULL,
+        EXPECT(aotc_open_memory(unaligned + 1, golden.size_bytes, &options, &archive, NULL), AOTC_OK, NULL,
                NULL);
         CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
         read_kernels(archive, info.kernel_count);
         aotc_release(archive);
-        free(moved);
+        free(unaligned);
         free(golden.data);
     }
 }
@@ -226,9 +226,9 @@ static void test_wrong_places_of_frames(void) {
     unsigned char *root = many.data + header.root_offset;
     memcpy(directory, root + 8, sizeof directory);
     memcpy(&entry, root + directory[2].offset + 77 * sizeof entry, sizeof entry); /* add_077 */
-    unsigned char *place = many.data + entry.offset + aotci_index_bytes(&entry) - sizeof(uint64_t);
+    unsigned char *place_bytes = many.data + entry.offset + aotci_index_bytes(&entry) - sizeof(uint64_t);
     uint64_t offset = 0;
-    memcpy(&offset, place, sizeof offset);
+    memcpy(&offset, place_bytes, sizeof offset);
     const struct {
         uint64_t offset;
         aotc_status status;
@@ -250,7 +250,7 @@ static void test_wrong_places_of_frames(void) {
         aotc_error error = AOTC_ERROR_INIT;
         aotc_open_options options = stored_options();
         options.driver_path = driver_path;
-        memcpy(place, &places[i].offset, sizeof offset);
+        memcpy(place_bytes, &places[i].offset, sizeof offset);
         fake_cuda_reset();
         EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
         EXPECT(aotc_load(archive, &load, &error), places[i].status, &error, places[i].text);
@@ -274,13 +274,13 @@ static void test_padding_between_frames(void) {
     memcpy(directory, root + 8, sizeof directory);
     for (size_t i = 0; i < 2; ++i) { /* before an index, and after the places that follow it */
         memcpy(&entry, root + directory[2].offset + 2 * sizeof entry, sizeof entry);
-        const size_t at = (size_t)(entry.offset + (i == 0 ? 0 : aotci_index_bytes(&entry)) - (i == 0));
+        const size_t offset = (size_t)(entry.offset + (i == 0 ? 0 : aotci_index_bytes(&entry)) - (i == 0));
         aotc_error error = AOTC_ERROR_INIT;
-        stored.data[at] ^= 1;
+        stored.data[offset] ^= 1;
         EXPECT(open_bytes(stored.data, stored.size_bytes, 0, &error), AOTC_OK, &error, NULL);
         EXPECT(open_bytes(stored.data, stored.size_bytes, AOTC_OPEN_VERIFY_BLOBS, &error), AOTC_ERROR_FORMAT,
                &error, "zeros");
-        stored.data[at] ^= 1;
+        stored.data[offset] ^= 1;
     }
     free(stored.data);
 }
@@ -312,8 +312,8 @@ static void test_a_search_meets_damage(void) {
     const size_t end = (size_t)(header.root_offset + header.root_bytes);
     char path[4200];
     (void)snprintf(path, sizeof path, "%s", golden_path("damaged.aotc"));
-    for (size_t at = (size_t)header.root_offset + 128; at < end; at += 97) {
-        many.data[at] ^= 0x40;
+    for (size_t offset = (size_t)header.root_offset + 128; offset < end; offset += 97) {
+        many.data[offset] ^= 0x40;
         FILE *file = fopen(path, "wb");
         CHECK(file != NULL && fwrite(many.data, 1, many.size_bytes, file) == many.size_bytes);
         (void)fclose(file);
@@ -335,7 +335,7 @@ static void test_a_search_meets_damage(void) {
             }
             aotc_release(archive);
         }
-        many.data[at] ^= 0x40;
+        many.data[offset] ^= 0x40;
     }
     (void)unlink(path);
     free(many.data);
@@ -417,8 +417,8 @@ static void test_files(void) {
         } else if (way == 3) {
             file = fopen(path, "r+b");
             CHECK(file != NULL);
-            for (size_t at = 0; at < golden.size_bytes; ++at) {
-                CHECK(fputc(golden.data[at] ^ 1, file) != EOF);
+            for (size_t offset = 0; offset < golden.size_bytes; ++offset) {
+                CHECK(fputc(golden.data[offset] ^ 1, file) != EOF);
             }
             (void)fclose(file);
         } else {
@@ -467,12 +467,12 @@ static void test_options(void) {
            AOTC_ERROR_SIGNATURE, &error, "signature");
 
     /* A copy outlives its source; memory needs no alignment. */
-    unsigned char *moved = malloc(golden.size_bytes + 1);
-    memcpy(moved + 1, golden.data, golden.size_bytes);
+    unsigned char *unaligned = malloc(golden.size_bytes + 1);
+    memcpy(unaligned + 1, golden.data, golden.size_bytes);
     options.known.flags = AOTC_OPEN_COPY;
-    EXPECT(aotc_open_memory(moved + 1, golden.size_bytes, &options.known, &archive, &error),
+    EXPECT(aotc_open_memory(unaligned + 1, golden.size_bytes, &options.known, &archive, &error),
            AOTC_OK, &error, NULL);
-    free(moved);
+    free(unaligned);
     read_kernels(archive, 5);
     aotc_release(archive);
 
@@ -489,8 +489,8 @@ static void test_out_of_memory(void) {
     aotc_archive *archive = NULL;
     for (int way = 0; way < 6; ++way) { /* the last two: more than the first read */
         const char *name = way == 4 ? "many.aotc" : way == 5 ? "later.aotc" : "golden.aotc";
-        bool done = false;
-        for (long nth = 0; !done; ++nth) {
+        bool is_done = false;
+        for (long nth = 0; !is_done; ++nth) {
             struct counting counting = {.fail_at = nth};
             aotc_error error = AOTC_ERROR_INIT;
             aotc_open_options options = stored_options();
@@ -510,9 +510,9 @@ static void test_out_of_memory(void) {
                 aotc_archive_info info = {.struct_size = sizeof info};
                 status = aotc_archive_get_info(archive, &info);
             }
-            done = status == AOTC_OK;
-            CHECK(done || status == AOTC_ERROR_NOMEM);
-            CHECK(done == (counting.calls <= nth));
+            is_done = status == AOTC_OK;
+            CHECK(is_done || status == AOTC_ERROR_NOMEM);
+            CHECK(is_done == (counting.calls <= nth));
             aotc_release(archive);
             CHECK(counting.live == 0 && counting.live_bytes == 0);
         }

@@ -18,9 +18,9 @@ static void digest_is(const char *text, size_t repeat, size_t piece_bytes, const
     char hex[2 * AOTCI_SHA256_BYTES + 1];
     aotci_sha256_begin(&hash);
     for (size_t i = 0; i < repeat; ++i) {
-        for (size_t at = 0; at < strlen(text); at += piece_bytes) {
-            const size_t left = strlen(text) - at;
-            aotci_sha256_update(&hash, text + at, left < piece_bytes ? left : piece_bytes);
+        for (size_t offset = 0; offset < strlen(text); offset += piece_bytes) {
+            const size_t left = strlen(text) - offset;
+            aotci_sha256_update(&hash, text + offset, left < piece_bytes ? left : piece_bytes);
         }
     }
     aotci_sha256_end(&hash, digest);
@@ -122,23 +122,23 @@ static void put(unsigned char *target, uint64_t value, unsigned count) {
 /* Header, 32 bytes of names, 32 of code, sections: null, names, .text.k. */
 static struct image make_image(void) {
     struct image image = {{0x7F, 'E', 'L', 'F', 2, 1, 1}};
-    unsigned char *at = image.bytes;
-    put(at + 18, 190, 2);
-    put(at + 40, 128, 8);
-    put(at + 48, 90 << 8, 4);
-    put(at + 52, 64, 2);
-    put(at + 58, 64, 2);
-    put(at + 60, 3, 2);
-    put(at + 62, 1, 2);
-    memcpy(at + 64, "\0.shstrtab\0.text.k\0", 19);
-    put(at + 128 + 64, 1, 4);
-    put(at + 128 + 68, 3, 4);
-    put(at + 128 + 64 + 24, 64, 8);
-    put(at + 128 + 64 + 32, 19, 8);
-    put(at + 128 + 128, 11, 4);
-    put(at + 128 + 132, 1, 4);
-    put(at + 128 + 128 + 24, 96, 8);
-    put(at + 128 + 128 + 32, 32, 8);
+    unsigned char *cursor = image.bytes;
+    put(cursor + 18, 190, 2);
+    put(cursor + 40, 128, 8);
+    put(cursor + 48, 90 << 8, 4);
+    put(cursor + 52, 64, 2);
+    put(cursor + 58, 64, 2);
+    put(cursor + 60, 3, 2);
+    put(cursor + 62, 1, 2);
+    memcpy(cursor + 64, "\0.shstrtab\0.text.k\0", 19);
+    put(cursor + 128 + 64, 1, 4);
+    put(cursor + 128 + 68, 3, 4);
+    put(cursor + 128 + 64 + 24, 64, 8);
+    put(cursor + 128 + 64 + 32, 19, 8);
+    put(cursor + 128 + 128, 11, 4);
+    put(cursor + 128 + 132, 1, 4);
+    put(cursor + 128 + 128 + 24, 96, 8);
+    put(cursor + 128 + 128 + 32, 32, 8);
     return image;
 }
 
@@ -227,10 +227,10 @@ static void test_cubins(void) {
 enum { FULL_SECTIONS = 7, FULL_TABLE = 192, FULL_BYTES = FULL_TABLE + FULL_SECTIONS * 64 + 56 };
 
 static void put_section(unsigned char *image, unsigned index, const uint64_t *fields) {
-    unsigned char *at = image + FULL_TABLE + index * 64u;
-    put(at, fields[0], 4), put(at + 4, fields[1], 4), put(at + 8, fields[2], 8);
-    put(at + 24, fields[3], 8), put(at + 32, fields[4], 8), put(at + 40, fields[5], 4);
-    put(at + 44, fields[6], 4), put(at + 56, fields[7], 8);
+    unsigned char *header = image + FULL_TABLE + index * 64u;
+    put(header, fields[0], 4), put(header + 4, fields[1], 4), put(header + 8, fields[2], 8);
+    put(header + 24, fields[3], 8), put(header + 32, fields[4], 8), put(header + 40, fields[5], 4);
+    put(header + 44, fields[6], 4), put(header + 56, fields[7], 8);
 }
 
 static void make_full(unsigned char *image) {
@@ -277,10 +277,10 @@ static void test_extreme_cubins(void) {
     CHECK(aotci_cubin_find(image, "reserved.0").static_shared_bytes == 0);
     CHECK(aotci_cubin_find(image, "kk").static_shared_bytes == 0);
     for (unsigned bytes = 1; bytes <= 8; bytes *= 2) {
-        for (unsigned at = 0; at + bytes <= FULL_BYTES; ++at) {
+        for (unsigned offset = 0; offset + bytes <= FULL_BYTES; ++offset) {
             for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
                 make_full(image);
-                put(image + at, extremes[i], bytes);
+                put(image + offset, extremes[i], bytes);
                 if (aotci_cubin_check(image, FULL_BYTES, 90) == NULL) {
                     (void)aotci_cubin_find(image, "k").exists;
                     (void)aotci_cubin_find(image, "k").static_shared_bytes;
@@ -484,10 +484,10 @@ static void test_programs(void) {
     CHECK(program_is("\x03\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 9, 1, "shorter form"));
     CHECK(program_is("\x01", 1, 1, "cut short") && program_is("\x05\x00\x00", 3, 1, "cut short"));
     for (unsigned opcode = 0; opcode < 256; ++opcode) {
-        static const char known[] = "\x01\x02\x03\x04\x05\x06\x10\x11\x12\x13\x14\x15\x16\x17\x18"
+        static const char opcodes[] = "\x01\x02\x03\x04\x05\x06\x10\x11\x12\x13\x14\x15\x16\x17\x18"
                                     "\x20\x21\x22\x23\x24\x25\x28\x29\x2A";
         const char code[1] = {(char)opcode};
-        const bool exists = memchr(known, (int)opcode, sizeof known - 1) != NULL;
+        const bool exists = memchr(opcodes, (int)opcode, sizeof opcodes - 1) != NULL;
         CHECK(program_is(code, 1, 1, "unknown opcode") == !exists);
     }
     for (size_t i = 0; i < 33; ++i) {

@@ -221,7 +221,7 @@ static void check_tensor(aotc_archive *archive) {
 static void check_scratch(aotc_archive *archive) {
     const aotc_arg args[2] = {aotc_pointer(ADDRESS(0x1000), AOTC_FP32), aotc_i64(10)};
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
-    struct fake_launch made;
+    struct fake_launch launched;
     uint64_t address = 0;
     desc.args = args;
     desc.arg_count = 2;
@@ -230,10 +230,10 @@ static void check_scratch(aotc_archive *archive) {
     CHECK(launch(archive, "scratch", &desc) == AOTC_OK);
     desc.scratch = ADDRESS(0x9000);
     EXPECT_KEPT("scratch");
-    fake_cuda_last_launch(&made);
-    memcpy(&address, made.params + 8, sizeof address);
+    fake_cuda_last_launch(&launched);
+    memcpy(&address, launched.params + 8, sizeof address);
     CHECK(address == 0x9000);
-    memcpy(&address, made.params + 16, sizeof address);
+    memcpy(&address, launched.params + 16, sizeof address);
     CHECK(address == 99);
     desc.scratch_bytes = 799;
     CHECK(launch_kept(archive, "scratch", &desc) == AOTC_ERROR_ARG);
@@ -314,7 +314,7 @@ static void test_random_launches(void) {
     unsigned failed = 0;
     for (int round = 0; round < ROUNDS; ++round) {
         static const char *const names[] = {"add", "tma", "scratch"};
-        const uint32_t which = random_below(3);
+        const uint32_t kind = random_below(3);
         const uint64_t address = UINT64_C(0x10000) + 8 * random_below(4);
         const int64_t shape[2] = {128 + random_below(3), 64 * random_below(3)};
         const int64_t strides[2] = {128 + 4 * random_below(3), 1};
@@ -330,11 +330,11 @@ static void test_random_launches(void) {
         const aotc_arg scratch_args[] = {aotc_pointer(ADDRESS(address), AOTC_FP32),
                                          aotc_i64(random_below(8))};
         const aotc_value config[] = {
-            which == 0 ? aotc_int_value("num_warps", random_below(2) == 0 ? 4 : 8)
+            kind == 0 ? aotc_int_value("num_warps", random_below(2) == 0 ? 4 : 8)
                        : aotc_bool_value("WAITS", (int)random_below(2))};
         aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
-        desc.args = which == 0 ? add_args : which == 1 ? tma_args : scratch_args;
-        desc.arg_count = which == 0 ? 4 : 2;
+        desc.args = kind == 0 ? add_args : kind == 1 ? tma_args : scratch_args;
+        desc.arg_count = kind == 0 ? 4 : 2;
         desc.flags = random_below(4) == 0 ? AOTC_LAUNCH_PDL : 0;
         desc.config = config;
         desc.config_count = random_below(2);
@@ -345,20 +345,20 @@ static void test_random_launches(void) {
         desc.scratch = ADDRESS(0x80000 + 64 * random_below(3));
         desc.scratch_bytes = 32 * random_below(4);
 
-        struct fake_launch found = {.symbol = ""};
-        struct fake_launch made = {.symbol = ""};
+        struct fake_launch cached = {.symbol = ""};
+        struct fake_launch planned = {.symbol = ""};
         const unsigned long before = fake_cuda_launches();
-        const aotc_status kept_status = launch(keeping, names[which], &desc);
+        const aotc_status kept_status = launch(keeping, names[kind], &desc);
         if (fake_cuda_launches() != before) {
-            fake_cuda_last_launch(&found);
+            fake_cuda_last_launch(&cached);
         }
         const unsigned long between = fake_cuda_launches();
-        const aotc_status status = launch(bare, names[which], &desc);
+        const aotc_status status = launch(bare, names[kind], &desc);
         if (fake_cuda_launches() != between) {
-            fake_cuda_last_launch(&made);
+            fake_cuda_last_launch(&planned);
         }
         failed += status != AOTC_OK;
-        CHECK(kept_status == status && memcmp(&found, &made, sizeof found) == 0);
+        CHECK(kept_status == status && memcmp(&cached, &planned, sizeof cached) == 0);
     }
     CHECK(failed > ROUNDS / 20 && failed < ROUNDS - ROUNDS / 20);
     aotc_release(keeping);

@@ -44,10 +44,10 @@ static void expect_symbol(struct fixture *fixture, const struct call *call, cons
 static void expect_all(struct fixture *fixture, aotc_dtype dtype, const struct steered *cases,
                        size_t count) {
     for (size_t i = 0; i < 2 * count; ++i) {
-        const struct steered *one = &cases[i % count];
+        const struct steered *steered = &cases[i % count];
         struct call call;
-        steered_call(&call, fixture, dtype, one->m, one->n, one->k);
-        expect_symbol(fixture, &call, one->symbol);
+        steered_call(&call, fixture, dtype, steered->m, steered->n, steered->k);
+        expect_symbol(fixture, &call, steered->symbol);
     }
 }
 
@@ -144,11 +144,11 @@ static void test_named_config(void) {
     struct fixture fixture = load("steered.aotc");
     struct call call;
     for (int64_t config = 0; config < 6; ++config) {
-        const aotc_value wanted[] = {aotc_int_value("CONFIG", config)};
+        const aotc_value entries[] = {aotc_int_value("CONFIG", config)};
         char symbol[] = "steered_fp16_0_aligned";
         symbol[strlen("steered_fp16_")] = (char)('0' + config);
         steered_call(&call, &fixture, AOTC_FP16, 1, 16, 1);
-        call.desc.config = wanted;
+        call.desc.config = entries;
         call.desc.config_count = 1;
         expect_symbol(&fixture, &call, symbol);
     }

@@ -33,11 +33,11 @@ static void *launch_many(void *argument) {
     if (aotc_kernel_get(archive, "add", &kernel, &error) != AOTC_OK) {
         return NULL;
     }
-    for (unsigned long done = 0; done < ROUNDS;) {
-        args[3] = aotc_i32((int32_t)(1 + done));
+    for (unsigned long launches = 0; launches < ROUNDS;) {
+        args[3] = aotc_i32((int32_t)(1 + launches));
         const aotc_status status = aotc_launch(kernel, &desc, &error);
         if (status == AOTC_OK) {
-            done += 1;
+            launches += 1;
             (void)atomic_fetch_add_explicit(&launched, 1, memory_order_relaxed);
         } else if (status != AOTC_ERROR_STATE && status != AOTC_ERROR_ARG) {
             (void)atomic_fetch_add(&wrong, 1);

@@ -145,14 +145,14 @@ static void test_unload(void) {
 static void test_code_that_one_device_launches(void) {
     const struct fake_device kinds[] = {ampere, hopper};
     struct set set = load_set(kinds, 2);
-    const int all = fake_cuda_live_libraries();
+    const int library_count = fake_cuda_live_libraries();
     struct fake_launch launch;
     EXPECT(aotc_unload(set.fixture.archive, 1, &set.fixture.error), AOTC_OK, &set.fixture.error,
            NULL);
-    CHECK(fake_cuda_live_libraries() < all && fake_cuda_live_libraries() > 0);
+    CHECK(fake_cuda_live_libraries() < library_count && fake_cuda_live_libraries() > 0);
     EXPECT(add_on(&set, 0, 7, &launch), AOTC_OK, &set.fixture.error, NULL);
     EXPECT(load_on(&set, 1), AOTC_OK, &set.fixture.error, NULL);
-    CHECK(fake_cuda_live_libraries() == all);
+    CHECK(fake_cuda_live_libraries() == library_count);
     EXPECT(add_on(&set, 1, 7, &launch), AOTC_OK, &set.fixture.error, NULL);
     tear_down(&set.fixture);
 }

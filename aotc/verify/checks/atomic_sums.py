@@ -58,7 +58,7 @@ class AtomicSums:
         `largest` is the largest finite number of `element`.
         """
         old, new = before.astype(np.float64), value.astype(np.float64)
-        columns = self._places(address, old)
+        columns = self._columns_of(address, old)
         self._added = address, columns
         rows = self._table[:, columns]
         # Other ops may have stored here since the last addition.
@@ -78,7 +78,7 @@ class AtomicSums:
         rows[_COUNT] += new != 0.0
         rows[_LOWEST] = np.minimum(rows[_LOWEST], _lowest(new))
         self._table[:, columns] = rows
-        return _deviating(rows, total, element, largest)
+        return _sums(rows, total, element, largest)
 
     def leave(self, address: Array, stored: Array) -> None:
         """Record the values stored at the addresses of the last addition."""
@@ -88,7 +88,7 @@ class AtomicSums:
             columns = np.searchsorted(self._addresses, address)
         self._table[_LEFT, columns] = stored.astype(np.float64)
 
-    def _places(self, address: Array, old: Array) -> Array | slice:
+    def _columns_of(self, address: Array, old: Array) -> Array | slice:
         """Return the columns of addresses; new addresses start with `old`."""
         if not address.size:
             return slice(0)
@@ -129,7 +129,7 @@ def _columns(first: Array) -> Array:
     return columns
 
 
-def _deviating(rows: Array, total: Array, element: ScalarType, largest: float) -> Sums:
+def _sums(rows: Array, total: Array, element: ScalarType, largest: float) -> Sums:
     bits = element.mantissa_bits
     size, count, lowest = rows[_SIZE], rows[_COUNT], rows[_LOWEST]
     is_exact = size <= lowest * 2.0 ** (bits + 1)

@@ -123,7 +123,7 @@ class Finding:
 class References:
     """Interpret each launch of a kernel once, for all compiled forms of the kernel."""
 
-    _known: dict[tuple[object, ...], Reference | ConflictError | InterpretError] = field(
+    _cache: dict[tuple[object, ...], Reference | ConflictError | InterpretError] = field(
         default_factory=dict[tuple[object, ...], "Reference | ConflictError | InterpretError"]
     )
 
@@ -131,7 +131,7 @@ class References:
     def size_bytes(self) -> int:
         """The memory of the buffers of all launches."""
         references = (
-            reference for reference in self._known.values() if isinstance(reference, Reference)
+            reference for reference in self._cache.values() if isinstance(reference, Reference)
         )
         return sum(
             buffer.held_bytes for reference in references for buffer in reference.buffers.values()
@@ -143,7 +143,7 @@ class References:
         """Return the reference of a launch. Raises: as `interpret`."""
         drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
         key = (launch.label, *drawn, may_rewrite, *launch.key)
-        outcome = self._known.get(key)
+        outcome = self._cache.get(key)
         if outcome is None:
             try:
                 outcome = interpret(
@@ -153,7 +153,7 @@ class References:
                 outcome = error.with_traceback(
                     None
                 )  # its frames would keep all intermediate arrays alive
-            self._known[key] = outcome
+            self._cache[key] = outcome
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -200,9 +200,11 @@ def check_kernel(
     for index, launch, reference in launches:
         if isinstance(reference, Reference):
             try:
-                finding = _checked(chooser, reference, checks, execute, executions.get(launch.key))
+                finding = _check_launch(
+                    chooser, reference, checks, execute, executions.get(launch.key)
+                )
                 if launch.label in ("far", BACKWARDS):
-                    finding = _nearer(chooser, index, checks, execute, finding)
+                    finding = _retry_nearer(chooser, index, checks, execute, finding)
                 if launch.is_backwards and finding.status == "passed over":
                     continue  # without a launcher no memory lies before a pointer
             except _OpenError as error:
@@ -291,7 +293,7 @@ _BY_ORDER = "the result in {} depends on the order in which programs update memo
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 
 
-def _checked(
+def _check_launch(
     chooser: Chooser,
     reference: Reference,
     checks: Checks,
@@ -350,7 +352,7 @@ def _checked(
     )
 
 
-def _nearer(
+def _retry_nearer(
     chooser: Chooser, index: int, checks: Checks, execute: Execute, finding: Finding
 ) -> Finding:
     """Retry a launch without room at smaller row spacings; return the last finding."""
@@ -359,7 +361,7 @@ def _nearer(
             break
         nearer = _reference(chooser, index, checks, (), spacing)
         if nearer is not None and isinstance(nearer[1], Reference):
-            finding = _checked(chooser, nearer[1], checks, execute, None)
+            finding = _check_launch(chooser, nearer[1], checks, execute, None)
     return finding
 
 

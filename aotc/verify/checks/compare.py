@@ -84,7 +84,7 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
             return None
         if is_to_the_bit:
             return _mismatch(buffer, differs, actual_elements, np.zeros(1))
-        noisy = _moved_anywhere(buffer, expected)
+        noisy = _noisy_elements(buffer, expected)
         num_moved = np.count_nonzero(_spread(buffer, noisy[written[noisy]]) > 0)
         wide, wide_got = _bounded(wide, buffer.pointee), _bounded(wide_got, buffer.pointee)
         finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
@@ -112,7 +112,7 @@ def _written(buffer: Buffer) -> Array:
     return view(marks, f"u{buffer.pointee.size_bytes}") != 0
 
 
-def _moved_anywhere(buffer: Buffer, expected: Array) -> Array:
+def _noisy_elements(buffer: Buffer, expected: Array) -> Array:
     """Return the indices of elements with bits changed by any noisy interpretation."""
     is_moved = np.zeros(expected.shape, bool)
     for run in (*buffer.upward, *buffer.random, *buffer.flipped):
@@ -130,16 +130,18 @@ def _spread(buffer: Buffer, indices: Array) -> Array:
     wide = _wide(buffer.elements(buffer.expected)[indices])
     spread = np.zeros(wide.shape)
     for run in buffer.upward:
-        spread += _moved(wide, _wide(buffer.elements(run)[indices]))
+        spread += _move_distance(wide, _wide(buffer.elements(run)[indices]))
     for run in buffer.flipped:
-        spread += 0.5 * _moved(wide, _wide(buffer.elements(run)[indices]))
+        spread += 0.5 * _move_distance(wide, _wide(buffer.elements(run)[indices]))
     at_random = np.zeros(wide.shape)
     for run in buffer.random:
-        at_random = np.maximum(at_random, _moved(wide, _wide(buffer.elements(run)[indices])))
+        at_random = np.maximum(
+            at_random, _move_distance(wide, _wide(buffer.elements(run)[indices]))
+        )
     return spread + at_random
 
 
-def _moved(wide: Array, run: Array) -> Array:
+def _move_distance(wide: Array, run: Array) -> Array:
     """Return how far noise moved each element; infinity where only one side is a number."""
     distance = np.abs(run - wide)
     same = (run == wide) | (np.isnan(run) & np.isnan(wide))

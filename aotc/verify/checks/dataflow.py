@@ -146,7 +146,7 @@ class _Analysis:
         extents = dict(grid_blocks)
         looped = ((name, role.block) for name, role in roles.loops.items())
         stored = list(self._stored_maps(roles))
-        for name, block in (*self._masked(), *looped, *self._tiled(roles), *stored):
+        for name, block in (*self._masked_extents(), *looped, *self._tiled_extents(roles), *stored):
             extents[name] = max(block, extents.get(name, 1))
         roles.extents = {name: extents[name] for name in self.names.values() if name in extents}
         for arg, name in self.names.items():
@@ -157,10 +157,13 @@ class _Analysis:
         roles.indices = self._indices()
         roles.inexact = self._inexact()
         roles.locks = free_locks(self.kernel)
-        roles.read, roles.written = self._accessed(Op.reads), self._accessed(Op.writes)
+        roles.read, roles.written = (
+            self._accessed_pointers(Op.reads),
+            self._accessed_pointers(Op.writes),
+        )
         return roles
 
-    def _accessed(self, accesses: Callable[[Op], bool]) -> list[str]:
+    def _accessed_pointers(self, accesses: Callable[[Op], bool]) -> list[str]:
         """Return the pointers of the ops for which `accesses` holds."""
         pointers = dict.fromkeys(
             self.names.get(root, "")
@@ -195,7 +198,7 @@ class _Analysis:
             if name is not None and isinstance(value.type, ScalarType) and value.type.is_int:
                 yield name
 
-    def _masked(self) -> Iterator[tuple[str, int]]:
+    def _masked_extents(self) -> Iterator[tuple[str, int]]:
         """Yield the parameters compared with an index, and the extent of its tile."""
         for op in self._index_comparisons():
             # Skip loop bounds: they are no extents of the masked tile.
@@ -238,8 +241,8 @@ class _Analysis:
             if not isinstance(op, scf.For):
                 continue
             sources = list(backward([op.upper], through_loads=False))
-            divided = self._divided(sources)
-            names = [*self._integers(sources), *self._described(sources)]
+            divided = self._divided_extents(sources)
+            names = [*self._integers(sources), *self._described_extents(sources)]
             if _is_program_id(strip(op.lower)) and divided:
                 roles.persistent.append(op)
                 roles.tiled += [name for name in names if name not in roles.tiled]
@@ -250,10 +253,10 @@ class _Analysis:
                 stages = max(op.num_stages, role.stages)
                 roles.loops[name] = LoopRole(max(block, role.block), stages)
 
-    def _tiled(self, roles: Roles) -> Iterator[tuple[str, int]]:
+    def _tiled_extents(self, roles: Roles) -> Iterator[tuple[str, int]]:
         """Yield the extents covered by persistent programs in tiles, and the size of a tile."""
         for op in roles.persistent:
-            yield from self._divided(backward([op.upper], through_loads=False)).items()
+            yield from self._divided_extents(backward([op.upper], through_loads=False)).items()
 
     def _stored_maps(self, roles: Roles) -> Iterator[tuple[str, int]]:
         """Yield the extents of tensors with stored maps, each with its block.
@@ -274,17 +277,17 @@ class _Analysis:
                     roles.mapped[name] = max(divisor, roles.mapped.get(name, 1))
                     yield name, op.shape[axis] if axis < rank else 1
 
-    def _divided(self, values: Iterable[Value]) -> dict[str, int]:
+    def _divided_extents(self, values: Iterable[Value]) -> dict[str, int]:
         """Return the extents among `values` with a constant divisor, the largest of each."""
         blocks: dict[str, int] = {}
         for value in values:
             if isinstance(value.op, arith.Div):
                 inside = list(backward([value.op.lhs], through_loads=False))
-                for name in (*self._integers(inside), *self._described(inside)):
+                for name in (*self._integers(inside), *self._described_extents(inside)):
                     blocks[name] = max(_constant(value.op.rhs), blocks.get(name, 1))
         return blocks
 
-    def _described(self, values: Iterable[Value]) -> Iterator[str]:
+    def _described_extents(self, values: Iterable[Value]) -> Iterator[str]:
         """Yield the extents of tensors among `values`."""
         for value in values:
             op = value.op

@@ -99,7 +99,7 @@ class _Buffers:
             does = "stores tensor maps to" if buffer.stored_maps else "steps back from"
             reason = f"the kernel {does} {name}, which needs the launcher to be emulated"
             raise Unsuited(reason)
-        content, readable, writable = self._opened(buffer)
+        content, readable, writable = self._open_buffer(buffer)
         if buffer.pointees:
             return self._table(buffer, content)
         if readable is not None and writable is not None:
@@ -130,7 +130,7 @@ class _Buffers:
             buffer = self._buffer(name)
             if buffer.name not in placed:
                 before_bytes = buffer.start_bytes if self._is_used_before(buffer) else 0
-                content, *masks = self._opened(buffer, before_bytes)
+                content, *masks = self._open_buffer(buffer, before_bytes)
                 if buffer.pointees:
                     placed[buffer.name] = self._table(buffer, content).place(memory, buffer.name)
                 else:
@@ -154,7 +154,7 @@ class _Buffers:
 
     def _table(self, buffer: Buffer, content: Bytes) -> PointerTable | TensorTable:
         """Return the table of addresses or tensor maps in a buffer."""
-        targets = [self._opened(self._reference.buffers[name]) for name in buffer.pointees]
+        targets = [self._open_buffer(self._reference.buffers[name]) for name in buffer.pointees]
         masks = tuple((readable, writable) for _, readable, writable in targets)
         if buffer.maps is not None:
             tensors = (replace(buffer.maps, array=content) for content, *_ in targets)
@@ -162,7 +162,7 @@ class _Buffers:
         count = max(1, content.size // 8)
         return PointerTable(count, tuple(content for content, *_ in targets), masks)
 
-    def _opened(
+    def _open_buffer(
         self, buffer: Buffer, before_bytes: int = 0
     ) -> tuple[Bytes, Marks | None, Marks | None]:
         """Return a buffer from `before_bytes` before its pointer, with its access masks."""
@@ -240,7 +240,7 @@ class Emulation:
           - EmulationError: the PTX cannot be emulated.
         """
         try:
-            return self._emulated(reference, None)
+            return self._emulate(reference, None)
         except ExecutionFault as fault:
             if not fault.is_race:
                 raise
@@ -270,7 +270,7 @@ class Emulation:
                 # Aliased arguments may race legitimately, so such launches run alone.
                 if launch.in_step and not (launch.programs or launch.is_sparse or launch.aliases):
                     buffers = _Buffers(reference)
-                    launched = self._planned(reference, buffers, memory)
+                    launched = self._plan_launch(reference, buffers, memory)
                     if launched is not None:
                         plans[index] = buffers, launched
             kinds = {(plan.cta_threads, plan.shared_bytes) for _, plan in plans.values()}
@@ -307,18 +307,18 @@ class Emulation:
         stale = StaleLoads(reference.launch.seed)
         for _ in range(_MAX_STALE_RUNS):
             try:
-                execution = self._emulated(reference, stale)
+                execution = self._emulate(reference, stale)
             except ExecutionFault:
                 return None
             if not stale.take():
                 return execution
         return None
 
-    def _emulated(self, reference: Reference, stale: StaleLoads | None) -> Execution:
+    def _emulate(self, reference: Reference, stale: StaleLoads | None) -> Execution:
         buffers = _Buffers(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
-            return self._launched(reference, buffers, programs, stale)
+            return self._run_launch(reference, buffers, programs, stale)
         x, y, z = self._clusters(programs)
         args = [
             buffers.place(index, value.argument, value) if isinstance(value, Place) else value
@@ -360,13 +360,13 @@ class Emulation:
             report = render_fault(fault, sources=self.sources)
             verb = "reads" if _LOAD.match(fault.text) is not None else "writes"
             raise ExecutionFault(
-                self._named(report, reference),
+                self._with_names(report, reference),
                 beyond=verb if fault.kind == "bounds" else "",
                 is_race=fault.kind == "race",
             ) from fault
         return Execution(buffers.left(), emulation.lane_instructions)
 
-    def _launched(
+    def _run_launch(
         self,
         reference: Reference,
         buffers: _Buffers,
@@ -375,7 +375,7 @@ class Emulation:
     ) -> Execution:
         """Run the runtime's launch for the reference's arguments."""
         memory = GlobalMemory()
-        launched = self._planned(reference, buffers, memory)
+        launched = self._plan_launch(reference, buffers, memory)
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
@@ -393,7 +393,7 @@ class Emulation:
             cta_threads=launched.cta_threads,
         )
 
-    def _planned(
+    def _plan_launch(
         self, reference: Reference, buffers: _Buffers, memory: GlobalMemory
     ) -> Launched | None:
         """Return the runtime's launch for buffers in memory; None for an empty launch.
@@ -419,7 +419,7 @@ class Emulation:
         counts = zip(GRID_SOURCES, programs, strict=True)
         values = {**self.fixed, **_integers(reference), **dict(counts)}
         arguments: list[Place | Scalar | Bytes] = []
-        for param in self.params or _plain(reference):
+        for param in self.params or _plain_params(reference):
             name = param.argument
             if param.source == SCRATCH_SOURCE:
                 arguments.append(self._scratch(programs))
@@ -445,13 +445,13 @@ class Emulation:
         loops = any(param.source in GRID_SOURCES for param in self.params)
         return (num_persistent_ctas(programs), 1, 1) if loops else programs
 
-    def _named(self, text: str, reference: Reference) -> str:
+    def _with_names(self, text: str, reference: Reference) -> str:
         """Replace argument numbers in an emulator's message by names, which PTX lacks."""
-        params = self.params or _plain(reference)
+        params = self.params or _plain_params(reference)
         return _ARGUMENT.sub(lambda match: params[int(match[1])].argument, text)
 
 
-def _plain(reference: Reference) -> tuple[Param, ...]:
+def _plain_params(reference: Reference) -> tuple[Param, ...]:
     """Return the parameters for a launch's arguments one by one."""
     return tuple(Param(name) for name in reference.order)
 

@@ -71,9 +71,9 @@ class OverflowWatch:
         """Return `rules` wrapped with the overflow watch."""
         offsets = [op.offset for op in self.kernel.walk() if isinstance(op, arith.AddPtr)]
         watched = {value.op for value in backward(offsets, through_loads=False)}
-        computed = {kind: self._computing(rules[kind], watched, kind) for kind in _EXACT}
-        passed = {kind: self._passing(rules[kind]) for kind in _PASSING}
-        accessed = {kind: self._accessing(rules[kind]) for kind in _ACCESSES}
+        computed = {kind: self._computing_rule(rules[kind], watched, kind) for kind in _EXACT}
+        passed = {kind: self._passing_rule(rules[kind]) for kind in _PASSING}
+        accessed = {kind: self._accessing_rule(rules[kind]) for kind in _ACCESSES}
         return {**rules, **computed, **passed, **accessed}
 
     def error(self) -> IndexOverflowError | None:
@@ -87,7 +87,7 @@ class OverflowWatch:
         error.add_context(f"the access at {self.access.loc} is elsewhere than it is meant to be")
         return error
 
-    def _computing(self, base: Rule, watched: set[Op | None], kind: type[Op]) -> Rule:
+    def _computing_rule(self, base: Rule, watched: set[Op | None], kind: type[Op]) -> Rule:
         exactly = _EXACT[kind]
 
         def rule(program: Program, op: Op, a: Array, b: Array) -> Any:
@@ -106,7 +106,7 @@ class OverflowWatch:
 
         return rule
 
-    def _passing(self, base: Rule) -> Rule:
+    def _passing_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:
             out = np.asarray(base(program, op, *operands))
             culprit = self._culprit(*operands)
@@ -123,7 +123,7 @@ class OverflowWatch:
 
         return rule
 
-    def _accessing(self, base: Rule) -> Rule:
+    def _accessing_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Any, *operands: Array | None) -> Any:
             values = dict(zip(op.slots, operands, strict=True))
             wrapped = self._find(values[op.pointer])

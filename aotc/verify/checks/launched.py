@@ -42,8 +42,8 @@ class Launched:
         sizes = [param.size_bytes for param in kernel.params]
         start = self.layout[0][0] if self.layout else 0
         layout = [(offset - start, size) for offset, size in self.layout]
-        if layout not in [_placed(sizes, bank) for bank in range(0, _MAP_ALIGNMENT, 16)]:
-            text = f"{list(self.layout)}, expected {_placed(sizes, 0)}"
+        if layout not in [_layout_of(sizes, bank) for bank in range(0, _MAP_ALIGNMENT, 16)]:
+            text = f"{list(self.layout)}, expected {_layout_of(sizes, 0)}"
             raise ExecutionFault(f"the launcher has parameters of {kernel.name} at {text}")
         cluster = kernel.cluster_ctas if any(kernel.cluster_ctas) else (1, 1, 1)
         for unit, actual, required in (
@@ -64,7 +64,7 @@ class Launched:
 _MAP_ALIGNMENT = 64
 
 
-def _placed(sizes: Sequence[int], bank: int) -> list[tuple[int, int]]:
+def _layout_of(sizes: Sequence[int], bank: int) -> list[tuple[int, int]]:
     """Return offsets from the first parameter, and sizes, of a block at `bank` modulo 64."""
     layout: list[tuple[int, int]] = []
     end = bank

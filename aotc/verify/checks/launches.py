@@ -80,17 +80,12 @@ class Choice:
 class Conditions:
     """The conditions on launches.
 
-    - `grid` computes the grid from scalar arguments; None if a launch passes it.
-    - `admits` tells whether the dispatcher selects this variant for such arguments.
-    - `divisors` are the divisors it checks.
-    - `named` are the only arguments that `grid` and `admits` read; None stands for all.
-    - `fixed` are arguments with compiled-in values.
-    - `num_stages` is the default of loops; `num_groups` of warps take a program's tiles in
-      turn.
-    - With `may_be_left_out`, a launch may exceed `max_programs`, and only some of its programs
-      run.
-    - Without `may_alias` no two arguments share memory.
-    - `num_ctas` run a program.
+    `grid` computes the grid from scalar arguments; None if a launch passes it. `admits` tells whether
+    the dispatcher selects this variant, and checks `divisors`. Both read only the arguments
+    `named`; None stands for all. `fixed` are arguments with compiled-in values. `num_stages` is the
+    default of loops; `num_groups` of warps take a program's tiles in turn. With `may_be_left_out`, a
+    launch may exceed `max_programs`, and only some of its programs run. Without `may_alias` no two
+    arguments share memory. `num_ctas` run a program.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -236,11 +231,13 @@ class Chooser:
         """Return the launch for a label, None if no arguments satisfy the conditions."""
         label = self.labels[index]
         rng = np.random.default_rng((self.seed, index))
-        base = self._others(index, rng)
+        base = self._other_values(index, rng)
         best: tuple[Values, tuple[int, ...]] | None = None
         most = (-1, 0)
         for trials in self._trials(index):
-            candidate = self._first(({**base, **extents} for extents in trials), index, spacing)
+            candidate = self._first_valid(
+                ({**base, **extents} for extents in trials), index, spacing
+            )
             # Prefer deep loops, then few programs.
             if candidate is not None:
                 worth = self._num_deep_loops(label, *candidate), -math.prod(candidate[1])
@@ -249,7 +246,7 @@ class Chooser:
                 break
         if best is None:
             return None
-        values, grid = self._least_deep(best, index, spacing) if label == "deep" else best
+        values, grid = self._shrink_deep(best, index, spacing) if label == "deep" else best
         out, _, source = label.removeprefix("in place: ").partition(" is ")
         return Launch(
             label,
@@ -280,7 +277,7 @@ class Chooser:
         }
         return step if strides and self.conditions.admits({**integers, **strides}) else 0
 
-    def _first(
+    def _first_valid(
         self, trials: Iterator[Values], index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]] | None:
         """Return the first trial within the conditions, completed, and its grid."""
@@ -289,13 +286,13 @@ class Chooser:
         if label == "persistent" and not self.conditions.may_be_left_out:
             limit = max(limit, _MAX_PERSISTENT_PROGRAMS)
         for trial in trials:
-            chosen = self._completed(trial, index, spacing)
+            chosen = self._complete(trial, index, spacing)
             if chosen is None:
                 continue
             values, grid = chosen
             count = len(self._programs_to_run(label, grid)) or math.prod(grid)
             fits = count <= limit and is_launchable(grid, self.conditions.num_ctas)
-            if not fits or not self._admitted(values):
+            if not fits or not self._is_admitted(values):
                 continue
             if label != "persistent" or self._takes_several_tiles(values, grid):
                 return chosen
@@ -317,7 +314,7 @@ class Chooser:
         self, values: Values, grid: Sequence[int]
     ) -> Iterator[tuple[scf.For, list[int | None]]]:
         """Yield the loops, each with its lower end, upper end and step in the last program."""
-        launch = self._known(values, grid)
+        launch = self._launch_values(values, grid)
         for op in self.kernel.walk():
             if isinstance(op, scf.For):
                 yield op, [value_in_last(value, launch) for value in (op.lower, op.upper, op.step)]
@@ -326,7 +323,7 @@ class Chooser:
         """Return the trip count to reuse each stage twice; 0 stages mean the default."""
         return 2 * (num_stages or self.conditions.num_stages) + 1
 
-    def _least_deep(
+    def _shrink_deep(
         self, smallest: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]]:
         """Shrink a launch while as many loops run deep."""
@@ -340,7 +337,7 @@ class Chooser:
             blocks = self._deep_trips(loop.stages) - -self.roles.extents.get(name, 1) // loop.block
             size = part_beyond(blocks, loop.block, self.divisors[name])
             if size < smallest[0][name]:
-                smaller = self._first(iter([{**smallest[0], name: size}]), index, spacing)
+                smaller = self._first_valid(iter([{**smallest[0], name: size}]), index, spacing)
                 if smaller is not None and self._num_deep_loops("deep", *smaller) >= most:
                     smallest = smaller
         return smallest
@@ -349,7 +346,7 @@ class Chooser:
         integers = {name: value for name, value in values.items() if isinstance(value, int)}
         return {**integers, **self.conditions.fixed}
 
-    def _admitted(self, values: Mapping[str, Scalar]) -> bool:
+    def _is_admitted(self, values: Mapping[str, Scalar]) -> bool:
         integers = self._integers(values)
         promised = all(value % self.divisors.get(name, 1) == 0 for name, value in integers.items())
         return promised and self.conditions.admits(integers)
@@ -372,7 +369,7 @@ class Chooser:
             n: self._options(n, position, ranks.get(n, 0), index)
             for position, n in enumerate(names)
         }
-        options = {name: self._that_matter(name, values) for name, values in options.items()}
+        options = {name: self._relevant_values(name, values) for name, values in options.items()}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
         if not is_deep(self.labels[index]) and not is_float(self.labels[index]):
             yield self._products(options)
@@ -390,7 +387,7 @@ class Chooser:
             for listing in listings if is_deep(self.labels[index]) else [()]:
                 yield self._products({**{n: options[n] for n in names}, **shallow, **dict(listing)})
 
-    def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
+    def _relevant_values(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
         """Return the values of an argument to try: only one, if no condition reads it."""
         named = self.conditions.named
         is_free = named is not None and name not in named
@@ -426,14 +423,14 @@ class Chooser:
             # Leave room beyond the last tile, for kernels rounding up.
             counts = long_blocks(LONG[kind] // block - 1, self.conditions.num_ctas)
             return [last_in_part(count, block, divisor, 0) for count in counts]
-        preferred = self._wanted(self.labels[index], name, position)
+        preferred = self._preferred_extents(self.labels[index], name, position)
         if preferred and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but "none"
         order = [*preferred, *candidates(index, rank, block, divisor)]
         least = int(_is_extent(name) or name in self.roles.mapped)  # tensors have no empty axes
         return list(dict.fromkeys(v if v == _COVERED else max(least, v) for v in order))
 
-    def _wanted(self, label: str, name: str, position: int) -> list[int]:
+    def _preferred_extents(self, label: str, name: str, position: int) -> list[int]:
         """Return the preferred extents for a single-purpose launch."""
         block, divisor = self.roles.extents[name], self.divisors[name]
         loop = self.roles.loops.get(name)
@@ -457,7 +454,7 @@ class Chooser:
             case "deep" | "sums":
                 return [just_below(1, block, divisor)]
             case "persistent" if name in self.roles.tiled:
-                return self._tiles_wanted(name)
+                return self._preferred_tiles(name)
             case "apart" if loop is None:
                 return [last_in_part(APART[position % len(APART)], block, divisor, position)]
             case "far" | "backwards":
@@ -469,7 +466,7 @@ class Chooser:
             case _:
                 return []
 
-    def _tiles_wanted(self, name: str) -> list[int]:
+    def _preferred_tiles(self, name: str) -> list[int]:
         """Return extents in tiles: a few, and along the last enough for three per program."""
         block, divisor = self.roles.extents[name], self.divisors[name]
         few = just_below(3, block, divisor)
@@ -485,7 +482,7 @@ class Chooser:
         return sorted(sizes)
 
     def _takes_several_tiles(self, values: Values, grid: Sequence[int]) -> bool:
-        launch = self._known(values, grid)
+        launch = self._launch_values(values, grid)
         for loop in self.roles.persistent:
             tiles, step = value_at(loop.upper, launch), value_at(loop.step, launch)
             if tiles is None or step is None:
@@ -494,7 +491,7 @@ class Chooser:
                 return True
         return False
 
-    def _known(self, values: Values, grid: Sequence[int]) -> LaunchValues:
+    def _launch_values(self, values: Values, grid: Sequence[int]) -> LaunchValues:
         integers = self._integers(values)
         scalars: dict[Value, int] = {}
         extents: dict[tuple[Value, int], int] = {}
@@ -516,7 +513,7 @@ class Chooser:
 
     # ---- other arguments --------------------------------------------------------------------
 
-    def _others(self, index: int, rng: np.random.Generator) -> Values:
+    def _other_values(self, index: int, rng: np.random.Generator) -> Values:
         values: Values = {}
         position = 0
         odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
@@ -533,12 +530,12 @@ class Chooser:
                 position += name not in self.roles.extents
         return values
 
-    def _completed(
+    def _complete(
         self, values: Values, index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]] | None:
         """Return the values completed with strides and user functions, and the grid."""
         # Twice: a grid may use a stride, strides depend on the grid, and functions on everything.
-        first = self._computed(values)
+        first = self._compute(values)
         grid = self._grid(first, index)
         if grid is None:
             return None
@@ -557,11 +554,11 @@ class Chooser:
         strides = rows.strides(spacing, is_padded=is_padded)
         if self.labels[index] == BACKWARDS:
             strides.update({name: -strides[name] for name in self._reversed_strides()})
-        final = self._computed({**first, **strides})
+        final = self._compute({**first, **strides})
         grid = self._grid(final, index)
         return None if grid is None else (final, grid)
 
-    def _computed(self, values: Values) -> Values:
+    def _compute(self, values: Values) -> Values:
         """Add the user's functions of the other values."""
         complete = dict(values)
         for name, choice in self.conditions.choices.items():

@@ -201,7 +201,7 @@ class ElasticMemory(Memory):
         out = super().read(access, element)
         if not self._is_traced:
             return out
-        self._meet(access, element, is_store=False)
+        self._check_crossing(access, element, is_store=False)
         size = element.size_bytes
         for part in access.parts:
             cells, marks = part.cells, self._marks(part.index, size)
@@ -217,8 +217,8 @@ class ElasticMemory(Memory):
                 if "writer" in marks:
                     eras = marks.of("writer", size)[cells]
                     if not self._order.are_behind(eras):
-                        self._note(part.index, "reads what another has written")
-                self._meet_update(part.index, cells, size, "reads")
+                        self._record_conflict(part.index, "reads what another has written")
+                self._check_updates(part.index, cells, size, "reads")
                 reader = marks.of("reader", size)
                 unseen = self._order.unseen(reader[cells])
                 reader[cells] = np.where(unseen, SEVERAL, self._order.era)
@@ -227,10 +227,10 @@ class ElasticMemory(Memory):
     def write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
             for part in access.parts:
-                self._own(part.index)
+                self._unshare(part.index)
             super().write(access, values, element)
             return
-        self._meet(access, element, is_store=True)
+        self._check_crossing(access, element, is_store=True)
         size = element.size_bytes
         bits = np.dtype(f"u{size}")
         before = [self._elements(part.index, bits)[part.cells] for part in access.parts]
@@ -245,13 +245,13 @@ class ElasticMemory(Memory):
             changed = self._elements(part.index, bits)[cells] != old
             if self._sem is not None:
                 if buffer.is_shared and is_read:  # through the other pointer, not atomically
-                    self._note(part.index, "updates what another has read")
+                    self._record_conflict(part.index, "updates what another has read")
                 if buffer.is_shared:
                     if not self._order.are_behind(marks.of("writer", size)[cells]):
-                        self._note(part.index, "updates what another has written")
+                        self._record_conflict(part.index, "updates what another has written")
                     marks.of("updater", size)[cells] = self._order.era
                 if buffer.is_shared and buffer.updated not in ("", self._kind):
-                    self._note(
+                    self._record_conflict(
                         part.index,
                         "updates by another kind of atomic what it or another has updated",
                     )
@@ -264,22 +264,22 @@ class ElasticMemory(Memory):
             if changed.any():
                 eras = writer[cells]
                 if not self._order.are_behind(eras):
-                    self._note(part.index, "writes what another has written")
+                    self._record_conflict(part.index, "writes what another has written")
                 is_own = self._order.are_own(reshape(eras, len(cells), -1)[:, 0])
                 if (changed & is_own).any():
                     self.rewritten = self.rewritten or buffer.name
             if is_read:
-                self._note(part.index, "writes what another has read")
-            self._meet_update(part.index, cells, size, "writes")
+                self._record_conflict(part.index, "writes what another has read")
+            self._check_updates(part.index, cells, size, "writes")
             writer[cells] = self._order.era
 
-    def _own(self, index: int) -> None:
+    def _unshare(self, index: int) -> None:
         """Copy a buffer's bytes before a write if other memory shares them."""
         if index in self._borrowed:
             self._borrowed.remove(index)
             self._bytes[index] = copied(self._bytes[index])
 
-    def _meet_update(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
+    def _check_updates(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
         """Record a non-atomic access to another program's updates in a shared buffer.
 
         Through a single pointer it may be intended, such as polling.
@@ -287,7 +287,7 @@ class ElasticMemory(Memory):
         if self._buffers[index].is_shared:
             eras = self._marks(index, size_bytes).of("updater", size_bytes)[cells]
             if not self._order.are_behind(eras):
-                self._note(index, f"{doing} what another has updated")
+                self._record_conflict(index, f"{doing} what another has updated")
 
     def _marks(self, index: int, size_bytes: int) -> Marks:
         """Return a buffer's marks, split for accesses of smaller elements."""
@@ -416,7 +416,7 @@ class ElasticMemory(Memory):
         if size_bytes <= old_size:
             return
         size = -(-max(size_bytes, min(2 * old_size, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
-        fresh = self._drawn(self._buffers[index], old_size, size)
+        fresh = self._initial_bytes(self._buffers[index], old_size, size)
         self._bytes[index] = np.concatenate([self._bytes[index], fresh])
         if self._is_traced:
             self._buffers[index].initial = np.concatenate([self._buffers[index].initial, fresh])
@@ -431,14 +431,14 @@ class ElasticMemory(Memory):
         size = old_size + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
-        self._own(index)
+        self._unshare(index)
         if size > self._bytes[index].size:
             room = max(size, 2 * old_size)
             self._bytes[index] = extended(self._bytes[index], room)
             if self._is_traced:
                 buffer.initial = extended(buffer.initial, room)
             self._extend_marks(index)
-        self._bytes[index][old_size:size] = self._drawn_pages(buffer, missing)
+        self._bytes[index][old_size:size] = self._initial_pages(buffer, missing)
         if self._is_traced:
             buffer.initial[old_size:size] = self._bytes[index][old_size:size]
         buffer.pages.hold(missing)
@@ -505,13 +505,13 @@ class ElasticMemory(Memory):
         return pages.places(offsets, lambda missing: self._hold(index, missing))
 
     @staticmethod
-    def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
+    def _initial_bytes(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
         size = buffer.pointee.size_bytes
         elements = buffer.contents.elements(start // size, -(-end // size))
         return view(np.ascontiguousarray(elements), np.uint8)
 
     @staticmethod
-    def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
+    def _initial_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
         """Return the initial contents of pages, one after the other."""
         count = PAGE_BYTES // buffer.pointee.size_bytes
         positions = pages[:, None] * count + np.arange(count)
@@ -519,7 +519,7 @@ class ElasticMemory(Memory):
 
     # ---- marking -----------------------------------------------------------------------------
 
-    def _meet(self, access: Access, element: ScalarType, *, is_store: bool) -> None:
+    def _check_crossing(self, access: Access, element: ScalarType, *, is_store: bool) -> None:
         """Record accesses by different elements of tiles to the same bytes of a shared buffer.
 
         Different threads of a program may hold them, with no order between their accesses.
@@ -542,7 +542,7 @@ class ElasticMemory(Memory):
                 loaded = buffer.loaded[cells]
                 buffer.loaded[cells] = np.where((loaded == NOBODY) | (loaded == mine), mine, -1)
 
-    def _note(self, index: int, action: str) -> None:
+    def _record_conflict(self, index: int, action: str) -> None:
         if not self.conflict:
             name = self._names[index]
             self.conflict = f"program {self._program - 1} {action} in {name}"

@@ -96,21 +96,21 @@ class Order:
         self._first = 0
         self._programs = [0]  # of each era
         self._program = 0
-        self._known: dict[int, int] = {}
-        self._kept: dict[tuple[int, int], dict[int, int]] = {}
-        self._met: dict[int, int] = {}  # known to all programs
+        self._ordered_eras: dict[int, int] = {}
+        self._released: dict[tuple[int, int], dict[int, int]] = {}
+        self._common_eras: dict[int, int] = {}  # known to all programs
 
     def begin_program(self) -> None:
         """Start the next program."""
         self._program += 1
-        self._known = dict(self._met)
+        self._ordered_eras = dict(self._common_eras)
         self.end_era()
         self._first = self.era
 
     def meet(self) -> None:
         """Order all writes so far before all programs (a grid barrier)."""
         for era, program in enumerate(self._programs):
-            self._met[program] = era
+            self._common_eras[program] = era
 
     def end_era(self) -> None:
         """Start the next era, after a release."""
@@ -119,13 +119,13 @@ class Order:
 
     def acquire(self, flag: tuple[int, int]) -> None:
         """Acquire at a flag or counter."""
-        for program, era in self._kept.get(flag, {}).items():
-            self._known[program] = max(era, self._known.get(program, 0))
+        for program, era in self._released.get(flag, {}).items():
+            self._ordered_eras[program] = max(era, self._ordered_eras.get(program, 0))
 
     def release(self, flag: tuple[int, int]) -> None:
         """Release at a flag or counter."""
-        released = self._kept.setdefault(flag, {})
-        for program, era in {**self._known, self._program: self.era}.items():
+        released = self._released.setdefault(flag, {})
+        for program, era in {**self._ordered_eras, self._program: self.era}.items():
             released[program] = max(era, released.get(program, 0))
 
     def are_own(self, eras: Array) -> Array:
@@ -139,13 +139,13 @@ class Order:
     def unseen(self, eras: Array) -> Array:
         """Return the eras of other programs not ordered before this point."""
         is_unseen = (eras != NOBODY) & ~self.are_own(eras)
-        if not self._known or not is_unseen.any():
+        if not self._ordered_eras or not is_unseen.any():
             return is_unseen
         later = [era for era in listed(np.unique(eras[is_unseen])) if not self._is_over(era)]
         return is_unseen & np.isin(eras, later)
 
     def _is_over(self, era: int) -> bool:
-        return era != SEVERAL and self._known.get(self._programs[era], 0) >= era
+        return era != SEVERAL and self._ordered_eras.get(self._programs[era], 0) >= era
 
 
 def extended(marks: npt.NDArray[_Scalar], size: int) -> npt.NDArray[_Scalar]:

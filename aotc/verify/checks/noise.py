@@ -340,21 +340,21 @@ class _Noise:
     def rules(self) -> Rules:
         wrapped: dict[type[Op], Rule] = dict(self._rules)
         for cls, error in _APPROXIMATE.items():
-            wrapped[cls] = self._approximate(self._rules[cls], error)
-        wrapped[arith.Div] = self._quotient(wrapped[arith.Div])
-        wrapped[arith.Mul] = self._product(self._rules[arith.Mul])
+            wrapped[cls] = self._approximate_rule(self._rules[cls], error)
+        wrapped[arith.Div] = self._quotient_rule(wrapped[arith.Div])
+        wrapped[arith.Mul] = self._product_rule(self._rules[arith.Mul])
         for cls in (*_SUMS, arith.Fma):
-            wrapped[cls] = self._combined(self._rules[cls])
+            wrapped[cls] = self._sum_rule(self._rules[cls])
         for cls in (assembly.InlineAsm, assembly.VolatileAsm):
-            wrapped[cls] = self._assembly(self._rules[cls])
+            wrapped[cls] = self._assembly_rule(self._rules[cls])
         for cls in (tile.Reduce, tile.Scan, Map):
             wrapped[cls] = self._combining_rule(self._rules[cls])
-        wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
+        wrapped[tile.Dot] = self._dot_rule(self._rules[tile.Dot])
         for cls in (tile.AtomicRmw, descriptor.DescriptorReduce):
-            wrapped[cls] = self._atomic(self._rules[cls])
+            wrapped[cls] = self._atomic_rule(self._rules[cls])
         return wrapped
 
-    def _moved(self, value: Any, element: ScalarType, steps: float) -> Array:
+    def _perturbed(self, value: Any, element: ScalarType, steps: float) -> Array:
         """Return `value` moved by between half and all of `steps` of its type."""
         value = np.asarray(value)
         wide = value.astype(np.float64)
@@ -378,17 +378,17 @@ class _Noise:
         part += np.copysign(0.5, part)
         return part
 
-    def _approximate(self, base: Rule, error: _Error) -> Rule:
+    def _approximate_rule(self, base: Rule, error: _Error) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:
             element = _float_of(op.results[0])
             if element is None or not self._moves(op):
                 return base(program, op, *operands)
             if error.operand_steps:
                 operands = tuple(
-                    self._moved(value, element, error.operand_steps) for value in operands
+                    self._perturbed(value, element, error.operand_steps) for value in operands
                 )
             out = np.asarray(base(program, op, *operands))
-            noisy = self._moved(out, element, error.steps)
+            noisy = self._perturbed(out, element, error.steps)
             if not self._upwards or not np.isinf(out).any():
                 return noisy
             # A slight overflow may not happen on hardware: upward runs must show a move.
@@ -399,7 +399,7 @@ class _Noise:
 
         return rule
 
-    def _quotient(self, base: Rule) -> Rule:
+    def _quotient_rule(self, base: Rule) -> Rule:
         """Return the rule of quotients; an infinite divisor may just not have overflowed."""
 
         def rule(program: Program, op: arith.Div, a: Array, b: Array) -> Any:
@@ -411,7 +411,7 @@ class _Noise:
 
         return rule
 
-    def _product(self, base: Rule) -> Rule:
+    def _product_rule(self, base: Rule) -> Rule:
         """Return the rule of contractible products: unrounded, they may not overflow."""
 
         def rule(program: Program, op: arith.Mul, a: Array, b: Array) -> Any:
@@ -419,14 +419,14 @@ class _Noise:
             element = _float_of(op.out)
             if element is None or not self._moves(op):
                 return out
-            noisy = self._moved(out, element, 1.0)
+            noisy = self._perturbed(out, element, 1.0)
             if element != FP64:
                 noisy = np.where(_exact_product(a, b) == out, out, noisy).astype(out.dtype)
-            return self._open(op, noisy, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
+            return self._choose_open(op, noisy, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
 
         return rule
 
-    def _open(self, op: Op, value: Array, is_open: Array) -> Array:
+    def _choose_open(self, op: Op, value: Array, is_open: Array) -> Array:
         """Replace open values by an infinity, NaN or a number.
 
         A later op may hide the difference between two choices, as a maximum hides NaN among
@@ -441,7 +441,7 @@ class _Noise:
             other = np.where(np.isnan(value), 0.0, np.nan)
         return np.where(is_open, other, value).astype(value.dtype)
 
-    def _assembly(self, base: Rule) -> Rule:
+    def _assembly_rule(self, base: Rule) -> Rule:
         """Return the rule of assembly: floats of approximate instructions are moved."""
 
         def rule(program: Program, op: assembly.Assembly, *operands: Array) -> Any:
@@ -454,14 +454,14 @@ class _Noise:
                 moves = element is not None and is_inexact(op) and self._moves(op)
                 if element is not None and moves:
                     steps = max(2.0, error * 2.0**element.mantissa_bits)
-                    noisy.append(self._moved(out, element, steps))
+                    noisy.append(self._perturbed(out, element, steps))
                 else:
                     noisy.append(out)
             return noisy
 
         return rule
 
-    def _combined(self, base: Rule) -> Rule:
+    def _sum_rule(self, base: Rule) -> Rule:
         """Return the rule of sums: off where the order is open, and where operands are off."""
 
         def rule(program: Program, op: Op, *operands: Array) -> Any:
@@ -474,7 +474,7 @@ class _Noise:
                 out = self._unrounded(out, element, [operands[index] for index in products])
                 if not _is_rounded_twice(op):
                     return out
-            noisy = self._moved(out, element, 1.0)
+            noisy = self._perturbed(out, element, 1.0)
             if not isinstance(op, _SUMS):
                 return noisy
             a, b = (operand.astype(np.float64) for operand in operands)
@@ -490,7 +490,9 @@ class _Noise:
             # An overflow in some order is open; noise alone must not hide it by
             # an infinity.
             noisy = np.where(np.isfinite(out), clipped(noisy, -largest, largest), noisy)
-            return self._open(op, noisy.astype(out.dtype), np.isfinite(size) & (size > largest))
+            return self._choose_open(
+                op, noisy.astype(out.dtype), np.isfinite(size) & (size > largest)
+            )
 
         return rule
 
@@ -536,9 +538,9 @@ class _Noise:
         largest = largest_of(out)
         noisy = np.where(is_exact | ~np.isfinite(out), out, clipped(noisy, -largest, largest))
         noisy = np.asarray(round_to(np.asarray(noisy, np.float64), element))
-        return self._open(op, noisy, overflows_against_infinity(wide, op.axis, largest))
+        return self._choose_open(op, noisy, overflows_against_infinity(wide, op.axis, largest))
 
-    def _dot(self, base: Rule) -> Rule:
+    def _dot_rule(self, base: Rule) -> Rule:
         """Return the rule of dots, off by steps of the sum of magnitudes."""
 
         def rule(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Any:
@@ -556,12 +558,12 @@ class _Noise:
             if is_exact is not None:
                 noisy = np.where(is_exact, wide, noisy)
             if overflows is not None:  # to either side
-                noisy = self._open(op, noisy, overflows)
+                noisy = self._choose_open(op, noisy, overflows)
             return round_to(noisy, element)
 
         return rule
 
-    def _atomic(self, base: Rule) -> Rule:
+    def _atomic_rule(self, base: Rule) -> Rule:
         """Return the rule of atomics, which add floats in any order."""
 
         def rule(program: Program, op: tile.AtomicRmw, *operands: Any) -> Any:
@@ -593,6 +595,6 @@ class _Noise:
         move = np.copysign(np.maximum(np.abs(part) * sums.deviation, sums.step), part)
         noisy = clipped(sums.total + np.where(sums.step > 0.0, move, 0.0), -largest, largest)
         total = np.where(np.isfinite(sums.total), noisy, sums.total)
-        stored = self._open(op, np.asarray(round_to(total, element)), sums.is_open)
+        stored = self._choose_open(op, np.asarray(round_to(total, element)), sums.is_open)
         self._atomic_sums.leave(address, stored)
         return stored

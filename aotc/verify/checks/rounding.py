@@ -85,10 +85,10 @@ class CastWatch:
 
     def __init__(self, casts: list[arith.Cast]) -> None:
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
-        self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
+        self._distances: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._reaches: dict[tuple[Op, int], Array] = {}
         self._sets: dict[tuple[Op, int], Array] = {}
-        self._taken: dict[int, Array] = {}  # by the number of a tile's columns
+        self._set_counts: dict[int, Array] = {}  # by the number of a tile's columns
         self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands equal to the exact run's
 
     @property
@@ -99,7 +99,9 @@ class CastWatch:
     @property
     def has_moved(self) -> bool:
         """Whether noise moved the operand of any cast."""
-        return any(distance.any() for distances in self._moved.values() for distance in distances)
+        return any(
+            distance.any() for distances in self._distances.values() for distance in distances
+        )
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the exact run."""
@@ -107,7 +109,7 @@ class CastWatch:
         def watch(op: Op, number: int, value: Array) -> None:
             del number
             self._exact[op].append(value)
-            self._moved[op].append(np.zeros(value.shape))
+            self._distances[op].append(np.zeros(value.shape))
 
         return self._watched(rules, watch)
 
@@ -121,7 +123,7 @@ class CastWatch:
                 return
             exact = self._exact[op][number].astype(np.float64)
             distance = np.abs(value.astype(np.float64) - exact)
-            self._moved[op][number] += np.where(np.isfinite(distance), distance, 0.0)
+            self._distances[op][number] += np.where(np.isfinite(distance), distance, 0.0)
 
         return self._watched(rules, watch)
 
@@ -134,7 +136,10 @@ class CastWatch:
             if op not in self._exact:
                 return base(program, op, value)
             number = counts[op] = counts.get(op, -1) + 1
-            if number >= len(self._moved[op]) or self._moved[op][number].shape != value.shape:
+            if (
+                number >= len(self._distances[op])
+                or self._distances[op][number].shape != value.shape
+            ):
                 return base(program, op, value)
             sides = self._sides.get((op, number)) if value is self._exact[op][number] else None
             if sides is None:
@@ -152,7 +157,7 @@ class CastWatch:
         """Return a cast's results for its operand and for the operand moved up and down."""
         exact = self._exact[op][number]
         if (op, number) not in self._reaches:
-            self._reaches[op, number] = FACTOR * self._reach(exact, self._moved[op][number])
+            self._reaches[op, number] = FACTOR * self._reach(exact, self._distances[op][number])
         reach = self._reaches[op, number]
         wide = value.astype(np.float64)
         out, up, down = (
@@ -163,7 +168,7 @@ class CastWatch:
         position = [*self._exact].index(op)
         if (op, number) not in self._sets:
             columns = may_flip.shape[-1] if may_flip.ndim else 1
-            counts = self._taken.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
+            counts = self._set_counts.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
             self._sets[op, number] = sets_of_runs(may_flip, counts, seed=(position, number))
         sides = _Sides(out, (up, down), may_flip, self._sets[op, number])
         if value is exact:

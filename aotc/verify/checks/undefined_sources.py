@@ -52,7 +52,7 @@ def undefined_text(
     name = depends_on_undefined(kernel, roles, reference, inputs, seeds)
     if not name:
         return ""
-    for op in _askers(kernel, roles, reference, inputs)[:_MAX_SUSPECTS]:
+    for op in _undefined_ops(kernel, roles, reference, inputs)[:_MAX_SUSPECTS]:
         buffer = _changed_by(op, kernel, roles, reference, inputs)
         if buffer:
             meaning, remedy = _MEANINGS[type(op)]
@@ -61,7 +61,9 @@ def undefined_text(
     return _ANY_SOURCE.format(name)
 
 
-def _askers(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> Sequence[Op]:
+def _undefined_ops(
+    kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs
+) -> Sequence[Op]:
     """Return the sources of undefined values at a launch, in program order."""
     askers: dict[Op, None] = {}
 
@@ -79,7 +81,7 @@ def _askers(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) 
     launch = reference.launch
     memory, args = prepared(kernel, roles, launch, inputs)
     try:
-        run_launch(kernel, launch, memory, args, _replaced(watching), 0)
+        run_launch(kernel, launch, memory, args, _wrapped_rules(watching), 0)
     except InterpretError:
         return []
     return [op for op in kernel.walk() if op in askers]
@@ -103,13 +105,13 @@ def _changed_by(op: Op, kernel: Kernel, roles: Roles, reference: Reference, inpu
 
             return rule
 
-        rules = _replaced(changing)
+        rules = _wrapped_rules(changing)
         name = changed_buffer(kernel, roles, reference, inputs, names, rules=rules)
         if name:
             return name
     return ""
 
 
-def _replaced(wrap: Callable[[Rule], Rule]) -> Rules:
+def _wrapped_rules(wrap: Callable[[Rule], Rule]) -> Rules:
     """Return the interpreter's rules, wrapped for sources of undefined values."""
     return {**RULES, **{kind: wrap(RULES[kind]) for kind in _MEANINGS}}

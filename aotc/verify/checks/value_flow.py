@@ -68,7 +68,7 @@ def carried(value: Value) -> list[Value]:
     """Return the aliases of `value` in and after the loops and branches it is passed to."""
     aliases: list[Value] = []
     for user in dict.fromkeys(value.users):
-        handed_to = _HANDED_TO.get(type(user))
+        handed_to = _PASSED_TO.get(type(user))
         if handed_to is not None:
             for index, operand in enumerate(user.operands):
                 aliases += handed_to(user, index) if operand is value else ()
@@ -100,7 +100,7 @@ def _of_condition(op: Op, index: int) -> list[Value]:
     return [parent.results[index - 1], parent.after.args[index - 1]] if index else []
 
 
-_HANDED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
+_PASSED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
     scf.For: _of_loop,
     scf.While: _of_while,
     scf.Yield: _of_yield,
@@ -152,18 +152,18 @@ def forward(start: Iterable[Op]) -> dict[Op, None]:
         seen[value] = None
         values += carried(value)
         for user in dict.fromkeys(value.users):
-            steered = _steered(user, value)
+            steered = _controlled(user, value)
             if steered is not None:
                 values += steered.results
                 for block in steered.blocks:
                     values += block.args
                     ops += map(_outermost, block.walk())
-            elif type(user) not in _HANDED_TO or _outermost(user) is not user:
+            elif type(user) not in _PASSED_TO or _outermost(user) is not user:
                 ops.append(_outermost(user))
     return followers
 
 
-def _steered(user: Op, value: Value) -> Op | None:
+def _controlled(user: Op, value: Value) -> Op | None:
     """Return the loop or branch controlled by a value, as a bound or condition."""
     if isinstance(user, scf.For):
         return user if value in user.operands[:3] else None

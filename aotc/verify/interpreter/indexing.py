@@ -11,17 +11,17 @@ from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rules
 
 
-def _taken(source: Array, index: Array, axis: int) -> Array:
+def _take(source: Array, index: Array, axis: int) -> Array:
     """Return the elements at an index along an axis, modulo its extent."""
     return np.take_along_axis(source, index.astype(np.int64) % source.shape[axis], axis)
 
 
 def _gather(program: Program, op: indexing.Gather, source: Array, index: Array) -> Array:
     del program
-    return _taken(source, index, op.axis)
+    return _take(source, index, op.axis)
 
 
-def _counted(value: Array, mask: Array | None, num_bins: int) -> Array:
+def _counted_mask(value: Array, mask: Array | None, num_bins: int) -> Array:
     """Return a mask of the counted values."""
     inside = (value >= 0) & (value < num_bins)
     return inside if mask is None else inside & mask
@@ -29,7 +29,7 @@ def _counted(value: Array, mask: Array | None, num_bins: int) -> Array:
 
 def _histogram(program: Program, op: indexing.Histogram, value: Array, mask: Array | None) -> Array:
     del program
-    values = reshape(value[_counted(value, mask, op.num_bins)].astype(np.int64), -1)
+    values = reshape(value[_counted_mask(value, mask, op.num_bins)].astype(np.int64), -1)
     return np.bincount(values, minlength=op.num_bins).astype(np.int32)
 
 
@@ -40,7 +40,7 @@ def _shared_gather(
     assert isinstance(kind, TileType)
     assert kind.layout is not None
     addresses = reshape(buffer, gpu.shared_type(op, op.buffer).shape)
-    picked = reshape(_taken(addresses, index, op.axis), -1)
+    picked = reshape(_take(addresses, index, op.axis), -1)
     return reshape(program.shared.load(picked, dtype_of(kind.element), kind.layout), kind.shape)
 
 
@@ -50,7 +50,7 @@ def _shared_count(
     kind = op.value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    counted = _counted(value, mask, len(buffer))
+    counted = _counted_mask(value, mask, len(buffer))
     addresses = buffer[np.where(counted, value, 0).astype(np.int64)]
     program.shared.count(reshape(addresses, -1), reshape(counted, -1), kind.layout)
 

@@ -137,7 +137,7 @@ def _init(program: Program, op: mbarrier.MbarrierInit, barrier: Array) -> None:
         program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = state
 
 
-def _arrive_each(
+def _arrive_op(
     program: Program, op: mbarrier.MbarrierArrive, barrier: Array, enabled: Array | None
 ) -> None:
     if enabled is None or scalar(enabled):
@@ -162,6 +162,6 @@ def _wait(program: Program, op: mbarrier.MbarrierWait, barrier: Array, parity: A
 
 MBARRIER_RULES: dict[type[Op], Rule] = {
     mbarrier.MbarrierInit: _init,
-    mbarrier.MbarrierArrive: _arrive_each,
+    mbarrier.MbarrierArrive: _arrive_op,
     mbarrier.MbarrierWait: _wait,
 }

@@ -94,7 +94,7 @@ class Recording:
                 memory.buffers_read.clear()
                 depth = 1
                 try:
-                    outs = _settled(base(program, op, *operands))
+                    outs = _as_arrays(base(program, op, *operands))
                 finally:
                     depth = 0
                 read, made_poison = frozenset(memory.buffers_read), poison.was_asked
@@ -106,7 +106,7 @@ class Recording:
 
             return rule
 
-        return _wrapping(rules, wrapped, self.kinds)
+        return _wrapped_rules(rules, wrapped, self.kinds)
 
     def replaying(self, rules: Rules, live: Collection[Op], *, same_poison: bool) -> Rules:
         """Return the rules of a later run, in which `live` ops are always computed.
@@ -155,12 +155,12 @@ class Recording:
                 if record is None:
                     return outs
                 # Unchanged after all: return the recorded arrays, so users need not run.
-                outs = _settled(outs)
+                outs = _as_arrays(outs)
                 return record.outs if _are_equal(outs, record.outs) else outs
 
             return rule
 
-        return _wrapping(rules, wrapped, self.kinds)
+        return _wrapped_rules(rules, wrapped, self.kinds)
 
     def recalling(self, rules: Rules, kinds: Collection[type[Op]]) -> Rules:
         """Return rules to give live ops of some classes their recorded results, if unchanged.
@@ -286,7 +286,7 @@ class Steady:
         return executions
 
 
-def _wrapping(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
+def _wrapped_rules(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
     chosen = [cls for cls in kinds or rules if cls in rules and _is_replayable(cls)]
     return {**rules, **{cls: wrapped(rules[cls]) for cls in chosen}}
 
@@ -299,7 +299,7 @@ def _is_replayable(cls: type[Op]) -> bool:
     return all(e.access == "read" and e.resource is Resource.GLOBAL for e in cls.effects)
 
 
-def _settled(outs: Any) -> Any:
+def _as_arrays(outs: Any) -> Any:
     """Convert results to arrays: the bound ones are the recorded ones."""
     return np.asarray(outs) if hasattr(outs, "dtype") else tuple(outs)
 

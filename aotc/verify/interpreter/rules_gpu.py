@@ -115,10 +115,12 @@ def _async_copy(
 ) -> None:
     layout = _layout_of(op.pointer)
     assert layout is not None
-    program.shared.copy(buffer, _copied(program, op, pointer, buffer, mask, enabled), layout)
+    program.shared.copy(
+        buffer, _copied_elements(program, op, pointer, buffer, mask, enabled), layout
+    )
 
 
-def _copied(
+def _copied_elements(
     program: Program,
     op: rules_tile.AnyCopy,
     pointer: Array,
@@ -149,7 +151,7 @@ def _start_thread_load(
     if op.num_columns:
         mask = np.ones(pointer.shape, np.bool_) if mask is None else np.array(mask)
         mask[..., op.num_columns :] = False
-    value = _copied(program, op, pointer, buffer, mask)
+    value = _copied_elements(program, op, pointer, buffer, mask)
     if op.num_columns:
         buffer = reshape(buffer, pointer.shape)[..., : op.num_columns]
         value = value[..., : op.num_columns]

@@ -137,7 +137,7 @@ class Interpreter:
             raise InterpretError(
                 f"{kernel.name} takes {len(names)} arguments, got {len(args)}", kernel.loc
             )
-        self._given = named_args = dict(zip(names, args, strict=True))
+        self._named_args = named_args = dict(zip(names, args, strict=True))
         self._tensors: dict[str, Array] = {}
         self._bound = {
             info.name: self._bind(info, value.type, named_args[info.argument])
@@ -212,7 +212,7 @@ class Interpreter:
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
         if isinstance(type_, DescriptorType | TensorMapType):
             if info.tensor is not None:
-                return self._described(info.tensor, type_.element, arg)
+                return self._descriptor_of(info.tensor, type_.element, arg)
             self._check_tensor(info.name, type_, arg)
             return self._tensor(info.name, arg)
         element = element_of(type_)
@@ -222,18 +222,20 @@ class Interpreter:
             value = self._address(info.name, element.pointee, arg)
         elif isinstance(arg, np.ndarray | TensorAddress):
             actual = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else "a tensor"
-            raise self._misfit(info.name, f"a number for {element}", actual)
+            raise self._argument_error(info.name, f"a number for {element}", actual)
         else:
             value = arg
         try:
             bound = np.array(value, dtype_of(element))
         except OverflowError as error:
-            raise self._misfit(info.name, f"a value of {element}", str(value)) from error
+            raise self._argument_error(info.name, f"a value of {element}", str(value)) from error
         integral = isinstance(element, PointerType) or element.is_int
         if integral and bound.item() != value:
-            raise self._misfit(info.name, f"a value of {element}", str(value))
+            raise self._argument_error(info.name, f"a value of {element}", str(value))
         if integral and value % info.divisibility:
-            raise self._misfit(info.name, f"a multiple of {info.divisibility}", f"{value:#x}")
+            raise self._argument_error(
+                info.name, f"a multiple of {info.divisibility}", f"{value:#x}"
+            )
         return bound
 
     def _tensor(self, name: str, arg: Argument) -> Array:
@@ -241,23 +243,29 @@ class Interpreter:
         if name not in self._tensors:
             if not isinstance(arg, np.ndarray):
                 if not isinstance(arg, TensorAddress):
-                    raise self._misfit(name, "an array for a descriptor", repr(arg))
+                    raise self._argument_error(name, "an array for a descriptor", repr(arg))
                 self._tensors[name] = describe(arg.address, arg.shape, arg.strides)
             else:
                 if arg.ndim == 0 or (arg.shape[-1] > 1 and arg.strides[-1] != arg.itemsize):
-                    raise self._misfit(name, "an array whose last axis is dense", f"{arg.strides}")
+                    raise self._argument_error(
+                        name, "an array whose last axis is dense", f"{arg.strides}"
+                    )
                 address = self._place(name, arg)
                 for multiple in (address, *arg.strides[:-1]):
                     if multiple % TENSOR_ALIGNMENT_BYTES:
                         expected = f"address, strides in multiples of {TENSOR_ALIGNMENT_BYTES}"
-                        raise self._misfit(name, expected, str(multiple % TENSOR_ALIGNMENT_BYTES))
+                        raise self._argument_error(
+                            name, expected, str(multiple % TENSOR_ALIGNMENT_BYTES)
+                        )
                 strides = [stride // arg.itemsize for stride in arg.strides[:-1]]
                 self._tensors[name] = describe(address, arg.shape, [*strides, 1])
         return self._tensors[name]
 
-    def _described(self, tensor: TensorSource, element: ScalarType, arg: Argument) -> Array:
+    def _descriptor_of(self, tensor: TensorSource, element: ScalarType, arg: Argument) -> Array:
         """Return the launcher's descriptor of a pointer and scalars."""
-        scalars = {name: value for name, value in self._given.items() if isinstance(value, int)}
+        scalars = {
+            name: value for name, value in self._named_args.items() if isinstance(value, int)
+        }
         shape, strides = (
             [evaluate(parse(text), scalars) for text in texts]
             for texts in (tensor.shape, tensor.strides)
@@ -270,7 +278,7 @@ class Interpreter:
             expected = np.dtype(np.uint8) if kind.element.is_bool else dtype_of(kind.element)
             if arg.ndim != len(block) or arg.dtype not in (expected, dtype_of(kind.element)):
                 requirement = f"an array of {expected} with {len(block)} axes"
-                raise self._misfit(name, requirement, f"{arg.dtype} with {arg.ndim}")
+                raise self._argument_error(name, requirement, f"{arg.dtype} with {arg.ndim}")
 
     def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
         if isinstance(arg, Address):
@@ -280,15 +288,15 @@ class Interpreter:
             accepted += [np.dtype(np.uint8), np.dtype(np.int8)]
         if not isinstance(arg, np.ndarray) or arg.dtype not in accepted:
             actual = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
-            raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", actual)
+            raise self._argument_error(name, f"an array of {accepted[0]} for *{pointee}", actual)
         return self._place(name, arg)
 
     def _place(self, name: str, arg: Array) -> int:
         try:
             return self.memory.add(name, arg)
         except ValueError as error:
-            raise self._misfit(name, "contiguous memory", "an array without") from error
+            raise self._argument_error(name, "contiguous memory", "an array without") from error
 
-    def _misfit(self, name: str, expected: str, actual: str) -> InterpretError:
+    def _argument_error(self, name: str, expected: str, actual: str) -> InterpretError:
         message = f"argument {name} of {self.kernel.name}: expected {expected}, got {actual}"
         return InterpretError(message, self.kernel.loc)

@@ -220,10 +220,10 @@ CUresult fake_cuDeviceTotalMem(size_t *size_bytes, CUdevice device) {
 /* Devices of one compute capability are neighbours, but for MIG instances. */
 CUresult fake_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     ENTER("cuDeviceCanAccessPeer");
-    const struct fake_device *one = &fake.devices[device];
+    const struct fake_device *first = &fake.devices[device];
     const struct fake_device *other = &fake.devices[peer];
-    *can = one->major == other->major && one->minor == other->minor &&
-           one->shared_bytes >= FAKE_CUDA_MIG_BELOW_BYTES &&
+    *can = first->major == other->major && first->minor == other->minor &&
+           first->shared_bytes >= FAKE_CUDA_MIG_BELOW_BYTES &&
            other->shared_bytes >= FAKE_CUDA_MIG_BELOW_BYTES;
     return leave(CUDA_SUCCESS);
 }

@@ -15,24 +15,24 @@ enum { MACHINE_CUDA = 190, FORMAT_SIZED = 0x04, ATTRIBUTE_PARAM = 0x17, PARAM_BY
 
 static void read_params(const unsigned char *info, size_t size_bytes,
                         struct fake_function *function) {
-    for (size_t at = 0; at + 4 <= size_bytes;) {
+    for (size_t position = 0; position + 4 <= size_bytes;) {
         uint16_t value_bytes = 0;
-        memcpy(&value_bytes, info + at + 2, sizeof value_bytes);
-        if (info[at] == FORMAT_SIZED && info[at + 1] == ATTRIBUTE_PARAM &&
+        memcpy(&value_bytes, info + position + 2, sizeof value_bytes);
+        if (info[position] == FORMAT_SIZED && info[position + 1] == ATTRIBUTE_PARAM &&
             value_bytes == PARAM_BYTES) {
             uint16_t ordinal = 0;
             uint16_t offset = 0;
             uint32_t packed = 0;
-            memcpy(&ordinal, info + at + 8, sizeof ordinal);
-            memcpy(&offset, info + at + 10, sizeof offset);
-            memcpy(&packed, info + at + 12, sizeof packed);
+            memcpy(&ordinal, info + position + 8, sizeof ordinal);
+            memcpy(&offset, info + position + 10, sizeof offset);
+            memcpy(&packed, info + position + 12, sizeof packed);
             if (ordinal < FAKE_CUDA_MAX_PARAMS) {
                 function->params[ordinal] = (struct fake_param){offset, packed >> 18};
                 function->param_count =
                     ordinal >= function->param_count ? ordinal + 1u : function->param_count;
             }
         }
-        at += 4u + (info[at] == FORMAT_SIZED ? value_bytes : 0u);
+        position += 4u + (info[position] == FORMAT_SIZED ? value_bytes : 0u);
     }
 }
 
@@ -48,8 +48,8 @@ static Elf64_Shdr find_section(const unsigned char *image, const Elf64_Ehdr *hea
     const Elf64_Shdr names = section_at(image, header, header->e_shstrndx);
     for (unsigned i = 0; i < header->e_shnum; ++i) {
         const Elf64_Shdr section = section_at(image, header, i);
-        const char *own = (const char *)image + names.sh_offset + section.sh_name;
-        if (strncmp(own, prefix, strlen(prefix)) == 0 && strcmp(own + strlen(prefix), name) == 0) {
+        const char *section_name = (const char *)image + names.sh_offset + section.sh_name;
+        if (strncmp(section_name, prefix, strlen(prefix)) == 0 && strcmp(section_name + strlen(prefix), name) == 0) {
             return section;
         }
     }
@@ -72,13 +72,13 @@ bool fake_cubin_read(const void *image, struct fake_cubin *cubin) {
     const Elf64_Shdr names = section_at(bytes, &header, header.e_shstrndx);
     for (unsigned i = 0; i < header.e_shnum && cubin->function_count < FAKE_MAX_FUNCTIONS; ++i) {
         const Elf64_Shdr section = section_at(bytes, &header, i);
-        const char *own = (const char *)bytes + names.sh_offset + section.sh_name;
-        if (strncmp(own, ".text.", 6) != 0) {
+        const char *section_name = (const char *)bytes + names.sh_offset + section.sh_name;
+        if (strncmp(section_name, ".text.", 6) != 0) {
             continue;
         }
         struct fake_function *function = &cubin->functions[cubin->function_count++];
-        const size_t name_bytes = strnlen(own + 6, sizeof function->name - 1);
-        memcpy(function->name, own + 6, name_bytes);
+        const size_t name_bytes = strnlen(section_name + 6, sizeof function->name - 1);
+        memcpy(function->name, section_name + 6, name_bytes);
         const Elf64_Shdr info = find_section(bytes, &header, ".nv.info.", function->name);
         if (info.sh_type != SHT_NULL) {
             read_params(bytes + info.sh_offset, info.sh_size, function);

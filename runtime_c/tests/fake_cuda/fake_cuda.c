@@ -146,13 +146,13 @@ static void read_devices(const char *text) {
     fake.device_count = 0;
     while (*text != '\0' && fake.device_count < MAX_DEVICES) {
         struct fake_device *device = &fake.devices[fake.device_count];
-        int used = 0;
+        int length = 0;
         if (sscanf(text, "%d.%d:%d%n", &device->major, &device->minor, &device->shared_bytes,
-                   &used) != 3) {
+                   &length) != 3) {
             return;
         }
         fake.device_count += 1;
-        text += used;
+        text += length;
         text += *text == ',';
     }
 }
@@ -161,10 +161,10 @@ static void read_failures(const char *text) {
     char symbol[64];
     int skip = 0;
     int result = 0;
-    int used = 0;
-    while (sscanf(text, "%63[^:]:%d:%d%n", symbol, &skip, &result, &used) == 3) {
+    int length = 0;
+    while (sscanf(text, "%63[^:]:%d:%d%n", symbol, &skip, &result, &length) == 3) {
         fake_cuda_fail(symbol, skip, result);
-        text += used;
+        text += length;
         text += *text == ',';
     }
 }

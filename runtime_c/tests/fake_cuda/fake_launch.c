@@ -146,13 +146,13 @@ static CUresult find_function(CUkernel *kernel, CUlibrary library, const char *n
             return CUDA_SUCCESS;
         }
     }
-    struct CUkern_st *made = new_kernel();
-    if (made == NULL) {
+    struct CUkern_st *fresh = new_kernel();
+    if (fresh == NULL) {
         violate("more kernels than the fake has");
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *made = (struct CUkern_st){.library = library, .function = function};
-    *kernel = made;
+    *fresh = (struct CUkern_st){.library = library, .function = function};
+    *kernel = fresh;
     return CUDA_SUCCESS;
 }
 
@@ -324,13 +324,13 @@ static CUresult count_ctas(const char *symbol, CUfunction function, size_t dynam
     }
     const int device = current()->device;
     const int bytes = (int)dynamic_shared_bytes + kernel->function->static_shared_bytes;
-    int held = FAKE_CUDA_MAX_CTAS;
+    int cta_limit = FAKE_CUDA_MAX_CTAS;
     if ((int64_t)dynamic_shared_bytes > allowed_shared(kernel, device)) {
-        held = 0;
-    } else if (bytes != 0 && fake.devices[device].shared_bytes / bytes < held) {
-        held = fake.devices[device].shared_bytes / bytes;
+        cta_limit = 0;
+    } else if (bytes != 0 && fake.devices[device].shared_bytes / bytes < cta_limit) {
+        cta_limit = fake.devices[device].shared_bytes / bytes;
     }
-    *count = held * FAKE_CUDA_MULTIPROCESSORS;
+    *count = cta_limit * FAKE_CUDA_MULTIPROCESSORS;
     return CUDA_SUCCESS;
 }
 
@@ -350,12 +350,12 @@ CUresult fake_cuOccupancyMaxActiveClusters(int *count, CUfunction function,
                                                   const CUlaunchConfig *config) {
     static const char symbol[] = "cuOccupancyMaxActiveClusters";
     ENTER(symbol);
-    struct fake_launch asked = {.is_pdl = 0};
-    REQUIRE(read_attributes(config, &asked) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE,
+    struct fake_launch request = {.is_pdl = 0};
+    REQUIRE(read_attributes(config, &request) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE,
             "%s: attribute", symbol);
-    const unsigned size = asked.cluster[0] * asked.cluster[1] * asked.cluster[2];
-    REQUIRE(size > 1 && config->grid_x % asked.cluster[0] == 0 &&
-                config->grid_y % asked.cluster[1] == 0 && config->grid_z % asked.cluster[2] == 0,
+    const unsigned size = request.cluster[0] * request.cluster[1] * request.cluster[2];
+    REQUIRE(size > 1 && config->grid_x % request.cluster[0] == 0 &&
+                config->grid_y % request.cluster[1] == 0 && config->grid_z % request.cluster[2] == 0,
             CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: a cluster of %u", symbol, size);
     const CUresult result = count_ctas(symbol, function, config->shared_bytes, count);
     if (size > 8 && !((CUkernel)function)->non_portable_cluster[current()->device]) {

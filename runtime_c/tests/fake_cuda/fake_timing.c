@@ -67,15 +67,15 @@ void fake_pretend(const struct fake_launch *launch) {
     (void)snprintf(about, sizeof about, "%s block:%u shared:%u grid:%u,%u,%u;", launch->symbol,
                    launch->block[0], launch->shared_bytes, launch->grid[0], launch->grid[1],
                    launch->grid[2]);
-    for (const char *at = script == NULL ? "" : script; *at != '\0';) {
+    for (const char *cursor = script == NULL ? "" : script; *cursor != '\0';) {
         char key[256];
         char effect[64];
-        int used = 0;
-        if (sscanf(at, "%255[^=]=%63[^;]%n", key, effect, &used) != 2) {
+        int length = 0;
+        if (sscanf(cursor, "%255[^=]=%63[^;]%n", key, effect, &length) != 2) {
             break;
         }
-        at += used;
-        at += *at == ';';
+        cursor += length;
+        cursor += *cursor == ';';
         if (strstr(about, key) == NULL) {
             continue;
         }
