@@ -158,7 +158,7 @@ def compile_kernel(
             translation.remarks,
             translation.prints,
             ptx_stage.gpu_kernel.schedule.remarks,
-            [hazard, crash],
+            [hazard, crash, _length_note(kernel, assembly)],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
@@ -254,6 +254,16 @@ def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
     return (
         f"{kernel.loc}: {kernel.name} is assembled with {assembly.level}, a lower optimisation level, since "
         f"ptxas crashes at its usual one: {assembly.crash}"
+    )
+
+
+def _length_note(kernel: Kernel, assembly: Assembly) -> str:
+    """Return the lower optimisation level that a long kernel is assembled with, "" for any other."""
+    if not assembly.level or assembly.crash:
+        return ""
+    return (
+        f"{kernel.loc}: {kernel.name} has so many instructions that ptxas optimises it less ({assembly.level}); "
+        "unroll fewer iterations, or let a thread compute fewer elements"
     )
 
 

@@ -19,6 +19,9 @@ suffice.
 ptxas may also end with an internal error, above all in register allocation, or use its stack
 pointer for values. Another way of allocating registers may avoid it. Otherwise lower optimisation
 levels are tried in turn, and the result records the level.
+
+On long straight-line code ptxas's time grows faster than the code. Beyond a number of instructions
+reached only by unrolled loops, it skips its most expensive optimisations, and the result records it.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 _INTERNAL_ERROR = re.compile(r"[^\n]*\binternal (?:compiler )?error\b[^\n]*", re.IGNORECASE)
 # Gives registers in another way at the same level; with 6 and more, R1 was left alone where the usual 5 gave it away.
 _OTHER_ALLOCATION = "--register-usage-level=10"
+_FEWER_OPTIMISATIONS = "-Ofc=mid"
+# The longest kernel that is tuned for has some 13,000.
+_MANY_INSTRUCTIONS = 25_000
 # The highest comes first.
 _LOWER_LEVELS = ("-Ofc=mid", "-O1", "-O0")
 # Lower optimisation levels use fewer registers.
@@ -125,8 +131,8 @@ class Assembly:
     """A cubin and ptxas's report about it.
 
     `warnings` are of the performance family (C7508 to C7519, C7600), whole lines. `spill_bytes`
-    counts stores and loads of spilled registers, per thread. `level` is the lower optimisation
-    level taken because of `crash`, the failure at ptxas's usual level; "" without one.
+    counts stores and loads of spilled registers, per thread. `level` is the optimisation level, if
+    lower than usual. `crash` is the failure at the usual level; if it is "", the PTX is long.
     """
 
     cubin: bytes
@@ -339,10 +345,13 @@ def _assemble(
 ) -> Assembly:
     """Run ptxas, with as many options as it takes; see `assemble`."""
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
+    level = _FEWER_OPTIMISATIONS if ptx.count(";\n") > _MANY_INSTRUCTIONS else ""
 
     def run(*more: str) -> Assembly:
-        with Ptxas(target, (*more, *options), mebibytes) as ptxas:
-            return ptxas.run(ptx, timeout_seconds)
+        # ptxas takes one level alone.
+        usual = level if not any(option.startswith("-O") for option in more) else ""
+        with Ptxas(target, (*more, *options, *filter(None, [usual])), mebibytes) as ptxas:
+            return replace(ptxas.run(ptx, timeout_seconds), level=usual)
 
     def better(best: Assembly, *more: str) -> Assembly:
         try:
@@ -351,7 +360,8 @@ def _assemble(
             return best
 
     try:
-        first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
+        can_start = not options and not level
+        first = started.run(ptx, timeout_seconds) if started and can_start else run()
     except CrashError as error:
         return _without_crash(run, error)
     if not first.spill_bytes:

@@ -252,6 +252,13 @@ def test_a_lower_level_is_used_where_ptxas_crashes(
     assert options == ["", "--register-usage-level=10", *levels[: works + 1]]
 
 
+@pytest.mark.parametrize(("count", "level"), [(24_998, ""), (24_999, "-Ofc=mid")])
+def test_a_long_kernel_is_optimised_less(count: int, level: str) -> None:
+    body = "{ .reg .b32 %r<2>;\n" + "mov.b32 %r1, 0;\n" * count + "ret;\n}\n"
+    made = assemble(HEADER.format("sm_90a") + f".visible .entry k()\n{body}", SM_90)
+    assert (made.level, made.crash) == (level, "")
+
+
 def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> None:
     crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "*level=10*")
     made = assemble(EMPTY, SM_90)

@@ -88,6 +88,7 @@ class _Order:
         self.dots = [op for op in self.ops if isinstance(op, wgmma.Wgmma)]
         self.waits = [op for op in self.ops if isinstance(op, wgmma.WgmmaWait)]
         self.depths: dict[Op, int] = {}
+        self._reads = {op: dict.fromkeys(free_operands(op)) for op in self.ops}
 
     def found(self) -> list[Step] | None:
         """Return the steps of the loop; None if they are in that order, or some dot is in flight."""
@@ -201,7 +202,7 @@ class _Order:
 
     def _uses(self, wait: wgmma.WgmmaWait) -> list[Op]:
         """Return the ops of the iteration that use the result of a wait."""
-        return [op for op in self.ops if any(value in wait.outs for value in free_operands(op))]
+        return [op for op in self.ops if any(out in self._reads[op] for out in wait.outs)]
 
     def _place_of(self, wait: wgmma.WgmmaWait, dot: wgmma.Wgmma) -> int:
         """Return the index of the op before which to wait for a dot.

@@ -109,12 +109,12 @@ def may_stay_in_flight(loop: scf.For) -> bool:
     while the last dot still reads its registers. A 16-bit result, half a register, cannot be carried.
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
-    fit = all(
+    # Counted first: the slices of an operand are looked for in the whole body.
+    return 0 < len(dots) == len(accumulations_of(loop)) and all(
         element_of(op.acc.type).bits == REGISTER_BITS
         and (not is_computed_in(op, loop) or keeps_registers(op, loop))
         for op in dots
     )
-    return fit and 0 < len(dots) == len(accumulations_of(loop))
 
 
 def _defer_waits(accumulations: Sequence[_Accumulation]) -> None:
