@@ -10,7 +10,7 @@ import pytest
 from aotc.frontend import translate
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import verify_variant
+from aotc.package.verify.variants import verify_next
 from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -64,5 +64,5 @@ def test_each_cta_adds_up_its_share(size: int, n_rows: int) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=5))
+    result = verify_next(subject, VerifyOptions(seed=5))
     assert result.status == "verified", [finding.detail for finding in result.findings]

@@ -8,7 +8,7 @@ import pytest
 
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import verify_variant
+from aotc.package.verify.variants import verify_next
 
 MANIFEST = Path(__file__).parents[2] / "kernels" / "descriptors.toml"
 SUBJECTS = subjects_of_manifest(load(str(MANIFEST)))
@@ -16,6 +16,6 @@ SUBJECTS = subjects_of_manifest(load(str(MANIFEST)))
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda each: each.label)
 def test_it_computes_what_its_source_says(subject: object) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=5))  # type: ignore[arg-type]
+    result = verify_next(subject, VerifyOptions(seed=5))  # type: ignore[arg-type]
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert len(result.findings) > 3

@@ -12,7 +12,7 @@ from aotc.compiler import compile_kernel
 from aotc.frontend import translate
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import verify_variant
+from aotc.package.verify.variants import verify_next
 from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -21,7 +21,7 @@ SUBJECTS = subjects_of_manifest(load(str(KERNELS / "functions.toml")))
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=3))
+    result = verify_next(subject, VerifyOptions(seed=3))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert subject.request is not None
     made = compile_kernel(subject.request)

@@ -10,7 +10,7 @@ from aotc.compiler import autotune_configs, compile_kernel
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import verify_variant
+from aotc.package.verify.variants import verify_next
 from tests.support.hopper_cases import CASES
 from tests.support.hopper_manifest import entries, entry_name, manifest_text
 
@@ -53,6 +53,6 @@ def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=5))
+    result = verify_next(subject, VerifyOptions(seed=5))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert len(result.findings) > 3

@@ -11,7 +11,7 @@ import pytest
 from aotc.compiler import compile_ptx
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import Subject, subjects_of_manifest
-from aotc.package.verify.variants import VerifyOptions, verify_variant
+from aotc.package.verify.variants import VerifyOptions, verify_next
 from tests.support.descriptors import launch
 from tests.support.requests import request_of
 
@@ -23,7 +23,7 @@ NUM_TOKENS, ROWS_PER_TOKEN, NUM_EXPERTS, BLOCK_M = 23, 2, 3, 64
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=5))
+    result = verify_next(subject, VerifyOptions(seed=5))
     assert result.status == "verified", [finding.detail for finding in result.findings]
 
 

@@ -12,7 +12,7 @@ from aotc.frontend import translate
 from aotc.package.manifest.read import load
 from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.package.verify.subjects import Subject, VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import verify_variant
+from aotc.package.verify.variants import verify_next
 from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -52,7 +52,7 @@ def test_one_of_each_kernel_is_verified() -> None:
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
-    result = verify_variant(subject, VerifyOptions(seed=7))
+    result = verify_next(subject, VerifyOptions(seed=7))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert len(result.findings) > 3
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import VerifyOptions, subjects_of_manifest
-from aotc.package.verify.variants import VariantResult, verify_variant
+from aotc.package.verify.variants import VariantResult, verify_next
 
 
 def check_verified(folder: Path, source: str, manifest: str) -> VariantResult:
@@ -14,6 +14,6 @@ def check_verified(folder: Path, source: str, manifest: str) -> VariantResult:
     (folder / "kernels.py").write_text(source)
     (folder / "kernels.toml").write_text(manifest)
     (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
+    result = verify_next(subject, VerifyOptions(seed=1))
     assert result.status == "verified", [finding.detail for finding in result.launches]
     return result

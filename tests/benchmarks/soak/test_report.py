@@ -85,9 +85,9 @@ def test_totals_come_last() -> None:
         record.runs.append(
             Run({"variants": 1, "programs": 4}, "a GPU", "2026-01-31", 12, 3, 16, 4, (), spent)
         )
-    found = report.figures(record)
-    assert (found["long_programs"], found["phases"]["variants"]["worker_seconds"]) == (2, 30.6)
-    assert report.table(found).splitlines()[-1] == (
+    figures = report.figures(record)
+    assert (figures["long_programs"], figures["phases"]["variants"]["worker_seconds"]) == (2, 30.6)
+    assert report.table(figures).splitlines()[-1] == (
         "in all: launched 1 variants, 3 programs (2 programs long); 1 failed; "
         "33 core-seconds of workers (31 of variants, 2 of programs)"
     )
