@@ -20,7 +20,7 @@ _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SMALLEST = 16
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
-_WORDS = ("bf16", "fp32", True, False, 1, 2, 64, 16, 32, 4, 8, 128)
+_WORDS = ("bf16", "fp32", True, 1, 2, 64, 16, 32, 4, 8, 128, "tf32", False)
 _DTYPE_GUESS = "chosen because the kernel's types fit"
 _SIZE_NOTE = "the sizes that launches pass"
 

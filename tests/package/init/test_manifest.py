@@ -583,3 +583,19 @@ def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(tables: Tables, 
     )
     assert kernel["source"] == "ops.py:K"
     assert kernel["choices"] == {"F": [True, False]}
+
+
+def test_few_programs_go_along_an_axis_of_heads(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, T, H: tl.constexpr, D: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr):\n"
+        "    o = tl.program_id(0) * BT + tl.arange(0, BT)\n    d = tl.arange(0, D)\n"
+        "    at = (o[:, None] * H + tl.program_id(1)) * D + d[None, :]\n"
+        "    x = tl.load(p + at, mask=at < T * H * D, other=0.0)\n"
+        "    y = tl.dot(x, tl.trans(x), input_precision=PRECISION)\n"
+        "    tl.store(p + at, tl.sum(y, 1)[:, None] + x, mask=at < T * H * D)\n"
+        "def run(p, T, H, D, mode):\n"
+        "    k[(triton.cdiv(T, 64), H)](p, T, H=H, D=D, BT=64, PRECISION=mode)\n"
+    )
+    assert kernel["grid"] == ["cdiv(T, 64)", "H"]
+    assert kernel["constants"]["H"] == 2
+    assert kernel["constants"]["PRECISION"] == "tf32"
