@@ -75,6 +75,15 @@ def value_changes(draft: Draft) -> Iterator[Change]:
                         yield Change(section, name, replace(line, value=toml(word)))
 
 
+def choice_changes(draft: Draft) -> Iterator[Change]:
+    """Yield each choice with another of its values first."""
+    for name, line in draft.sections["choices"].items():
+        values = listed(line)
+        for at in range(1, len(values)):
+            turned = [values[at], *values[:at], *values[at + 1 :]]
+            yield Change("choices", name, replace(line, value=as_list(turned)))
+
+
 def smaller_changes(draft: Draft) -> Iterator[Change]:
     """Yield halves of the sizes that are guessed."""
     for section in ("configs", "choices", "constants", "captures"):
