@@ -39,6 +39,9 @@ def type_changes(draft: Draft) -> Iterator[Change]:
     """Yield other types for what is guessed: of type variables, arguments and descriptors."""
     lines = draft.sections["signature"]
     for name, line in lines.items():
+        if not line.is_given and "none" in listed(line)[1:]:
+            yield Change("signature", name, Line('"none"', "others do not build"))
+    for name, line in lines.items():
         if not line.is_given and "tensordesc" in line.value:
             yield from _descriptors(draft, name, line)
     for name, line in draft.sections["types"].items():
@@ -146,6 +149,7 @@ def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
     shapes += [[one] for one in (*named, "64")]
     for shape in shapes:
         yield Change("signature", name, todo(f'{start}[{", ".join(shape)}]>"', line.note))
+    yield Change("signature", name, Line('"none"', "others do not build"))
 
 
 def _is_size(line: Line) -> bool:

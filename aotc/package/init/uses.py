@@ -38,7 +38,10 @@ _FLOAT_FUNCTIONS = (
     *("erf", "fma", "fdiv", "div_rn"),
 )
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
-_INTEGER_OPERATORS = (ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr)
+_INTEGER_OPERATORS = (
+    *(ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift),
+    *(ast.BitAnd, ast.BitOr, ast.BitXor),
+)
 
 
 class Use(Flag):
@@ -308,7 +311,9 @@ class _Walk:
             self.found.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.FloorDiv):
             self.found.add(left.loaded | right.loaded, Use.INDICES)
-        elif isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+        elif isinstance(node.op, ast.BitXor):
+            self.found.add(left.loaded | right.loaded, Use.BITS)
+        elif isinstance(node.op, ast.BitAnd | ast.BitOr):
             if _is_integer(node.right) or right.is_integer:
                 self.found.add(left.loaded, Use.BITS)
             if _is_integer(node.left) or left.is_integer:

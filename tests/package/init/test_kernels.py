@@ -115,3 +115,21 @@ def test_launches_by_another_name(tables: Tables, call: str) -> None:
     )
     assert kernel["constants"] == {"B": 128}
     assert kernel["grid"] == ["n"]
+
+
+def test_what_is_mixed_by_xor_is_integers(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(x, y, out, n, B: tl.constexpr):\n    o = tl.arange(0, B)\n"
+        "    a = tl.load(x + o, mask=o < n)\n    b = tl.load(y + o, mask=o < n)\n"
+        "    tl.store(out + o, (a * 3) ^ tl.where(b == 1, 1, b), mask=o < n)\n"
+    )
+    assert kernel["types"] == {"PACKED": ["i32"], "INDEX": ["i64"]}
+
+
+def test_a_pointer_that_does_not_build_is_none(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, bias):\n    o = tl.arange(0, 64)\n    x = tl.load(p + o)\n"
+        "    if bias is not None:\n        tl.static_assert(bias.dtype == p.dtype and False)\n"
+        "        x += tl.load(bias + o)\n    tl.store(p + o, x)\n"
+    )
+    assert kernel["signature"]["bias"] == "none"
