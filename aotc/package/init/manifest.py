@@ -34,10 +34,11 @@ from aotc.package.init.constants import BLOCK, DTYPES, Constants, constants_of, 
 from aotc.package.init.draft import Draft, as_list
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
+from aotc.package.init.nodes import parameter_names
 from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
-from aotc.package.init.uses import parameter_names, uses_of
+from aotc.package.init.uses import uses_of
 from aotc.package.inspect.survey import CheckedKernel, check, unnamed_lines
 from aotc.package.manifest.read import read_function
 from aotc.package.manifest.toml_text import toml
@@ -266,9 +267,12 @@ def _add_grid(
 def _guess_fewer(constants: Constants, factors: Sequence[str]) -> None:
     """Guess that few programs go along an axis, such as that of heads, so that launches are verified."""
     for name in factors:
-        line = constants.constants.get(name)
-        if line is not None and line.is_todo and line.value == str(BLOCK):
-            constants.constants[name] = replace(line, value=str(_FEW_PROGRAMS))
+        for lines in (constants.constants, constants.configs):
+            line = lines.get(name)
+            if line is not None and line.is_todo and line.value.strip("[]") == str(BLOCK):
+                lines[name] = replace(
+                    line, value=line.value.replace(str(BLOCK), str(_FEW_PROGRAMS))
+                )
 
 
 def _names(text: str) -> Sequence[str]:

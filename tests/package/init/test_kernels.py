@@ -133,3 +133,25 @@ def test_a_pointer_that_does_not_build_is_none(tables: Tables) -> None:
         "        x += tl.load(bias + o)\n    tl.store(p + o, x)\n"
     )
     assert kernel["signature"]["bias"] == "none"
+
+
+@pytest.mark.parametrize(("loop", "dtype"), [("range", "i32"), ("tl.static_range", "bf16")])
+def test_what_a_counter_of_a_loop_adds_up_is_integers(
+    tables: Tables, loop: str, dtype: str
+) -> None:
+    (kernel,) = tables(
+        f"@triton.jit\ndef k(counts, out):\n    total = 0\n    for at in {loop}(0, 4):\n"
+        "        total += tl.load(counts + at)\n    tl.store(out, total)\n"
+    )
+    variable = kernel["signature"]["counts"].strip("*:16?")
+    assert kernel["types"][variable] == [dtype]
+
+
+def test_few_programs_go_along_an_axis_named_like_a_block(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, B: tl.constexpr, BN: tl.constexpr):\n"
+        "    o = tl.program_id(0) * BN + tl.arange(0, BN)\n"
+        "    tl.store(p + o * B + tl.program_id(1), 1.0, mask=o < n)\n"
+        "def run(p, n, B, BN): k[(triton.cdiv(n, BN), B)](p, n, B=B, BN=BN)\n"
+    )
+    assert (kernel["configs"]["B"], kernel["configs"]["BN"]) == ([2], [64])
