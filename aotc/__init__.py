@@ -1,8 +1,8 @@
 """aotc: ahead-of-time compiler for tile kernels written in Triton's language.
 
-`compile` and `load` are resolved on first use: a serving process that only loads an archive
-imports nothing of the compiler. Nor is anything of the standard library imported here: until the
-command line answers interrupts, one would be a traceback.
+`compile` and `load` are resolved on first use: a serving process that only loads an archive imports
+nothing of the compiler. Nor is anything of the standard library imported here: until the command
+line handles interrupts, one would be a traceback.
 """
 
 from __future__ import annotations

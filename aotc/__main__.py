@@ -1,8 +1,8 @@
-"""The process of the command `aotc`: it answers interrupts from its first moment to its last.
+"""The process of the command `aotc`, with interrupts handled from start to end.
 
-While the command line is still being imported there is nothing to clean up, so an interrupt ends
-the process there and then; `cli.run` answers those that come while a command runs; and once it is
-done, one can no longer change anything.
+While the command line is being imported there is nothing to clean up, so an interrupt ends the
+process at once. `cli.run` handles interrupts while a command runs. Once it is done, interrupts are
+ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _leave(_number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run the command line of the process and exit."""
-    # What is ignored, as a shell ignores SIGINT for what it runs in the background, stays ignored.
+    # Ignored signals stay ignored, as SIGINT in a shell's background jobs.
     answered = [number for number in _INTERRUPTS if signal.getsignal(number) != signal.SIG_IGN]
     for number in answered:
         signal.signal(number, _leave)
@@ -35,7 +35,7 @@ def main() -> None:
     code = run(sys.argv[1:])
     for number in answered:
         signal.signal(number, signal.SIG_IGN)
-    gc.freeze()  # Python looks for garbage as it ends, and a fifth of a build from S3 would go to that
+    gc.freeze()  # at exit Python collects garbage, at a fifth of a build from S3
     sys.exit(code)
 
 

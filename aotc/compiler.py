@@ -1,9 +1,9 @@
-"""From a kernel, its types and its configuration to a cubin: the only joiner of the stages.
+"""From a kernel, its types and its configuration to a cubin: the driver of the stages.
 
     source ──frontend──► tile IR ──schedule──► gpu IR ──backend──► LLVM IR ──► PTX ──► cubin
 
-A `CompileRequest` says everything a compile depends on besides the source files and the toolchain,
-so equal requests over equal sources give equal artifacts, and a request is a cache key.
+A `CompileRequest` has everything a compile depends on besides the source files and the toolchain.
+So equal requests over equal sources give equal artifacts, and a request is a cache key.
 
 The stages are imported when the first kernel is compiled, not with this module: a build with
 nothing to do only needs the names of requests.
@@ -50,15 +50,19 @@ class CompileRequest:
 
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
-    `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
+    `debug` keeps `tl.device_assert` and `assert`, otherwise dropped as in Triton. `with_ptx` keeps
     the PTX, with the lines of the source, and changes nothing of the cubin. `line_root` adds a line
-    table to the cubin, for profilers, with files named relative to that folder. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
-    through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
-    describes and is right for the launches that its guards allow; and the kernel may be persistent.
-    A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
-    says. Without `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
-    libdevice's functions keep subnormals. `limits` bound what the compile may take.
-    `captured` are constants that the kernel sees besides, those of the function that it was made in.
+    table to the cubin, for profilers, with files named relative to this folder. `without` names
+    features of the target to avoid.
+
+    `map_pointers` allows schedules that need the launcher, and a build sets it. Loads through
+    pointers may become TMA loads: the cubin then takes tensor maps described in its `Metadata`, and
+    is right for launches allowed by its guards. The kernel may also be persistent.
+
+    `facts` are the source's answers about the GPU, where they differ from the target's row. Without
+    `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
+    libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
+    constants from the functions around the kernel's definition.
     """
 
     source: str
@@ -89,16 +93,18 @@ class CompiledKernel:
 
 
 class _Stages(dict[str, str]):
-    """Map a stage to its text; what is not kept is made on demand."""
+    """Map a stage to its text; missing texts are produced on demand."""
 
-    def __init__(self, texts: Mapping[str, str], made: Mapping[str, Callable[[], str]]) -> None:
+    def __init__(
+        self, texts: Mapping[str, str], producers: Mapping[str, Callable[[], str]]
+    ) -> None:
         super().__init__(texts)
-        self._made = dict(made)
+        self._producers = dict(producers)
 
     def __missing__(self, stage: str) -> str:
-        if stage not in self._made:
+        if stage not in self._producers:
             raise KeyError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
-        self[stage] = self._made[stage]()
+        self[stage] = self._producers[stage]()
         return self[stage]
 
 
@@ -112,10 +118,11 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile one kernel to a cubin.
 
-    `keep_asm` keeps the text of every stage; without it only what a later read can make anew. If it
-    `reuses` results, LLVM IR and PTX that this process has compiled lately are not compiled again.
-    Raises: CompileError for the user's mistakes, ResourceError, which is one, for a kernel that
-        the target cannot hold, IRError for ours.
+    `keep_asm` keeps the text of every stage; without it, only texts that cannot be reproduced
+    later. If it `reuses` results, this process's recent LLVM IR and PTX are not compiled again.
+
+    Raises: CompileError for the user's mistakes, among them ResourceError for a kernel too large for
+        the target; IRError for ours.
     """
     from aotc import backend  # noqa: PLC0415 - llvmlite costs start-up
     from aotc.schedule.analysis.count_work import count_work  # noqa: PLC0415
@@ -125,15 +132,15 @@ def compile_kernel(
     limits = request.limits
     target = check_request(request)
     with backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas:
-        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
-        assembly = _assemble(done, limits, ptxas, reuses=reuses)
+        ptx_stage = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
+        assembly = _assemble(ptx_stage, limits, ptxas, reuses=reuses)
     if request.line_root is not None:
         assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
-    kernel, translation = done.kernel, done.translation
-    note = _spill_note(done) if assembly.spill_bytes else ""
+    kernel, translation = ptx_stage.kernel, ptx_stage.translation
+    note = _spill_note(ptx_stage) if assembly.spill_bytes else ""
     spilled = [f"{assembly.spill_bytes} bytes of registers are spilled: {note}"] if note else []
-    hazard = done.made.wgmma_hazard
+    hazard = ptx_stage.gpu_kernel.wgmma_hazard
     crash = _crash_note(kernel, assembly)
     metadata = Metadata(
         name=request.kernel,
@@ -146,21 +153,21 @@ def compile_kernel(
         registers=assembly.registers,
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
-        params=_placed(_param_slots(done), backend.param_places(assembly.cubin, kernel.name)),
+        params=_placed(_param_slots(ptx_stage), backend.param_places(assembly.cubin, kernel.name)),
         remarks=_lines(
             translation.remarks,
             translation.prints,
-            done.made.schedule.remarks,
+            ptx_stage.gpu_kernel.schedule.remarks,
             [hazard, crash],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
         searches=translation.searches,
-        without=done.target.without,
-        whole_rows=whole_rows(done.kernel.params),
-        overflows=done.overflows,
-        waits_pdl=done.waits_pdl,
+        without=ptx_stage.target.without,
+        whole_rows=whole_rows(ptx_stage.kernel.params),
+        overflows=ptx_stage.overflows,
+        waits_pdl=ptx_stage.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
         cooperative=_meets_grid(kernel),
@@ -170,37 +177,39 @@ def compile_kernel(
         ptxas_crash=crash,
         work=count_work(kernel),
     )
-    asm = {**done.asm, "llvm": done.made.lowered.llvm_ir, "ptx": done.ptx}
+    asm = {**ptx_stage.asm, "llvm": ptx_stage.gpu_kernel.lowered.llvm_ir, "ptx": ptx_stage.ptx}
     if request.with_ptx:
-        # Apart from the cubin's own, whose debug sections would name what it was made from.
+        # Separate from the cubin's own: its debug sections would name the source.
         located = backend.lower_kernel(
             kernel,
-            done.target,
+            ptx_stage.target,
             debug_lines=True,
-            owns_sm=done.made.owns_sm,
+            owns_sm=ptx_stage.gpu_kernel.owns_sm,
             fuses_multiplies=request.enable_fp_fusion,
             reflects_ftz=request.enable_reflect_ftz,
         )
-        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
-    made = {
+        asm["ptx"] = backend.emit_ptx(located.llvm_ir, ptx_stage.target, located.line_table)
+    producers = {
         "sass": lambda: backend.disassemble(assembly.cubin),
         "cubin": lambda: backend.disassemble(assembly.cubin, with_lines=True, is_whole=True),
     }
-    return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
+    return CompiledKernel(assembly.cubin, metadata, _Stages(asm, producers))
 
 
 def compile_variant(request: CompileRequest) -> CompiledKernel:
-    """Compile one of many variants of kernels, some of which may come to the same code.
+    """Compile one of many variants of kernels, some with the same code.
 
     Raises: as `compile_kernel`.
     """
     return compile_kernel(request, reuses=True)
 
 
-def _assemble(done: _Done, limits: CompileLimits, started: Ptxas, *, reuses: bool) -> Assembly:
-    """Return what ptxas makes of a kernel.
+def _assemble(
+    ptx_stage: _PtxStage, limits: CompileLimits, started: Ptxas, *, reuses: bool
+) -> Assembly:
+    """Assemble a kernel with ptxas.
 
-    Raises: CompileError if the user can help it; ResourceError if threads have too few registers.
+    Raises: CompileError if the user can mend it; ResourceError if threads have too few registers.
     """
     from aotc import backend  # noqa: PLC0415 - start-up time
     from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
@@ -211,35 +220,35 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas, *, reuses: boo
 
     try:
         return backend.assemble(
-            done.ptx,
-            done.target,
+            ptx_stage.ptx,
+            ptx_stage.target,
             started=started,
             timeout_seconds=limits.ptxas_seconds,
             mebibytes=limits.ptxas_mebibytes,
             reuses=reuses,
         )
     except backend.RefusedError as error:
-        place = (done.kernel, done.ptx, error.line)
-        mistake = backend.find_assembly_error(*place, "ptxas", error.reason)
+        rejected = (ptx_stage.kernel, ptx_stage.ptx, error.line)
+        mistake = backend.find_assembly_error(*rejected, "ptxas", error.reason)
         raise (mistake or error) from None
     except backend.FewRegistersError as error:
         message = (
             f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a CTA has {done.kernel.num_threads // 32} warps"
+            f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
         )
-        remedy = register_remedy(done.kernel, done.target, error.needed)
-        misfit = ResourceError(message, done.kernel.loc, remedy=remedy)
-        misfit.source_files = done.translation.source_files
-        misfit.searches = done.translation.searches
+        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, error.needed)
+        misfit = ResourceError(message, ptx_stage.kernel.loc, remedy=remedy)
+        misfit.source_files = ptx_stage.translation.source_files
+        misfit.searches = ptx_stage.translation.searches
         raise misfit from None
     except backend.OverLimitError as error:
-        peak = find_peak(done.kernel)
+        peak = find_peak(ptx_stage.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
 
 
 def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
-    """Return how ptxas crashed and which level was used instead, "" if it did not."""
+    """Return the crash of ptxas and the level used instead, or ""."""
     if not assembly.crash:
         return ""
     return (
@@ -248,26 +257,28 @@ def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
     )
 
 
-def _spill_note(done: _Done) -> str:
-    """Return which tiles take a thread's registers, and what may help."""
+def _spill_note(ptx_stage: _PtxStage) -> str:
+    """Return the tiles with the most registers of a thread, and possible remedies."""
     from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
     from aotc.schedule.shared_memory.check_resources import register_remedy  # noqa: PLC0415 - start-up time
 
-    peak = find_peak(done.kernel)
-    help_text = register_remedy(done.kernel, done.target, peak.registers)
+    peak = find_peak(ptx_stage.kernel)
+    help_text = register_remedy(ptx_stage.kernel, ptx_stage.target, peak.registers)
     return f"{peak}; what may help: {help_text}"
 
 
-def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
-    """Return where arguments go, and what the launcher makes of them on the way."""
+def _param_slots(ptx_stage: _PtxStage) -> tuple[ParamSlot, ...]:
+    """Return the offsets of arguments, and their encoding by the launcher."""
     from aotc.ir.encoded_element import encoded_element  # noqa: PLC0415 - start-up time
     from aotc.ir.types import TensorMapType  # noqa: PLC0415
     from aotc.schedule.analysis.fetched_bytes import fetched_bytes  # noqa: PLC0415
 
     slots: list[ParamSlot] = []
-    fetched = fetched_bytes(done.kernel)
-    args = done.kernel.body.args
-    for slot, info, arg in zip(done.made.lowered.params, done.kernel.params, args, strict=True):
+    fetched = fetched_bytes(ptx_stage.kernel)
+    args = ptx_stage.kernel.body.args
+    for slot, info, arg in zip(
+        ptx_stage.gpu_kernel.lowered.params, ptx_stage.kernel.params, args, strict=True
+    ):
         spec = None
         if isinstance(arg.type, TensorMapType):
             kind, tensor = (
@@ -275,37 +286,37 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
                 info.tensor or _tensor_argument(info.argument, len(arg.type.box)),
             )
             form = (encoded_element(arg).name, kind.box, kind.swizzle_bytes, kind.fill_nan)
-            place = (tensor.address, tensor.shape, tensor.strides)
-            spec = TensorMapSpec(*form, *place, fetched[arg])
-        place = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
-        access = done.access.get(info.argument, "unknown")
-        slots.append(ParamSlot(*place, access, info.argument, info.source, spec))
+            tensor_fields = (tensor.address, tensor.shape, tensor.strides)
+            spec = TensorMapSpec(*form, *tensor_fields, fetched[arg])
+        slot_fields = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
+        access = ptx_stage.access.get(info.argument, "unknown")
+        slots.append(ParamSlot(*slot_fields, access, info.argument, info.source, spec))
     return tuple(slots)
 
 
 def _tensor_argument(name: str, rank: int) -> TensorSource:
-    """Return the tensor that the launch passes as argument `name`."""
+    """Return the launch argument `name` as a tensor."""
     shape = tuple(f"{name}.shape[{axis}]" for axis in range(rank))
     return TensorSource(name, shape, tuple(f"{name}.strides[{axis}]" for axis in range(rank - 1)))
 
 
 def _placed(
-    slots: tuple[ParamSlot, ...], places: Sequence[tuple[int, int]]
+    slots: tuple[ParamSlot, ...], offsets: Sequence[tuple[int, int]]
 ) -> tuple[ParamSlot, ...]:
     """Return the parameters where the assembler put them. Raises: IRError if it has others."""
-    if [slot.size_bytes for slot in slots] != [size for _, size in places]:
-        raise IRError(f"the cubin has parameters {places}, expected {slots}")
+    if [slot.size_bytes for slot in slots] != [size for _, size in offsets]:
+        raise IRError(f"the cubin has parameters {offsets}, expected {slots}")
     return tuple(
-        replace(slot, offset=offset) for slot, (offset, _) in zip(slots, places, strict=True)
+        replace(slot, offset=offset) for slot, (offset, _) in zip(slots, offsets, strict=True)
     )
 
 
 @dataclass(frozen=True)
 class PtxKernel:
-    """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
+    """Hold a kernel compiled to PTX, and its tile IR, the reference for its meaning.
 
-    `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards`, `scratch_bytes`, `cooperative`, `whole_rows` and `overflows` as in `Metadata`.
+    A launch takes `shared_bytes` of dynamic shared memory, and parameters as in `params`. `guards`,
+    `scratch_bytes`, `cooperative`, `whole_rows` and `overflows` as in `Metadata`.
     """
 
     tile_ir: str
@@ -321,33 +332,33 @@ class PtxKernel:
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
-    """Compile one kernel as far as PTX, which names the lines of its source.
+    """Compile one kernel to PTX with the lines of its source.
 
     Raises: as `compile_kernel`.
     """
-    done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
-    kernel = done.kernel
+    ptx_stage = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
+    kernel = ptx_stage.kernel
     return PtxKernel(
-        done.asm["tile"],
-        done.ptx,
+        ptx_stage.asm["tile"],
+        ptx_stage.ptx,
         kernel.name,
         kernel.shared_bytes,
-        _param_slots(done),
+        _param_slots(ptx_stage),
         kernel.guards,
         kernel.scratch_bytes,
         _meets_grid(kernel),
         whole_rows(kernel.params),
-        done.overflows,
+        ptx_stage.overflows,
     )
 
 
 @dataclass(frozen=True)
-class _Done:
-    """What is known of a kernel once its PTX is."""
+class _PtxStage:
+    """A kernel compiled to PTX, with the facts collected on the way."""
 
     target: Target
     translation: Translation
-    made: GpuKernel
+    gpu_kernel: GpuKernel
     access: Mapping[str, Access]
     asm: Mapping[str, str]
     waits_pdl: bool
@@ -355,11 +366,11 @@ class _Done:
 
     @property
     def kernel(self) -> Kernel:
-        return self.made.kernel
+        return self.gpu_kernel.kernel
 
     @property
     def ptx(self) -> str:
-        return self.made.ptx
+        return self.gpu_kernel.ptx
 
 
 def _to_ptx(
@@ -370,7 +381,7 @@ def _to_ptx(
     with_lines: bool = False,
     observer: Observer | None = None,
     reuses: bool = False,
-) -> _Done:
+) -> _PtxStage:
     """Run the stages up to PTX; `with_lines` keeps the source's lines in PTX and tile IR."""
     from aotc.gpu_stages import lower_to_ptx  # noqa: PLC0415 - start-up time
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
@@ -395,22 +406,22 @@ def _to_ptx(
     has_limits = note_index_limits(kernel, schedule)
     overflows = certain_overflows(kernel) if has_limits else ()
     waits_pdl = _waits_pdl(kernel, schedule)
-    made = lower_to_ptx(
+    gpu_kernel = lower_to_ptx(
         *(request, translation, schedule, timings),
         with_lines=with_lines,
         observer=observer,
         reuses=reuses,
     )
     if keep_asm:
-        asm["gpu"] = print_kernel(made.kernel)
+        asm["gpu"] = print_kernel(gpu_kernel.kernel)
         timings.lap("print")
-    return _Done(target, translation, made, access, asm, waits_pdl, overflows)
+    return _PtxStage(target, translation, gpu_kernel, access, asm, waits_pdl, overflows)
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
-    """Return whether a launch may overlap with the one before it; remark why not, if it was meant.
+    """Return whether a launch may overlap with the previous one; else remark why.
 
-    To be asked on tile IR: what the schedule makes of a branch may not look like one.
+    Call it on tile IR: the schedule may turn a branch into something else.
     """
     from aotc.ir.dialects.grid import GridWait, always_waits  # noqa: PLC0415 - start-up time
 
@@ -427,7 +438,7 @@ def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
 
 
 def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines of all texts that say something; what a kernel prints may be any text."""
+    """Return the nonblank lines of all texts; a kernel may print any text."""
     lines = (line for group in groups for text in group for line in text.splitlines())
     return tuple(line for line in lines if line.strip())
 
@@ -440,7 +451,7 @@ def _meets_grid(kernel: Kernel) -> bool:
 
 
 def translate_request(request: CompileRequest) -> Translation:
-    """Run the frontend on what a request names. Raises: CompileError."""
+    """Run the frontend on a request's kernel. Raises: CompileError."""
     from aotc import frontend  # noqa: PLC0415 - start-up time
 
     return frontend.translate(
@@ -459,7 +470,7 @@ def translate_request(request: CompileRequest) -> Translation:
 
 
 def check_request(request: CompileRequest) -> Target:
-    """Return the target of a request that makes sense. Raises: CompileError otherwise."""
+    """Return the target of a valid request. Raises: CompileError otherwise."""
     try:
         target = parse_target(str(request.target)).excluding(request.without)
     except ManifestError as error:
@@ -504,17 +515,17 @@ def compile_request(
 ) -> CompileRequest:
     """Return the request for a kernel, given as "path/to/source.py:name" or as the Python function.
 
-    What the others mean is told of `aotc.compile`. Raises: CompileError for what cannot be one.
+    `aotc.compile` documents the other arguments. Raises: CompileError for an invalid request.
     """
     path, name = locate(kernel, source)
     mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
-    for what, given in mappings.items():
-        if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
-            raise CompileError(f"expected a mapping for {what}, got {given!r}")
+    for parameter, mapping in mappings.items():
+        if not isinstance(mapping, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
+            raise CompileError(f"expected a mapping for {parameter}, got {mapping!r}")
     for key in config or {}:
         if key not in CONFIG_KEYS:
-            known = [*inspect.signature(compile_request).parameters, "args", *CONFIG_KEYS]
-            remedy = renamed_key(key) or did_you_mean(key, known)
+            keys = [*inspect.signature(compile_request).parameters, "args", *CONFIG_KEYS]
+            remedy = renamed_key(key) or did_you_mean(key, keys)
             listed = ", ".join(CONFIG_KEYS)
             raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
     _, of_compile = split_limits(limits or {})
@@ -522,7 +533,7 @@ def compile_request(
         path,
         name,
         tuple(signature.items()),
-        tuple((each, named_constant(value)) for each, value in (constants or {}).items()),
+        tuple((constant, named_constant(value)) for constant, value in (constants or {}).items()),
         target,
         Config.of(config or {}),
         debug,
@@ -548,7 +559,7 @@ def autotune_configs(
 def launch_heuristics(
     source: str, kernel: str, arguments: Collection[str], constants: Collection[str], target: Target
 ) -> dict[str, str]:
-    """Return the truth values that `@triton.heuristics` compute of integers which launches pass."""
+    """Return the truth values computed by `@triton.heuristics` from a launch's integers."""
     from aotc import frontend  # noqa: PLC0415
 
     facts = dict(target.facts)

@@ -1,8 +1,8 @@
-"""The config of a kernel: what may be chosen for speed alone, one line a key.
+"""The config of a kernel: choices that affect speed alone, one line a key.
 
-A field of `Config` is the only declaration of its key: name, values, default and what it says in
-the docs. Whether a config comes from a manifest, a source's autotuner, the command line or
-`aotc.compile`, it is held to these. A new key is a line here and its use in the schedule.
+A field of `Config` is the only declaration of its key: name, values, default and text for the docs.
+Configs from a manifest, a source's autotuner, the command line or `aotc.compile` are all checked
+against these. A new key is a line here and its use in the schedule.
 
 Invariant: this module imports nothing of the compiler, so naming a config costs no start-up time.
 """
@@ -18,8 +18,8 @@ from typing import Any
 class ConfigKey:
     """Describe a key: integers from `low` to `high`, or a boolean if there are none.
 
-    A `default` of None leaves the choice to the compiler, as `open_choice` says it; `doc` is what
-    the manifest's reference says of the key.
+    A `default` of None leaves the choice to the compiler, described by `open_choice`; `doc` is the
+    key's text in the manifest's reference.
     """
 
     default: int | None
@@ -64,7 +64,7 @@ def _switch(doc: str, open_choice: str) -> Any:
     return field(default=None, metadata={"key": ConfigKey(None, doc, open_choice=open_choice)})
 
 
-# More warps than a target has threads for are no mistake: such a config is dropped for that target.
+# More warps than a target has threads are no mistake: this target drops the config.
 @dataclass(frozen=True, slots=True)
 class Config:
     """Hold the value of every config key; None leaves the choice to the compiler."""
@@ -104,33 +104,35 @@ class Config:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Config:
-        """Return the config with those of `values` that are config keys, as they are."""
-        given: dict[str, Any] = {name: values[name] for name in CONFIG_KEYS if name in values}
-        return cls(**given)
+        """Return the config of the config keys among `values`, unchecked."""
+        config: dict[str, Any] = {name: values[name] for name in CONFIG_KEYS if name in values}
+        return cls(**config)
 
 
-CONFIG_KEYS: dict[str, ConfigKey] = {each.name: each.metadata["key"] for each in fields(Config)}
-# Keys that are left out here are the compiler's to choose.
+CONFIG_KEYS: dict[str, ConfigKey] = {
+    key_field.name: key_field.metadata["key"] for key_field in fields(Config)
+}
+# The compiler chooses keys missing here.
 CONFIG_DEFAULTS: dict[str, int] = {
     name: key.default for name, key in CONFIG_KEYS.items() if key.default is not None
 }
-# Keys of earlier releases, and what to write now.
+# Keys of earlier releases, and their replacements.
 _RENAMED = {"advance_products": "mma_stages = 2"}
 
 
 def config_value_problem(name: str, value: object) -> str:
-    """Return what is wrong with the value of a reserved config key, or an empty string."""
+    """Return the problem of a reserved config key's value, or an empty string."""
     key = CONFIG_KEYS[name]
     return "" if key.takes(value) else f"expected {key.values} for {name}, got {value!r}"
 
 
 def renamed_key(name: str) -> str:
-    """Return what to write instead of a config key of an earlier release, as a remedy, or ""."""
+    """Return a remedy for a config key of an earlier release, or ""."""
     return f"write {_RENAMED[name]}, the new name" if name in _RENAMED else ""
 
 
 def config_table() -> str:
-    """Return the table of config keys that the manifest's reference has, in Markdown."""
+    """Return the table of config keys for the manifest's reference, in Markdown."""
     lines = ["|key|values|default|what it sets|", "|-|-|-|-|"]
     for name, key in CONFIG_KEYS.items():
         values = key.values if key.high else "`true` or `false`"

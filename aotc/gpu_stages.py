@@ -1,7 +1,8 @@
-"""From tile IR to PTX: the stages of a compile that choose instructions, and the check of what they chose.
+"""From tile IR to PTX: the stages that choose instructions, and a check of the result.
 
-PTX in which a register of an unfinished `wgmma` is touched is wrong on hardware now and then. The kernel is
-then scheduled again, with each dot waited for where it is issued, and its build says so.
+PTX with an access to a register of an unfinished `wgmma` is wrong on hardware now and then. The
+kernel is then scheduled again, with each dot waited for where it is issued, and its build reports
+it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 class GpuKernel:
     """Hold a kernel as gpu IR, LLVM IR and PTX.
 
-    `owns_sm` says that its CTA has an SM to itself. `wgmma_hazard` is the register for which each dot is waited
-    for where it is issued, "" if none is.
+    With `owns_sm` its CTA has an SM to itself. `wgmma_hazard` names the register because of which
+    each dot is waited for where it is issued, "" if none is.
     """
 
     kernel: Kernel
@@ -49,30 +50,30 @@ def lower_to_ptx(
 ) -> GpuKernel:
     """Run the stages after the frontend up to PTX; `with_lines` keeps the source's lines.
 
-    Raises: ResourceError for a kernel that the target cannot hold; IRError for PTX that is wrong.
+    Raises: ResourceError for a kernel too large for the target; IRError for wrong PTX.
     """
     from aotc.backend import find_hazards  # noqa: PLC0415 - start-up time
 
     hazard = ""
     for awaits_dots in (False, True):
         attempt = replace(schedule, remarks=[*schedule.remarks], awaits_dots=awaits_dots)
-        done = _lower(
+        gpu_kernel = _lower(
             *(request, translation, attempt, timings),
             with_lines=with_lines,
             observer=observer,
             reuses=reuses,
         )
-        hazards = find_hazards(done.ptx)
+        hazards = find_hazards(gpu_kernel.ptx)
         timings.lap("check")
         if not hazards:
-            return replace(done, wgmma_hazard=hazard)
+            return replace(gpu_kernel, wgmma_hazard=hazard)
         if not awaits_dots:
             hazard = fall_back(translation.kernel, hazards[0])
     raise IRError(f"with each wgmma waited for at once, {hazards[0]}", translation.kernel.loc)
 
 
 def fall_back(kernel: Kernel, hazard: RegisterHazard) -> str:
-    """Return what a build says of a kernel that is scheduled again for a hazard.
+    """Return the build's remark about a kernel scheduled again for a hazard.
 
     Tests, fuzzers and the soak count it as a failure: the schedule has a fault.
     """
@@ -98,7 +99,7 @@ def _lower(
 
     kernel = schedule_kernel(translation.kernel, schedule, observer)
     timings.lap("schedule")
-    # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
+    # An early answer saves a run of ptxas with few registers and spills of the rest.
     try:
         owns_sm = not check_resources(kernel, schedule.target, request.limits)
     except ResourceError as error:

@@ -1,11 +1,11 @@
-"""The kernel language as its user imports it: `import aotc.language as tl`.
+"""The kernel language for its users: `import aotc.language as tl`.
 
-The names are Triton's, so a kernel written against `triton.language` reads and type-checks the
-same with this module, on machines that do not have Triton. Kernels are never executed in Python:
-`aotc` parses them. What is here are therefore signatures and documentation; a decorated kernel is
-an ordinary function that nothing calls, and calling one of these functions says so.
+The names are Triton's, so a kernel written against `triton.language` reads and type-checks the same
+with this module, on machines without Triton. Kernels are never executed in Python: `aotc` parses
+them. So here are only signatures and documentation. A decorated kernel is an ordinary function,
+never called, and calling one of these functions raises an error.
 
-docs/reference/language.md tells what kernels may contain and how they behave.
+docs/reference/language.md defines the contents and behaviour of kernels.
 """
 
 # ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002
@@ -21,7 +21,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class OutsideKernelError(RuntimeError):
-    """Report that a function of the kernel language was called by Python."""
+    """Report a call of the kernel language from Python."""
 
 
 def _outside(name: str) -> OutsideKernelError:
@@ -39,7 +39,7 @@ def jit(function: FunctionT) -> FunctionT: ...
 @overload
 def jit(**options: object) -> Callable[[FunctionT], FunctionT]: ...
 def jit(function: Any = None, **options: object) -> Any:
-    """Mark a function as a kernel, or as one that kernels call; the function stays as it is."""
+    """Mark a function as a kernel, or as a callee of kernels; the function is unchanged."""
     del options
     return _unchanged if function is None else function
 
@@ -49,7 +49,7 @@ def _unchanged(function: FunctionT) -> FunctionT:
 
 
 def constexpr_function(function: FunctionT) -> FunctionT:
-    """Mark a function of constants that kernels may call; the function stays as it is."""
+    """Mark a function of constants for calls by kernels; the function is unchanged."""
     return function
 
 
@@ -81,9 +81,9 @@ class dtype:  # noqa: N801 - Triton's name
 
 
 if TYPE_CHECKING:
-    # A parameter of this type takes any value, a number or a dtype as its default, and is taken wherever
-    # one is expected; and the name can be called. No type that Python can write is all of that, what no
-    # type checker finds is.
+    # A parameter of this type has any value, number or dtype as its default and is accepted
+    # wherever one is expected; and the name can be called. No type Python can write is all of this,
+    # but an unresolved import is.
     from aotc._unknown_to_type_checkers import (  # type: ignore[import-not-found]
         constexpr as constexpr,  # noqa: PLC0414  # pyright: ignore[reportUnknownVariableType, reportMissingImports]
     )
@@ -92,8 +92,8 @@ else:
     class constexpr:  # noqa: N801 - Triton's name
         """A value known while compiling.
 
-        As an annotation it marks parameters and local variables that are constants; called, at module
-        level, it makes a global that kernels may read.
+        As an annotation it marks parameters and local variables as constants; called, at module
+        level, it makes a global readable by kernels.
         """
 
         def __init__(self, value: Any) -> None:
@@ -282,7 +282,7 @@ float64 = dtype("float64")
 
 
 class _Submodule:
-    """Stand for `tl.math` or `tl.extra`, whose functions have a meaning in kernels only."""
+    """Stand for `tl.math` or `tl.extra`: their functions have a meaning in kernels only."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -316,9 +316,9 @@ extra: Any = _Submodule("extra")
 def cluster_rank() -> tensor:
     """Return the rank of this CTA in its cluster, from 0, as an int32 scalar.
 
-    A kernel that uses one of the `cluster_` words is that of one CTA: with `num_ctas` above 1 all CTAs
-    of a cluster run it, each with tiles of its own, and a grid counts clusters. Triton does not have
-    them: `from aotc.language import cluster_rank`.
+    A kernel with one of the `cluster_` words is written for one CTA: with `num_ctas` above 1 all
+    CTAs of a cluster run it, each with tiles of its own, and a grid counts clusters. Triton does
+    not have them: `from aotc.language import cluster_rank`.
     """
     raise _outside("cluster_rank")
 
@@ -329,17 +329,17 @@ def cluster_size() -> int:
 
 
 def cluster_barrier() -> None:
-    """Wait for all CTAs of the cluster; what they wrote to global memory is then seen by all."""
+    """Wait for all CTAs of the cluster; their writes to global memory are then visible to all."""
     raise _outside("cluster_barrier")
 
 
 def cluster_shift(value: Operand, distance: int = 1) -> tensor:
     """Pass a tile or scalar on to the CTA `distance` ranks further, around the cluster.
 
-    Returns what the CTA `distance` ranks before passed on. All CTAs of the cluster come here together.
-    Tiles are stored asynchronously in the shared memory of the other CTA (`st.async`), and the
-    compiler keeps buffers, mbarriers and phases; what stands between this and the first use of the result
-    overlaps with the way there, other shifts included.
+    Returns the value passed on by the CTA `distance` ranks before. All CTAs of the cluster come
+    here together. Tiles are stored asynchronously in the shared memory of the other CTA
+    (`st.async`), and the compiler keeps buffers, mbarriers and phases. The transfer overlaps with
+    everything up to the first use of the result, other shifts included.
     """
     raise _outside("cluster_shift")
 
@@ -347,36 +347,37 @@ def cluster_shift(value: Operand, distance: int = 1) -> tensor:
 def cluster_permute(value: Operand, to: Sequence[int | None]) -> tensor:
     """Give a tile or scalar to the CTA of rank `to[rank]`, as `cluster_shift` does by a distance.
 
-    `to` has each rank once, or None for a CTA that gives to nobody and so waits for nobody to take. Returns
-    what this CTA is given, zeros if that is nothing.
+    `to` has each rank once, or None for a CTA that gives to no other and so waits for none. Returns
+    the received value, or zeros.
     """
     raise _outside("cluster_permute")
 
 
 def cluster_read(value: Operand, rank: Operand) -> tensor:
-    """Return what the CTA of a rank has as this tile or scalar; each CTA chooses the rank by itself.
+    """Return this tile or scalar of the CTA of a rank; each CTA chooses the rank by itself.
 
-    All CTAs of the cluster come here together: each keeps its tile in shared memory, from which the
-    others read (`ld.shared::cluster`), between barriers of the cluster.
+    All CTAs of the cluster come here together. Each keeps its tile in shared memory, and the others
+    read it there (`ld.shared::cluster`), between barriers of the cluster.
     """
     raise _outside("cluster_read")
 
 
 def cluster_transpose(value: Operand) -> tensor:
-    """Give element i of the first axis of a tile to the CTA of rank i; return what this CTA is given.
+    """Give element i of a tile's first axis to the CTA of rank i; return the received elements.
 
-    The first axis has `cluster_size()` elements: of the result element i is what the CTA of rank i gave to this
-    one. So each CTA may reduce its part of what all have. All CTAs of the cluster come here together.
+    The first axis has `cluster_size()` elements, and element i of the result comes from the CTA of
+    rank i. So each CTA may reduce its part of all tiles. All CTAs of the cluster come here
+    together.
     """
     raise _outside("cluster_transpose")
 
 
 def grid_barrier(counter: tensor) -> None:
-    """Wait for all programs of the launch; what they wrote to global memory is then seen by all.
+    """Wait for all programs of the launch; their writes to global memory are then visible to all.
 
-    They count themselves in the int32 that `counter` points at, 0 before the first launch that uses
-    it and no concern of the caller's after that; launches that may overlap have one each. A launch of more programs
-    than the GPU runs at a time is refused.
+    They count themselves in the int32 at `counter`, 0 before its first launch and never touched by
+    the caller afterwards. Launches that may overlap have one counter each. A launch of more
+    programs than the GPU runs at a time is refused.
     """
     raise _outside("grid_barrier")
 
@@ -433,11 +434,12 @@ def load(
     eviction_policy: str = "",
     volatile: bool = False,
 ) -> tensor:
-    """Read what pointers point at; where the mask is false, `other`, or anything.
+    """Read through pointers; where the mask is false, `other`, or anything.
 
     `mask` and `other` broadcast to the pointers' shape. For a block pointer, `boundary_check` names
-    the axes beyond whose ends zero is read, or NaN with `padding_option` "nan". `cache_modifier` is ".ca", ".cg", ".cs" or
-    ".cv", `eviction_policy` "evict_first" or "evict_last".
+    the axes with reads past the end: they give zero, or NaN with `padding_option` "nan".
+    `cache_modifier` is ".ca", ".cg", ".cs" or ".cv", `eviction_policy` "evict_first" or
+    "evict_last".
     """
     raise _outside("load")
 
@@ -453,14 +455,14 @@ def store(
 ) -> None:
     """Write `value`, converted to the pointee's type, where the mask is true.
 
-    For a block pointer, `boundary_check` names the axes beyond whose ends nothing is written.
-    `cache_modifier` is ".wb", ".cg", ".cs" or ".wt".
+    For a block pointer, `boundary_check` names the axes to check: nothing is written past their
+    ends. `cache_modifier` is ".wb", ".cg", ".cs" or ".wt".
     """
     raise _outside("store")
 
 
-# ---- atomics -------------------------------------------------------------------------------
-# Each returns what was in memory before. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the
+# ---- atomics ------------------------------------------------------------------------------- Each
+# returns the old contents of memory. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the
 # default), `scope` is "cta", "gpu" (the default) or "sys". Where `mask` is false nothing happens.
 
 
@@ -504,7 +506,7 @@ def atomic_and(
     sem: str | None = None,
     scope: str | None = None,
 ) -> tensor:
-    """Keep the bits in memory that `val` has: 32- and 64-bit integers."""
+    """Clear the bits in memory that are clear in `val`: 32- and 64-bit integers."""
     raise _outside("atomic_and")
 
 
@@ -537,7 +539,7 @@ def atomic_xchg(
     sem: str | None = None,
     scope: str | None = None,
 ) -> tensor:
-    """Replace what is in memory: 32 and 64 bits."""
+    """Replace the contents of memory: 32 and 64 bits."""
     raise _outside("atomic_xchg")
 
 
@@ -548,7 +550,7 @@ def atomic_cas(
     sem: str | None = None,
     scope: str | None = None,
 ) -> tensor:
-    """Replace memory by `val` where its bits are those of `cmp`: 16, 32 and 64 bits."""
+    """Replace memory by `val` where its bits equal `cmp`: 16, 32 and 64 bits."""
     raise _outside("atomic_cas")
 
 
@@ -558,7 +560,10 @@ def atomic_load(
     sem: str | None = None,
     scope: str | None = None,
 ) -> tensor:
-    """Return what is in memory: 32 and 64 bits, 16 without a mask. `sem` is "acquire" or "relaxed"."""
+    """Return the contents of memory: 32 and 64 bits, 16 without a mask.
+
+    `sem` is "acquire" or "relaxed".
+    """
     raise _outside("atomic_load")
 
 
@@ -569,7 +574,7 @@ def atomic_store(
     sem: str | None = None,
     scope: str | None = None,
 ) -> None:
-    """Write to memory: 32 and 64 bits. `sem` is "release", which is the default, or "relaxed"."""
+    """Write to memory: 32 and 64 bits. `sem` is "release", the default, or "relaxed"."""
     raise _outside("atomic_store")
 
 
@@ -592,7 +597,7 @@ def make_block_ptr(
     block_shape: Sequence[int],
     order: Sequence[int],
 ) -> tensor:
-    """Return the block at `offsets` of the tensor that `base` points at; strides in elements."""
+    """Return the block at `offsets` of the tensor at `base`; strides in elements."""
     raise _outside("make_block_ptr")
 
 
@@ -605,10 +610,10 @@ def advance(base: tensor, offsets: Sequence[Operand]) -> tensor:
 
 
 class tensor_descriptor:  # noqa: N801 - Triton's name
-    """A tensor that the host describes, accessed by blocks of one shape.
+    """A tensor described by the host, accessed by blocks of one shape.
 
-    Offsets name the first element of a block, and may lie outside: what is outside of the tensor
-    reads as zero, or NaN if the argument's type says so, and is not written.
+    Offsets name the first element of a block, and may lie outside. Elements outside of the tensor
+    read as zero, or NaN if the argument's type says so, and are not written.
     """
 
     dtype: dtype
@@ -617,18 +622,18 @@ class tensor_descriptor:  # noqa: N801 - Triton's name
     strides: tuple[tensor, ...]
 
     def load(self, offsets: Sequence[Operand]) -> tensor:
-        """Read the block that begins at `offsets`."""
+        """Read the block at `offsets`."""
         raise _outside("tensor_descriptor.load")
 
     def store(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Write the block that begins at `offsets`, converted to the tensor's dtype."""
+        """Write the block at `offsets`, converted to the tensor's dtype."""
         raise _outside("tensor_descriptor.store")
 
     def prefetch(self, offsets: Sequence[Operand]) -> None:
-        """Begin to bring the block that begins at `offsets` to the L2 cache, where there are tensor copies.
+        """Begin to bring the block at `offsets` to the L2 cache, where there are tensor copies.
 
-        It is a hint and no access, so it may come before `gdc_wait` even if the kernel before writes there.
-        Triton does not have it.
+        It is a hint and no access, so it may come before `gdc_wait` even if the kernel before
+        writes there. Triton does not have it.
         """
         raise _outside("tensor_descriptor.prefetch")
 
@@ -641,27 +646,27 @@ class tensor_descriptor:  # noqa: N801 - Triton's name
         raise _outside("tensor_descriptor.scatter")
 
     def atomic_add(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Add to the block that begins at `offsets`, element by element."""
+        """Add to the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_add")
 
     def atomic_min(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Take the minimum with the block that begins at `offsets`, element by element."""
+        """Take the minimum with the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_min")
 
     def atomic_max(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Take the maximum with the block that begins at `offsets`, element by element."""
+        """Take the maximum with the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_max")
 
     def atomic_and(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Take the bits set in both in the block that begins at `offsets`, element by element."""
+        """Take the bits set in both in the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_and")
 
     def atomic_or(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Set bits in the block that begins at `offsets`, element by element."""
+        """Set bits in the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_or")
 
     def atomic_xor(self, offsets: Sequence[Operand], value: Operand) -> None:
-        """Flip bits in the block that begins at `offsets`, element by element."""
+        """Flip bits in the block at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_xor")
 
 
@@ -684,9 +689,9 @@ def make_tensor_descriptor(
     block_shape: Sequence[int],
     padding_option: str = "zero",
 ) -> tensor_descriptor:
-    """Return the descriptor of the tensor that `base` points at; `strides` are in elements.
+    """Return the descriptor of the tensor at `base`; `strides` are in elements.
 
-    The last axis is dense, its stride a constant 1. What is outside reads as zero, or as NaN.
+    The last axis is dense, its stride a constant 1. Elements outside read as zero, or as NaN.
     """
     raise _outside("make_tensor_descriptor")
 
@@ -694,7 +699,7 @@ def make_tensor_descriptor(
 def reinterpret_tensor_descriptor(
     desc_ptr: tensor, block_shape: Sequence[int], dtype: dtype
 ) -> tensor_descriptor:
-    """Return the descriptor whose map, 128 bytes that the host encoded, a pointer points at.
+    """Return the descriptor for a map of 128 bytes encoded by the host, at a pointer.
 
     Its `shape` and `strides` are not known. For targets with tensor copies: sm_90a and newer.
     """
@@ -721,7 +726,7 @@ def _experimental_descriptor_load(  # pyright: ignore[reportUnusedFunction]
 def _experimental_descriptor_store(  # pyright: ignore[reportUnusedFunction]
     desc_pointer: tensor | tensor_descriptor, value: tensor, offsets: Sequence[Operand]
 ) -> None:
-    """Write a tile as a block of the tensor whose map a pointer points at."""
+    """Write a tile as a block of the tensor with its map at a pointer."""
     raise _outside("_experimental_descriptor_store")
 
 
@@ -741,9 +746,9 @@ def dot(
 ) -> tensor:
     """Multiply (M, K) by (K, N), or batches of them, and add `acc`.
 
-    The result is float32 (int32 of 8-bit integers, float64 of float64), or float16 of operands of at
-    most 16 bits if `out_dtype` or `acc` says so. `input_precision` is how float32 is multiplied: "tf32"
-    (the default), "tf32x3", "bf16x3", "bf16x6" or "ieee".
+    The result is float32 (int32 of 8-bit integers, float64 of float64), or float16 of operands of
+    at most 16 bits if `out_dtype` or `acc` says so. `input_precision` selects the float32
+    multiplication: "tf32" (the default), "tf32x3", "bf16x3", "bf16x6" or "ieee".
     """
     raise _outside("dot")
 
@@ -833,7 +838,7 @@ def join(a: Operand, b: Operand) -> tensor:
 
 
 def split(a: tensor) -> tuple[tensor, tensor]:
-    """Return the two halves of a tile along its last axis, which has extent 2."""
+    """Return the two halves of a tile along its last axis, of extent 2."""
     raise _outside("split")
 
 
@@ -860,7 +865,7 @@ def cast(
 ) -> tensor:
     """Convert to another type, or with `bitcast` read the same bits as one.
 
-    `fp_downcast_rounding` is "rtne" (the default) or "rtz", for a float that gets narrower.
+    `fp_downcast_rounding` is "rtne" (the default) or "rtz", for a narrowing float conversion.
     """
     raise _outside("cast")
 
@@ -983,23 +988,22 @@ def inline_asm_elementwise(
     is_pure: bool,
     pack: int,
 ) -> Any:
-    """Return what PTX makes of the elements of `args`, which are broadcast to one shape.
+    """Apply PTX to the elements of `args`, broadcast to one shape.
 
     Every instance of `asm` handles `pack` elements of each argument. Elements below 32 bits share a
-    register as far as they fit, others have one each. `$0`, `$1`, … are the registers of the results
-    and then of the arguments, and `constraints` says of each what it is, as in "=r,r,f". With a
-    tuple of dtypes there are as many results. Assembly that is not pure may do more than compute:
-    it stays where it is.
+    register as far as they fit, others have one each. `$0`, `$1`, … are the registers of the
+    results and then of the arguments, and `constraints` gives the kind of each, as in "=r,r,f". A
+    tuple of dtypes gives as many results. Assembly that is not pure may do more than compute: it is
+    neither moved nor removed.
     """
     raise _outside("inline_asm_elementwise")
 
 
 def map_elementwise(scalar_fn: Callable[..., Any], *args: Operand, pack: int = 1) -> Any:
-    """Return what a @jit function of scalars makes of each element of `args`, broadcast to one shape.
+    """Apply a @jit function of scalars to each element of `args`, broadcast to one shape.
 
-    The function may have branches and loops, which each element takes by itself. With `pack` it is
-    given so many elements of the first argument, then of the next, and returns as many of each
-    result.
+    The function may have branches and loops, taken by each element separately. With `pack` it takes
+    so many elements of the first argument, then of the next, and returns as many of each result.
     """
     raise _outside("map_elementwise")
 
@@ -1047,8 +1051,8 @@ def reduce(
 ) -> Any:
     """Combine the elements of a tile, or of several in step, along an axis, or all of them.
 
-    `combine_fn` is a @jit function of two scalars (or twice as many as there are tiles) that is
-    associative and commutative.
+    `combine_fn` is an associative and commutative @jit function of two scalars (or of two for each
+    tile).
     """
     raise _outside("reduce")
 
@@ -1224,15 +1228,15 @@ def topk(x: tensor, k: int, dim: int | None = None, descending: bool = True) -> 
 
 
 def bitonic_merge(x: tensor, dim: int | None = None, descending: bool = False) -> tensor:
-    """Sort along the last axis what first rises and then falls, or the other way round."""
+    """Sort rising-then-falling runs along the last axis, or the other way round."""
     raise _outside("bitonic_merge")
 
 
-# ---- places that come from data ------------------------------------------------------------
+# ---- data-dependent indices ----------------------------------------------------------------
 
 
 def gather(src: tensor, index: tensor, axis: int) -> tensor:
-    """Return the elements of `src` that `index` names along an axis, modulo its extent.
+    """Return the elements of `src` at `index` along an axis, modulo its extent.
 
     The shapes are the same on all other axes.
     """
@@ -1251,7 +1255,7 @@ def histogram(input: tensor, num_bins: int, mask: tensor | None = None) -> tenso
 
 
 def multiple_of(input: Operand, values: int | Sequence[int]) -> Any:
-    """Promise that the first element of each run is a multiple of `values`."""
+    """Promise a first element of each run divisible by `values`."""
     raise _outside("multiple_of")
 
 
@@ -1266,7 +1270,7 @@ def max_constancy(input: Operand, values: int | Sequence[int]) -> Any:
 
 
 def assume(cond: Operand) -> None:
-    """Promise that a condition holds."""
+    """Promise a true condition."""
     raise _outside("assume")
 
 

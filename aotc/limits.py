@@ -1,8 +1,8 @@
-"""What one variant may take: of the compiler's time and memory, and of a thread's registers.
+"""Limits of one variant: the compiler's time and memory, and a thread's registers.
 
-A kernel that is out of bounds is refused with its reason, before the time is spent where that can
-be. A limit refuses or does not: what is compiled within it is the same whatever it is. Those of
-time and memory are far off, so that no result depends on how fast a machine is.
+A kernel out of bounds is refused with its reason, if possible before the time is spent. A limit
+refuses or does not: within it, the result is the same whatever its value. Limits of time and memory
+are far off, so no result depends on the speed of a machine.
 
 Spilled registers are a price, not a fault: their limit decides between configs, and refuses a
 kernel only if it is strict.
@@ -29,11 +29,10 @@ STRICT = "strict"
 class CompileLimits:
     """Bound the compile of one variant.
 
-    `operations` are those of the source once its calls and static loops are expanded,
-    `live_registers` what tiles take of a thread at once, as estimated before code is generated,
-    `instructions` those that are generated. `ptxas_seconds` and `ptxas_mebibytes` are of each run
-    of ptxas. 255 registers are all that a thread has; with sixteen times as many live ones ptxas
-    takes minutes.
+    `operations` counts the source's once its calls and static loops are expanded. `live_registers`
+    is the estimate of a thread's registers for live tiles, before code is generated. `instructions`
+    counts the generated ones. `ptxas_seconds` and `ptxas_mebibytes` bound each run of ptxas. A
+    thread has at most 255 registers; with sixteen times as many live ones ptxas takes minutes.
     """
 
     operations: int = 30_000
@@ -47,12 +46,12 @@ DEFAULT_LIMITS = CompileLimits()
 COMPILE_LIMITS = tuple(field.name for field in fields(CompileLimits))
 LIMITS = (SPILL_BYTES, *COMPILE_LIMITS)
 LIMIT_KEYS = (*LIMITS, STRICT)
-# ptxas needs some 100 MiB for the smallest kernel; with less it crashes in ways that do not say why.
+# ptxas needs some 100 MiB for the smallest kernel; with less it crashes without a clear reason.
 _LEAST = {SPILL_BYTES: 0, "ptxas_mebibytes": 256}
 
 
 def limit_problem(name: str, value: object) -> str:
-    """Return what is wrong with the value of a limit, or an empty string."""
+    """Return the problem of a limit's value, or an empty string."""
     if name == STRICT:
         return (
             "" if isinstance(value, bool) else f"expected true or false for {name}, got {value!r}"
@@ -63,12 +62,12 @@ def limit_problem(name: str, value: object) -> str:
     return f"expected an integer from {least} on for {name}, got {value!r}"
 
 
-def split_limits(given: Mapping[str, object]) -> tuple[int | None, dict[str, object]]:
+def split_limits(limits: Mapping[str, object]) -> tuple[int | None, dict[str, object]]:
     """Return how many bytes may be spilled, None for any, and the given limits of the compile.
 
     Raises: CompileError.
     """
-    of_compile = dict(given)
+    of_compile = dict(limits)
     spill_bytes = of_compile.pop(SPILL_BYTES, DEFAULT_SPILL_BYTES)
     strict = of_compile.pop(STRICT, False)
     problem = limit_problem(SPILL_BYTES, spill_bytes) or limit_problem(STRICT, strict)
@@ -77,14 +76,14 @@ def split_limits(given: Mapping[str, object]) -> tuple[int | None, dict[str, obj
     return int(str(spill_bytes)) if strict else None, of_compile
 
 
-def compile_limits(given: Mapping[str, object]) -> CompileLimits:
-    """Return the limits with those that are given. Raises: CompileError."""
-    for name, value in given.items():
+def compile_limits(limits: Mapping[str, object]) -> CompileLimits:
+    """Return the given limits, defaults elsewhere. Raises: CompileError."""
+    for name, value in limits.items():
         if name not in COMPILE_LIMITS:
-            known = ", ".join(LIMIT_KEYS)
+            listed = ", ".join(LIMIT_KEYS)
             remedy = did_you_mean(name, LIMIT_KEYS)
-            raise CompileError(f"expected a limit ({known}), got {name!r}", remedy=remedy)
+            raise CompileError(f"expected a limit ({listed}), got {name!r}", remedy=remedy)
         problem = limit_problem(name, value)
         if problem:
             raise CompileError(problem)
-    return CompileLimits(**{name: int(str(value)) for name, value in given.items()})
+    return CompileLimits(**{name: int(str(value)) for name, value in limits.items()})

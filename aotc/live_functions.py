@@ -1,4 +1,4 @@
-"""Kernels that are given as Python functions: where their source is, and what they captured."""
+"""Kernels given as Python functions: their sources and their captured variables."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def locate(kernel: str | Callable[..., object], source: str | None = None) -> tu
 
 
 def captured(kernel: object) -> tuple[tuple[str, object], ...]:
-    """Return what a kernel uses of the functions that it was made in: constants and functions."""
+    """Return the constants and functions a kernel captures from enclosing functions."""
     function = inspect.unwrap(getattr(kernel, "fn", kernel))  # type: ignore[arg-type]
     if not inspect.isfunction(function):
         return ()
-    found = inspect.getclosurevars(function).nonlocals
+    nonlocals = inspect.getclosurevars(function).nonlocals
     # `tl.constexpr(…)` has its value in `value`.
     plain: dict[str, Any] = {
         name: value if dtype_name(value) else getattr(value, "value", value)
-        for name, value in found.items()
+        for name, value in nonlocals.items()
     }
     return tuple(
         (name, named_constant(value))
@@ -53,7 +53,7 @@ def named_constant(constant: object) -> object:
 def _language_function(value: Any) -> str:
     """Return the name of a public function of the language, "" for anything else.
 
-    Triton's source of it calls what only Triton's compiler has.
+    Triton's source of it calls internals of Triton's compiler.
     """
     function = inspect.unwrap(getattr(value, "fn", value))
     module, name = function.__module__ or "", function.__qualname__

@@ -1,7 +1,7 @@
-"""What a host must know of a cubin to launch it: parameters, tensor maps, resources, guards.
+"""A host's description of a cubin: parameters, tensor maps, resources, guards.
 
-The compiler writes it, the cache keeps it, and the archive's records are made of it; apart from the
-compiler, so that a build with nothing to do reads it without one.
+The compiler writes it, the cache keeps it, and the archive's records are made of it. It is separate
+from the compiler, so a build with nothing to do reads it without importing one.
 
 Invariant: plain frozen data. Whatever depends on a launch's arguments is an expression over them,
 as text.
@@ -20,12 +20,12 @@ Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """Say how the tensor map of a tensor is encoded; `box` is in elements, outermost first.
+    """Describe the encoding of a tensor map; `box` is in elements, outermost first.
 
-    `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
+    `swizzle_bytes` is 0 for none, 32, 64 or 128. Reads beyond the tensor's ends give NaN with
     `fill_nan`, else zero. `address`, `shape` and `strides` are expressions over the arguments of
     the launch, the latter two in elements, outermost first; the innermost axis is dense and has no
-    stride. What a load misses comes to the L2 cache in `fetched_bytes`, 128 or 256.
+    stride. A miss of a load fetches `fetched_bytes` into the L2 cache, 128 or 256.
     """
 
     element: str
@@ -40,14 +40,14 @@ class TensorMapSpec:
 
 @dataclass(frozen=True)
 class ParamSlot:
-    """Say where in the kernel's parameter buffer an argument, or a part of it, goes.
+    """Place an argument, or a part of it, in the kernel's parameter buffer.
 
-    `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
-    `argument` is the argument of the launch that it comes from, the one of its name unless said
-    otherwise. `source` is the expression that the launcher computes if it does not pass that
-    argument itself: "x.shape[0]", or "x" for a tensor's address. "grid[0]" to "grid[2]", argument
-    and source in one, are how many program instances the launch has along an axis, "scratch[0]" is
-    the address of its scratch memory. A tensor map is encoded as `tensor_map` says.
+    `access` is the kernel's use of the memory behind a pointer, "unknown" for a scalar. `argument`
+    is the launch argument it comes from, by default the one of its name. `source` is the launcher's
+    expression unless it passes the argument itself: "x.shape[0]", or "x" for a tensor's address.
+    "grid[0]" to "grid[2]", argument and source in one, are the numbers of program instances of the
+    launch along each axis, "scratch[0]" is the address of its scratch memory. A tensor map is
+    encoded by `tensor_map`.
     """
 
     name: str
@@ -66,23 +66,28 @@ class ParamSlot:
 
 @dataclass(frozen=True)
 class Metadata:
-    """Say what a host must know to launch a cubin, and a user to judge it.
+    """Describe a cubin to the host that launches it, and to a user who judges it.
 
-    `source_files` are all files the frontend read, with their SHA-256, and `searches` those for
-    imported modules, with the file that each found or None. `waits_pdl` says that every
-    path waits for the grids before it, so that a launch may overlap with them. `guards` are
-    expressions over the arguments: the cubin is right for launches for which none is 0 and for
-    which the driver encodes the tensor maps among its `params`. The grid of one that
-    `is_persistent` has one axis and as many CTAs as are resident at a time, at most one (with
-    `num_ctas`: one cluster) for each program instance. The CTAs of one that is `cooperative` wait
-    for each other, so all of a launch must run at once. A launch gives each program instance
-    `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
-    registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
-    takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
-    waited for at once: the schedule would have touched it too early. `ptxas_crash` says how ptxas ended at its
-    usual optimisation level, and at which lower one the cubin was made. `work` is for the cost model.
-    Each of `overflows` is a place and a condition over the arguments and `num_programs(0)`, under which an address
-    that is accessed there overflows 32 bits.
+    `source_files` are all files the frontend read, with their SHA-256. `searches` are its look-ups
+    of imported modules, with the file of each or None. With `waits_pdl` every path waits for the
+    grids before it, so a launch may overlap with them.
+
+    `guards` are expressions over the arguments. The cubin is right for launches with no guard 0 and
+    with tensor maps in `params` that the driver can encode. The grid of one that `is_persistent`
+    has one axis and as many CTAs as are resident at a time, at most one (with `num_ctas`: one
+    cluster) for each program instance. The CTAs of one that is `cooperative` wait for each other,
+    so all of a launch must run at once. A launch gives each program instance `scratch_bytes` of
+    global memory, in one piece at a multiple of 128.
+
+    `spill_note` names the tiles with the most registers if those do not suffice, and possible
+    remedies. The code takes the last extent of each of `whole_rows`, tensor arguments, to be a
+    multiple of 16 bytes. `wgmma_hazard` names the register because of which each `wgmma` is waited
+    for at once: the schedule would have touched it too early. `ptxas_crash` describes ptxas's
+    failure at its usual optimisation level, and names the lower one used. `work` is for the cost
+    model.
+
+    Each of `overflows` is a place and a condition over the arguments and `num_programs(0)`. If it
+    is true, an address accessed there overflows 32 bits.
     """
 
     name: str
@@ -115,12 +120,12 @@ class Metadata:
 
     @property
     def local_bytes(self) -> int:
-        """What a limit of spilled registers is held against, per thread."""
+        """Bytes per thread compared with the limit of spilled registers."""
         return max(self.spill_bytes, self.stack_bytes)
 
     @property
     def spill_text(self) -> str:
-        """How many bytes a thread spills to local memory, and why."""
+        """Bytes a thread spills to local memory, and the reason."""
         text = f"{self.spill_bytes} bytes of registers spilled, {self.stack_bytes} of stack"
         return f"{text}: {self.spill_note}" if self.spill_note else text
 

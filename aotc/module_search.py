@@ -1,8 +1,8 @@
-"""Which file an import of a kernel's source names: a question to the file system alone.
+"""Search for the file of an import in a kernel's source, in the file system alone.
 
 Imports are looked for beside the importing file and from the root of its package, never on
-`sys.path`. The answer depends on files that are there and on files that are not: a compiled kernel
-is found in the cache only while each of its searches still gives what it gave.
+`sys.path`. The result depends on present and on missing files: a compiled kernel is reused from the
+cache only while each of its searches gives the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Search", "find_module"]
 
 
 def find_module(search: Search) -> str | None:
-    """Return the path of the module that `search` asks for, or None if it has no file there."""
+    """Return the path of the module for `search`, or None if it has no file."""
     snapshot = current()
     if snapshot is not None:
         if search not in snapshot.searches:
@@ -31,9 +31,9 @@ def find_module(search: Search) -> str | None:
             folder = folder.parent
         return _module_file(folder, parts)
     for start in _search_folders(folder, parts[0]):
-        found = _module_file(start, parts)
-        if found is not None and Path(found) != Path(importer):
-            return found
+        module_file = _module_file(start, parts)
+        if module_file is not None and Path(module_file) != Path(importer):
+            return module_file
     return None
 
 
@@ -59,5 +59,5 @@ def _module_file(folder: Path, parts: Sequence[str]) -> str | None:
 
 
 def _is_file(path: Path) -> bool:
-    # A folder that may not be searched holds nothing for us; `Path.is_file` would raise.
+    # A folder without search permission counts as empty; `Path.is_file` would raise.
     return os.path.isfile(path)  # noqa: PTH113

@@ -1,10 +1,10 @@
-"""Writes of outputs: what a command leaves behind is written here.
+"""Writes of a command's output files.
 
-A path that a user gives may be a symbolic link, a FIFO or a device. A file that is renamed over it
-would put an end to it: as root, to `/dev/null` of the whole machine.
+A path given by a user may be a symbolic link, a FIFO or a device. A file renamed over it would
+replace it: as root, even `/dev/null` of the whole machine.
 
 Invariant: only regular files are replaced, each whole: readers see the old bytes or all of the new.
-A symbolic link stays, and the file that it leads to is replaced. All else is refused as it is.
+A symbolic link stays, and its target is replaced. All else is refused unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aotc.regular_file import kind_of
 
 
 def target_of(path: Path) -> Path:
-    """Return the regular file that a write to `path` replaces or makes; links are followed.
+    """Return the regular file a write to `path` replaces or makes; links are followed.
 
     Raises: OSError if something else is there.
     """
@@ -41,7 +41,7 @@ def target_of(path: Path) -> Path:
 def write_outputs(contents: Mapping[Path, bytes]) -> None:
     """Replace files in order, once the bytes of all are on the disk.
 
-    Raises: OSError, whose `filename` is one of `contents`; no temporary file is left then.
+    Raises: OSError with a `filename` of `contents`; no temporary file is left then.
     """
     staged: dict[Path, tuple[Path, Path]] = {}  # temporary files and targets
     path = Path()
@@ -52,7 +52,7 @@ def write_outputs(contents: Mapping[Path, bytes]) -> None:
             staged[path] = temporary, target
         for path, data in contents.items():
             _write_new(staged[path][0], data)
-        for path in contents:  # which the handler names
+        for path in contents:  # named by the handler
             staged[path][0].replace(staged[path][1])
     except BaseException as error:
         for temporary, _ in staged.values():
@@ -80,7 +80,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those that it lies in. Raises: OSError, whose `filename` is `path`."""
+    """Make a folder and its parents. Raises: OSError with the `filename` `path`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except ValueError as error:  # a NUL

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Generator[None]:
-    """Build many objects of which none is garbage: looking for any would take longer than all else."""
+    """Suspend garbage collection while many live objects are built: it would dominate."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

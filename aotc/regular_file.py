@@ -1,11 +1,11 @@
 """Bounded reads of regular files: sources, manifests, cache entries, archives, earlier outputs.
 
-A path that a user gives, or that a file names, may lead to a FIFO that nobody writes to, to a
-device that never ends, or to a sparse file of terabytes. Everything that reads such a path does it
-here: without waiting, only what is a regular file, and never more than the caller can use.
+A path given by a user or named in a file may lead to a FIFO without a writer, to an endless device,
+or to a sparse file of terabytes. All reads of such paths are done here: without waiting, only from
+regular files, and never more than the caller can use.
 
-Invariant: whatever the path, the outcome is at most `limit_bytes` bytes or an `OSError` whose
-`strerror` says what is wrong; what is checked and what is read is one open file.
+Invariant: whatever the path, the outcome is at most `limit_bytes` bytes or an `OSError` with the
+problem in `strerror`. The checked file and the read file are one open file.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file that is not regular is, by its mode."""
+    """Return the kind of a file that is not regular, by its mode."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 class RegularFile:
-    """An open file that is regular, and its size when it was opened."""
+    """An open regular file, and its size when it was opened."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self._descriptor = descriptor
@@ -58,11 +58,11 @@ class RegularFile:
 def open_regular(path: str | os.PathLike[str], limit_bytes: int) -> Generator[RegularFile]:
     """Open a regular file of at most `limit_bytes` bytes, without waiting for anyone.
 
-    Raises: OSError, with EFBIG for a file that is larger.
+    Raises: OSError, with EFBIG for a larger file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except ValueError as error:  # a NUL, or what the file system cannot encode
+    except ValueError as error:  # a NUL, or a name the file system cannot encode
         raise OSError(errno.EINVAL, str(error)) from None
     try:
         status = os.fstat(descriptor)

@@ -1,11 +1,11 @@
-"""The source files of a compile, as content: what a worker on another machine compiles from.
+"""The source files of a compile, as content, for compiles on other machines.
 
-A compile asks the file system two things: what is in a file, and which file an import names. A
-`Snapshot` holds the answers, taken where the files are; inside of `using(snapshot)` they are all
-that is known, so a compile gives the same there as here, on a machine that has none of the files.
+A compile asks the file system two things: the contents of a file, and the file of an import. A
+`Snapshot` holds the answers, taken where the files are. Inside of `using(snapshot)` nothing else is
+read, so a compile gives the same result on a machine without the files.
 
-Invariant: inside of `using` no source is read from disk; a question that the snapshot has no answer
-to is a `NotInSnapshotError`, never a guess.
+Invariant: inside of `using` no source is read from disk; a question without an answer in the
+snapshot is a `NotInSnapshotError`, never a guess.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Search: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Contents of files by path, searches with what they found, and why files cannot be read."""
+    """Contents of files by path, results of searches, and reasons for unreadable files."""
 
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     searches: Mapping[Search, str | None] = field(default_factory=dict[Search, str | None])
@@ -34,7 +34,7 @@ class Snapshot:
 
 
 class NotInSnapshotError(Exception):
-    """A compile asks for a file or a search that its snapshot does not have."""
+    """A compile needs a file or a search missing in its snapshot."""
 
     def __init__(self, question: str | Search) -> None:
         super().__init__(question)
@@ -59,7 +59,7 @@ _texts: dict[str, bytes] = {}
 
 
 def add_text(text: str) -> str:
-    """Keep a source that is in no file, for as long as errors may show it; return a path for it."""
+    """Keep a source without a file while errors may show it; return a path for it."""
     content = text.encode()
     path = f"<source {hashlib.sha256(content).hexdigest()[:12]}>"
     _texts.pop(path, None)
@@ -75,7 +75,7 @@ def is_text(path: str) -> bool:
 
 
 def current() -> Snapshot | None:
-    """Return the snapshot that is used, or None where files are."""
+    """Return the snapshot in use, or None for the file system."""
     return _current.get()
 
 

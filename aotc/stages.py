@@ -1,7 +1,7 @@
-"""Single stages of a compile: the text of one, going on from a text, and disassembly.
+"""Single stages of a compile: the text of one, continuing from a text, and disassembly.
 
-For whoever looks into a compile instead of running one: `aotc dump`, the audit of SASS, reports of
-errors in assembly. Each stage is what `aotc.compiler` runs, so a text is the one that a compile has.
+For tools that inspect a compile instead of running one: `aotc dump`, the audit of SASS, reports of
+errors in assembly. Each stage runs as in `aotc.compiler`, so the texts are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aotc.ir.diagnostics import CompileError
 
 
-# What a cubin is printed as: its code, or every section with the lines of the source, if it has them.
+# Printed forms of a cubin: its code, or every section with the lines of the source, if it has them.
 LISTINGS = ("sass", "cubin")
 
 
@@ -30,7 +30,7 @@ def disassemble(cubin: bytes, listing: str = "sass") -> str:
 
 
 def disassemble_located(ptx: str, target: str) -> str:
-    """Assemble PTX that names the lines of its source; return SASS that names them too."""
+    """Assemble PTX with line numbers of its source; return SASS with line numbers too."""
     from aotc import backend  # noqa: PLC0415 - start-up time
 
     cubin = backend.assemble(ptx, parse_target(target)).cubin
@@ -38,9 +38,9 @@ def disassemble_located(ptx: str, target: str) -> str:
 
 
 def reassembled_difference(cubin: bytes, ptx: str, target: str) -> str:
-    """Return the first section of a cubin that its PTX does not assemble to; "" if all are.
+    """Return the first section of a cubin differing from its assembled PTX; "" if none.
 
-    Raises: IRError for PTX that ptxas rejects, ValueError if the bytes are no cubin.
+    Raises: IRError for PTX rejected by ptxas, ValueError if the bytes are no cubin.
     """
     from aotc import backend  # noqa: PLC0415 - start-up time
 
@@ -51,7 +51,7 @@ def reassembled_difference(cubin: bytes, ptx: str, target: str) -> str:
 def find_assembly_error(
     compiled: PtxKernel, line: int, tool: str, reason: str
 ) -> CompileError | None:
-    """Return the error at the kernel's own assembly for which `tool` refuses a line of PTX, if any."""
+    """Return the error at the kernel's assembly behind a PTX line refused by `tool`, if any."""
     from aotc import backend  # noqa: PLC0415 - start-up time
     from aotc.ir.text import parse_kernel  # noqa: PLC0415
 
@@ -66,8 +66,8 @@ def stage_text(request: CompileRequest, stage: str) -> str:
     return _advance(translation.kernel, "tile", stage, request)
 
 
-def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -> str:
-    """Return the text of stage `wanted`, made from `text`, the text of an earlier stage.
+def continue_from(stage: str, text: str, target_stage: str, request: CompileRequest) -> str:
+    """Return the text of stage `target_stage`, made from `text`, the text of an earlier stage.
 
     Of `request`, only the target and the configuration count.
 
@@ -76,12 +76,12 @@ def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -
     from aotc.ir.text import parse_kernel  # noqa: PLC0415
 
     return _advance(
-        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, wanted, request
+        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, target_stage, request
     )
 
 
-def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileRequest) -> str:
-    """Run the stages after `stage` up to `wanted`."""
+def _advance(state: Kernel | str, stage: str, target_stage: str, request: CompileRequest) -> str:
+    """Run the stages after `stage` up to `target_stage`."""
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.core import Kernel  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
@@ -90,15 +90,15 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
 
     target = check_request(request)
     table: LineTable | None = None
-    steps = STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]
-    for step in (step for step in steps if step == wanted or step not in LISTINGS):
+    steps = STAGES[STAGES.index(stage) + 1 : STAGES.index(target_stage) + 1]
+    for step in (step for step in steps if step == target_stage or step not in LISTINGS):
         if isinstance(state, Kernel):
             if step == "gpu":
                 schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
                 state = schedule_kernel(state, schedule)
             else:
-                # What is printed has no line table, which would give it numbers for lines.
-                root = None if wanted == "llvm" else request.line_root
+                # Printed text has no line table: it would have numbers for lines.
+                root = None if target_stage == "llvm" else request.line_root
                 lowered = backend.lower_kernel(
                     state,
                     target,

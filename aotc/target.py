@@ -1,19 +1,20 @@
-"""The GPUs that kernels are built for: limits, PTX version and features of each.
+"""The target GPUs: limits, PTX version and features of each.
 
-A target is a row of a table and nothing else decides what a GPU can do: a pass asks
-`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a
-new row. The features here are what ptxas 13.5 accepts for each architecture; the test beside this
-file assembles one instruction per feature and target and compares.
+A target is a row of a table and nothing else decides a GPU's abilities. A pass asks
+`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a new
+row. The features here are those ptxas 13.5 accepts for each architecture; the test beside this file
+assembles one instruction per feature and target and compares.
 
-Every target is written for PTX 8.8, the lowest version that names them all (`sm_103a` needs it;
-`sm_100a` 8.6, `sm_120a` 8.7, `sm_90a` 8.0). LLVM does not refuse a lower version, it ends the
-process, so the version is part of the target and never an option.
+A target's PTX has the lowest version from 8.8 on that names it. LLVM does not refuse a lower version,
+it ends the process, so the version is part of the target and never an option. LLVM generates the code
+of some targets for a sibling with the same features; `.version` and `.target` are written afterwards.
 
 Invariant: `TARGETS` is ordered by architecture, and a target is immutable.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Flag, auto
@@ -23,12 +24,12 @@ from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 
 Variant = Literal["", "a", "f"]
 
-# What the parameters of a kernel may take: more is for some GPUs and drivers alone.
+# Limit of a kernel's parameters: more is for some GPUs and drivers alone.
 MAX_PARAM_BYTES = 4096
 
 
 class Feature(Flag):
-    """Name a capability by the instruction that it stands for."""
+    """Name a capability by its instruction."""
 
     TF32_MMA = auto()  # mma.sync m16n8k8 tf32
     BF16_MMA = auto()  # mma.sync m16n8k16 bf16
@@ -91,7 +92,7 @@ class Target:
     opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
     costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
     can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
-    switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
+    switched off. `lowered_as` names the sibling that LLVM generates code for, which shares its PTX. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
     code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
     whole expressions).
     """
@@ -110,6 +111,7 @@ class Target:
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
+    lowered_as: str = ""
     without: tuple[str, ...] = ()
     num_sms: int = 0
     device_name: str = ""
@@ -130,9 +132,9 @@ class Target:
 
     @property
     def known_facts(self) -> dict[str, int | str]:
-        """What the architecture, or the GPU that stands for it, answers to each of `FACTS`."""
-        own = {name: getattr(self, name) for name in FACTS if name != "device_count"}
-        return {**own, "device_count": 1}
+        """Answers to each of `FACTS` for the architecture, or for its representative GPU."""
+        facts = {name: getattr(self, name) for name in FACTS if name != "device_count"}
+        return {**facts, "device_count": 1}
 
     @property
     def max_warps_per_block(self) -> int:
@@ -169,34 +171,39 @@ class Target:
         return f"num_warps = {num_warps}{groups} takes {limit}"
 
     def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
-        """Return the same GPU without the named features; one that it lacks anyway is no mistake.
+        """Return the same GPU without the named features; a missing one is no mistake.
 
         Raises:
-            ManifestError: no feature has that name, or it cannot be done without.
+            ManifestError: no feature has this name, or it is not optional.
         """
         off = dict.fromkeys(self.without)
         features = self.features
         for name in names:
             if name not in OPTIONAL_FEATURES:
-                known = ", ".join(OPTIONAL_FEATURES)
+                listed = ", ".join(OPTIONAL_FEATURES)
                 remedy = did_you_mean(name, OPTIONAL_FEATURES)
-                message = f"expected a feature to do without ({known}), got {name!r}"
+                message = f"expected a feature to do without ({listed}), got {name!r}"
                 raise ManifestError(message, loc, remedy=remedy)
             off[name] = None
             features &= ~OPTIONAL_FEATURES[name]
         return replace(self, features=features, without=tuple(sorted(off)))
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Say whether a cubin for this target loads on a GPU of compute capability major.minor.
+        """Return whether a cubin for this target loads on a GPU of compute capability major.minor.
 
         An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
-        up, a plain one on its major from its own minor up.
+        up, a plain one on its major from its own minor up. Cubins of a system on chip run on it
+        alone, and it runs no others.
 
-        Source: CUDA Programming Guide, "Feature set compiler targets".
+        Source: CUDA Programming Guide, "Feature set compiler targets", "Binary compatibility".
         """
-        if self.variant == "a":
-            return (major, minor) == (self.major, self.minor)
+        own = self.major, self.minor
+        if self.variant == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+            return (major, minor) == own
         return major == self.major and minor >= self.minor
+
+
+_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets: binary compatibility is for desktops alone
 
 
 _SM_80 = (
@@ -221,11 +228,14 @@ _SM_90 = (
     | Feature.ELECT
 )
 _BLACKWELL = _SM_90 | Feature.FP4_CVT | Feature.WIDE_GLOBAL | Feature.FP32X2 | Feature.MAX3
-_SM_100 = _BLACKWELL | Feature.TCGEN05 | Feature.REDUX_FP32
+_SM_110 = _BLACKWELL | Feature.TCGEN05
+_SM_100 = _SM_110 | Feature.REDUX_FP32
+_SM_120 = _BLACKWELL | Feature.BLOCK_SCALED_MMA
 
 _KIB = 1024
 
-# One GPU stands for each architecture: A100 SXM, A10, L40S, H100 and H200 SXM, B200, B300, GeForce RTX 5090.
+# One GPU stands for each architecture: A100 SXM, A10, Jetson AGX Orin, T239, L40S, H100 and H200 SXM, B200, B300,
+# Rubin, Jetson AGX Thor, GeForce RTX 5090, GB10. A family has the limits that all its members share.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -236,6 +246,14 @@ TARGETS: dict[str, Target] = {
         Target(
             "sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
             num_sms=72, device_name="NVIDIA A10",
+        ),
+        Target(
+            "sm_87", 8, 7, "", 163 * _KIB, 164 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
+            num_sms=16, device_name="Orin",
+        ),
+        Target(
+            "sm_88", 8, 8, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
+            ptx_version=(9, 0), num_sms=12, device_name="T239",
         ),
         Target(
             "sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24,
@@ -250,15 +268,52 @@ TARGETS: dict[str, Target] = {
             num_sms=148, device_name="NVIDIA B200",
         ),
         Target(
+            "sm_100f", 10, 0, "f", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
+            num_sms=148, device_name="NVIDIA B200",
+        ),
+        Target(
             "sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
             num_sms=148, device_name="NVIDIA B300 SXM6 AC",
         ),
         Target(
-            "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
-            _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_ctas_per_sm=24,
+            "sm_107a", 10, 7, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
+            ptx_version=(9, 4), num_sms=224, device_name="NVIDIA Rubin",
+        ),
+        Target(
+            "sm_110a", 11, 0, "a", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
+            ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+        ),
+        Target(
+            "sm_110f", 11, 0, "f", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
+            lowered_as="sm_110a", ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+        ),
+        Target(
+            "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
             num_sms=170, device_name="NVIDIA GeForce RTX 5090",
         ),
+        Target(
+            "sm_120f", 12, 0, "f", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
+            lowered_as="sm_120a", num_sms=170, device_name="NVIDIA GeForce RTX 5090",
+        ),
+        Target(
+            "sm_121a", 12, 1, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
+            lowered_as="sm_120a", num_sms=48, device_name="NVIDIA GB10",
+        ),
     )
+}  # fmt: skip
+
+TARGET_SETS: dict[str, tuple[str, ...]] = {
+    "all": tuple(name for name, target in TARGETS.items() if target.variant != "f"),
+    "datacenter": ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_107a"),
+    "consumer": ("sm_86", "sm_89", "sm_120a", "sm_121a"),
+    "embedded": ("sm_87", "sm_88", "sm_110a"),
+}
+"""Names for several targets at once; "all" has no families, whose members it has."""
+
+
+_GENERATIONS = {
+    "ampere": "sm_80", "ada": "sm_89", "hopper": "sm_90a", "blackwell": "sm_100a", "rubin": "sm_107a",
+    "orin": "sm_87", "thor": "sm_110a",
 }  # fmt: skip
 
 
@@ -271,7 +326,40 @@ def parse(name: str, loc: Loc | None = None) -> Target:
     target = TARGETS.get(name)
     if target is not None:
         return target
-    # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
-    remedy = did_you_mean(f"{name}a" if f"{name}a" in TARGETS else name, TARGETS)
     known = ", ".join(TARGETS)
+    raise ManifestError(
+        f"expected a target ({known}), got {name!r}", loc, remedy=_remedy(name, TARGETS)
+    )
+
+
+def parse_set(name: str, loc: Loc | None = None) -> tuple[Target, ...]:
+    """Return the targets of a set, such as "datacenter", or the target called `name`.
+
+    Raises:
+        ManifestError: there is neither; names the nearest one.
+    """
+    if name in TARGET_SETS:
+        return tuple(TARGETS[member] for member in TARGET_SETS[name])
+    if name in TARGETS:
+        return (TARGETS[name],)
+    known = ", ".join((*TARGETS, *TARGET_SETS))
+    remedy = _remedy(name, (*TARGETS, *TARGET_SETS))
     raise ManifestError(f"expected a target ({known}), got {name!r}", loc, remedy=remedy)
+
+
+def best_for(major: int, minor: int) -> Target | None:
+    """Return the target to build for a GPU of compute capability major.minor: the most specific one."""
+    matching = [target for target in TARGETS.values() if target.runs_on(major, minor)]
+    return max(matching, key=lambda target: ("fa".find(target.variant), target.minor), default=None)
+
+
+def _remedy(name: str, candidates: Iterable[str]) -> str:
+    generation = _GENERATIONS.get(name.lower())
+    if generation is not None:
+        return f"write {generation!r}"
+    number = re.fullmatch(r"(?:sm_?)?(\d{2,3})[af]?", name)
+    if number is None:
+        return did_you_mean(name, candidates)
+    # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
+    same = [target.name for target in TARGETS.values() if target.arch == int(number[1])]
+    return f"did you mean {same[0]!r}?" if same else "there is no target for that GPU"

@@ -1,4 +1,4 @@
-"""How long the stages of compiles take: what benchmarks read, and nothing is decided by."""
+"""Times of compile stages, for benchmarks alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Timings:
-    """Collect the seconds that each stage of compiles took, by a clock."""
+    """Collect the seconds of each compile stage, by a clock."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     clock: Callable[[], float] = time.perf_counter

@@ -1,14 +1,15 @@
-"""Kernels of an archive as operators of PyTorch, for `torch.compile`, `torch.export` and CUDA graphs.
+"""Kernels of an archive as PyTorch operators, for `torch.compile`, `torch.export`, CUDA graphs.
 
     lib = aotc.load("dist/llm.aotc")
     ops = aotc.torch.register(lib)
     ops.rmsnorm(x, weight, out, x.stride(0), n_rows, n_cols, 1e-6)     # torch.ops.llm.rmsnorm when traced
 
-An archive knows of each argument whether the kernel writes what it points at. That is an operator's schema, and a
-fake implementation as well: a kernel returns nothing, and makes no tensor. Traced calls go through the
-dispatcher; eager ones go straight to the loader, past tens of microseconds.
+An archive records for each argument whether the kernel writes through it. This is an operator's
+schema, and a fake implementation as well: a kernel returns nothing, and makes no tensor. Traced
+calls go through the dispatcher. Eager ones go straight to the loader, past tens of microseconds.
 
-Invariant: an operator takes what `lib["name"]` takes, arguments in order and choices by name, and launches the same.
+Invariant: an operator takes the arguments of `lib["name"]`, in order and choices by name, and
+launches the same.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ def register(
 ) -> Operators:
     """Make operators of the kernels of a loaded archive: `torch.ops.NAMESPACE.KERNEL`.
 
-    `kernels` are names; None is all. `namespace` is the archive's name unless given. `device_type` is that
-    of the tensors. Operators stay registered as long as what is returned is kept; the library must stay
-    open as long.
+    `kernels` are names; None is all. `namespace` is the archive's name unless given. `device_type`
+    is the tensors'. Operators stay registered as long as the returned object lives; the library
+    must stay open as long.
 
-    Raises: ImportError without PyTorch; ValueError for a kernel that no schema describes, or a name that is taken.
+    Raises: ImportError without PyTorch; ValueError for a kernel without a schema, or a name in use.
     """
     torch = import_module("torch")
     space = library.name if namespace is None else namespace
@@ -78,28 +79,30 @@ def register(
         if hasattr(getattr(torch.ops, space), info.name):
             message = f"torch.ops.{space}.{info.name} is registered already"
             raise ValueError(f"{message}; give another namespace")
-    made = torch.library.Library(space, "FRAGMENT")
+    torch_library = torch.library.Library(space, "FRAGMENT")
     operators: dict[str, Operator] = {}
     for info, schema in zip(infos, schemas, strict=True):
         kernel = library[info.name]
         # Strides are numbers among the arguments, so a compiler must not lay tensors out otherwise.
-        made.define(schema, tags=(torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag))
+        torch_library.define(
+            schema, tags=(torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+        )
         launch = _launcher(kernel, info, torch)
-        made.impl(info.name, launch, device_type.upper())
-        made.impl(info.name, _fake, "Meta")
+        torch_library.impl(info.name, launch, device_type.upper())
+        torch_library.impl(info.name, _fake, "Meta")
         traced = getattr(getattr(torch.ops, space), info.name)
         operators[info.name] = _operator(kernel, traced.default, launch, torch)
-    found = Operators(operators)
-    vars(found)["_library"] = made
-    return found
+    registered = Operators(operators)
+    vars(registered)["_library"] = torch_library
+    return registered
 
 
 def schema_of(info: KernelInfo) -> str:
     """Return the schema of a kernel's operator.
 
-    Raises: ValueError for choices of several types, which no schema can say.
+    Raises: ValueError for choices of several types, impossible in a schema.
     """
-    params = [_parameter(at, param, info) for at, param in enumerate(info.params)]
+    params = [_parameter(index, param, info) for index, param in enumerate(info.params)]
     choices = [_choice(info, name, values) for name, values in info.choices.items()]
     grid = [] if info.grid_rank else [f"SymInt[] {grid_name(info)}"]
     keywords = ["*", *grid, *choices] if grid or choices else []
@@ -107,15 +110,15 @@ def schema_of(info: KernelInfo) -> str:
 
 
 def grid_name(info: KernelInfo) -> str:
-    """Return the keyword for the grid of a kernel that has none of its own."""
-    taken = {*(param.name for param in info.params), *info.choices}
-    return _GRID if _GRID not in taken else f"launch_{_GRID}"
+    """Return the grid keyword of a kernel without a grid of its own."""
+    used_names = {*(param.name for param in info.params), *info.choices}
+    return _GRID if _GRID not in used_names else f"launch_{_GRID}"
 
 
-def _parameter(at: int, param: ParamInfo, info: KernelInfo) -> str:
+def _parameter(index: int, param: ParamInfo, info: KernelInfo) -> str:
     if param.kind == "scalar":
         return f"{_scalar_type(info.types.get(param.element, (param.element,)))} {param.name}"
-    alias = f"(a{at}!)" if param.access in _WRITES else ""
+    alias = f"(a{index}!)" if param.access in _WRITES else ""
     return f"Tensor{alias}{'?' if param.may_be_none else ''} {param.name}"
 
 
@@ -136,12 +139,12 @@ def _choice(info: KernelInfo, name: str, values: Sequence[Value]) -> str:
 
 
 def _fake(*args: object, **keywords: object) -> None:
-    """What a kernel is to a tracer: it returns nothing, and what it writes the schema says."""
+    """Do nothing: a kernel returns nothing, and the schema declares its writes."""
     del args, keywords
 
 
 def _launcher(kernel: Kernel, info: KernelInfo, torch: Any) -> Operator:
-    """Return the operator's implementation, which the dispatcher calls."""
+    """Return the operator's implementation for the dispatcher."""
     keyword = grid_name(info)
 
     def launch(*args: Any, **keywords: Any) -> None:
@@ -153,7 +156,7 @@ def _launcher(kernel: Kernel, info: KernelInfo, torch: Any) -> Operator:
             if error.field != "scratch":
                 raise
             selection = kernel.select(args, grid=grid, choices=choices)
-            device = next(one.device for one in args if isinstance(one, torch.Tensor))
+            device = next(tensor.device for tensor in args if isinstance(tensor, torch.Tensor))
             num_bytes, align = selection.scratch_bytes, selection.scratch_align
             buffer = torch.empty(num_bytes + align, dtype=torch.uint8, device=device)
             address = -(-buffer.data_ptr() // align) * align
@@ -163,9 +166,10 @@ def _launcher(kernel: Kernel, info: KernelInfo, torch: Any) -> Operator:
 
 
 def _operator(kernel: Kernel, traced: Any, launch: Operator, torch: Any) -> Operator:
-    """Return what callers call: the operator where somebody traces, the loader elsewhere."""
+    """Return a callable: the operator under tracing, the loader elsewhere."""
     is_compiling = torch.compiler.is_compiling
-    # A mode, such as that of fake tensors, sees operators alone, and so does a subclass of a tensor.
+    # A mode, such as the one of fake tensors, sees operators alone, and so does a subclass of a
+    # tensor.
     num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - nothing public asks for it
     plain = {torch.Tensor, torch.nn.Parameter, int, float, bool, type(None)}
     symbols = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -1,4 +1,4 @@
-"""The type of an argument that is a tuple, and the launch arguments that it is passed as.
+"""The type of a tuple argument, and its launch arguments.
 
     "(i32, i32:16)"                 a tuple; of the argument `shape`, launches pass `shape_0`, `shape_1`
     "(rows: i32, cols: i32:16)"     a named tuple; launches pass `shape_rows`, `shape_cols`
@@ -6,7 +6,7 @@
     "(fn: scaled, by: fp32)"        a function of the kernel's file, or "ops.py:scaled"; launches do not pass it
     "()"                            an empty tuple, of which launches pass nothing
 
-Only the brackets are known here: what stands between them is the type of one argument, or a function's name.
+Only the brackets are parsed here: each item is the type of one argument, or a function's name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TupleType:
     fields: tuple[str, ...] = ()
 
     def leaves(self, name: str) -> Iterator[tuple[str, str]]:
-        """Yield the launch arguments that the argument `name` is passed as, and their types."""
+        """Yield the launch arguments of the argument `name`, and their types."""
         for key, item in zip(self.keys(name), self.items, strict=True):
             if isinstance(item, str):
                 yield key, item
@@ -41,39 +41,39 @@ class TupleType:
                 yield from item.leaves(key)
 
     def keys(self, name: str) -> list[str]:
-        """Return what the items of the argument `name` are called."""
+        """Return the names of the items of the argument `name`."""
         labels = self.fields or tuple(map(str, range(len(self.items))))
         return [f"{name}_{label}" for label in labels]
 
     def text(self, name: str, types: Mapping[str, str]) -> str:
         """Return the text of the type with the `types` of the launch arguments in place of its own.
 
-        An item that is a function keeps its name.
+        Functions keep their names.
         """
         parts: list[str] = []
         for index, (key, item) in enumerate(zip(self.keys(name), self.items, strict=True)):
             label = f"{self.fields[index]}: " if self.fields else ""
-            own = types.get(key, item) if isinstance(item, str) else item.text(key, types)
-            parts.append(label + own)
+            item_text = types.get(key, item) if isinstance(item, str) else item.text(key, types)
+            parts.append(label + item_text)
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
 def names_function(item: str, types: Container[str]) -> bool:
-    """Return whether an item is the name of a function: one that is none of the `types`.
+    """Return whether an item is the name of a function, not one of the `types`.
 
-    A word like those of dtypes, such as `i23`, is a mistake in one.
+    A word like a dtype, such as `i23`, is a misspelt dtype.
     """
     is_word = _FUNCTION.fullmatch(item) is not None and _DTYPE.fullmatch(item) is None
     return is_word and item != "none" and item not in types
 
 
 def is_tuple_type(text: str) -> bool:
-    """Return whether a type is meant to be that of a tuple."""
+    """Return whether a type is meant as a tuple."""
     return text.lstrip().startswith("(")
 
 
 def parse_tuple_type(text: str) -> TupleType:
-    """Parse the type of a tuple. Raises: ValueError, which says what is wrong."""
+    """Parse the type of a tuple. Raises: ValueError with the problem."""
     return _parse(text.strip(), _MAX_DEPTH)
 
 
@@ -112,7 +112,7 @@ def _parse(text: str, depth: int) -> TupleType:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that are not in brackets; one at the end is not counted."""
+    """Split at the commas outside of brackets; a final one is not counted."""
     parts = [""]
     depth = 0
     for char in text:

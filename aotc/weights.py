@@ -1,16 +1,16 @@
-"""Weights of 4 bits in the order that kernels unpack fastest, from checkpoints of other libraries.
+"""4-bit weights in the order with the fastest unpacking, from other libraries' checkpoints.
 
-Checkpoints pack eight weights into a word of 32 bits, each format in its own order, and a kernel can read
-any of them. Fewest instructions are needed where two neighbours along K lie 16 bits apart: one shift and one mask
-unpack both, as the two 16-bit numbers that a register of a tensor core's operand holds. `kernels/
-weight_only_matmul.py` has kernels for that order:
+Checkpoints pack eight weights into a word of 32 bits, each format in its own order, and a kernel
+can read any of them. Unpacking is cheapest with two neighbours along K 16 bits apart: one shift and
+one mask unpack both, as the two 16-bit numbers in a register of a tensor core's operand. `kernels/
+weight_only_matmul.py` has kernels for this order:
 
     bits    0-3  4-7  8-11  12-15  16-19  20-23  24-27  28-31
     weight  k    k+2  k+4   k+6    k+1    k+3    k+5    k+7
 
-Weights of mxfp4 stay as checkpoints have them, two in a byte; their scales, one byte for 32, become words.
+Weights of mxfp4 stay as in checkpoints, two in a byte; their scales, one byte for 32, become words.
 
-Invariant: a weight keeps its row, its column and its value; only where its bits lie changes.
+Invariant: a weight keeps its row, its column and its value; only the place of its bits changes.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def unpack_int4(words: Array, layout: Layout, axis: int) -> Array:
 def repack_int4(words: Array, layout: Layout) -> Array:
     """Return the words (N, K / 8) of a checkpoint's weights, in the order of the module docstring.
 
-    Words of `"awq"` are (K, N / 8), those of `"gptq"`, and of HQQ in its order, (K / 8, N). Scales and zeros, one
-    for each group of K and each column, stay (groups, N).
+    Words of `"awq"` are (K, N / 8), of `"gptq"`, and of HQQ in its order, (K / 8, N). Scales and
+    zeros, one for each group of K and each column, stay (groups, N).
 
-    Raises: ValueError for an unknown layout, words of another type, or a K that is no multiple of 8.
+    Raises: ValueError for an unknown layout, words of another type, or a K that is no multiple of
+    8.
     """
     weights = unpack_int4(words, layout, 1 if layout == "awq" else 0)
     num_k, num_n = weights.shape
@@ -66,10 +67,11 @@ def repack_int4(words: Array, layout: Layout) -> Array:
 
 
 def repack_mx_scales(scales: Array) -> Array:
-    """Return the scales (N, K / 32) of microscaling weights as words (K / 128, N), the first of four the lowest byte.
+    """Pack the scales (N, K / 32) of microscaling weights into words (K / 128, N).
 
-    A row of words is what a block of weights needs, so a tensor map brings it along, and a thread reads the four
-    scales of a row of 128 weights at once. Scales that there are not are 127, which is 1.
+    The first of four scales is the lowest byte of a word. A block of weights needs a row of words,
+    so a tensor map loads it along. A thread reads the four scales of a row of 128 weights at once.
+    Missing scales are 127, the code of 1.
 
     Raises: ValueError for scales of another type.
     """

@@ -1,11 +1,12 @@
-"""The work of a kernel, counted from its finished schedule: instructions, dots, bytes, and how often.
+"""The work of a kernel, counted from its final schedule: instructions, dots, bytes, trip counts.
 
-The compiler counts it, the cache keeps it, and the cost model of `aotc.package.tuning` turns it into time.
+The compiler counts it, the cache keeps it, and the cost model of `aotc.package.tuning` turns it
+into time.
 
-Invariant: plain frozen data. Whatever depends on a launch is an expression as text over the launch's
-integer arguments and extents, and over names that no argument has: `__p0` to `__p2` and `__n0` to
-`__n2`, the program instance and their number, `__p`, the linear index of a program instance of a
-persistent kernel, `__n`, the CTAs of its launch, `UNKNOWN`, and the names of `Work.values`.
+Invariant: plain frozen data. Whatever depends on a launch is an expression as text. Its names are
+the launch's integer arguments and extents, `UNKNOWN`, the names of `Work.values`, and reserved
+ones. `__p0` to `__p2` and `__n0` to `__n2` are the program instance and the grid, `__p` the linear
+index of a persistent kernel's program instance, `__n` the CTAs of its launch.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ UNKNOWN = "__u"
 
 @dataclass(frozen=True)
 class Part:
-    """How many elements of an axis, of `extent` each time, are `inside` of the tensor.
+    """The number of elements of an axis `inside` of the tensor, of `extent` each time.
 
-    With `of_loop`, that is the number for all iterations of the innermost loop, which walks along the axis.
+    With `of_loop`, it is the number for all iterations of the innermost loop, along this axis.
     """
 
     inside: str
@@ -32,11 +33,11 @@ class Part:
 class Transfer:
     """Bytes between global memory and a CTA, each time a segment runs.
 
-    `argument` is the pointer or tensor, "" if it is not known. `origins` say where the bytes begin: a byte
-    offset, or the coordinates of a box; programs with equal origins load the same bytes. They are empty if
-    that is not known. If it `moves`, iterations of the innermost loop load new bytes, else the same ones.
-    `stages` is how many of these loads are in flight, 0 for a load whose result threads wait for. Only its
-    `parts` along axes are moved.
+    `argument` is the pointer or tensor, "" if it is not known. `origins` are the start of the
+    bytes: a byte offset, or the coordinates of a box. Programs with equal origins load the same
+    bytes. They are empty if not known. If it `moves`, iterations of the innermost loop load new
+    bytes, else the same ones. `stages` is the number of these loads in flight, 0 for a load with
+    waiting threads. Only its `parts` along axes are moved.
     """
 
     argument: str
@@ -50,12 +51,13 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Segment:
-    """Straight-line code: its cost to a CTA each time, and how often it runs.
+    """Straight-line code: its cost to a CTA each time, and its count of runs.
 
-    It runs `times` for each run of the segment `parent`, or for each program if that is -1.
-    `instructions` and `special` count instructions of warps, the latter those of the special function units,
-    `wavefronts` accesses of 128 bytes to shared memory. `dots` is, for a kind of instruction and an operand
-    type, how many multiply-adds it has. `stall` is the cycles of one warp that runs alone.
+    It runs `times` for each run of the segment `parent`, or for each program if the parent is -1.
+    `instructions` and `special` count instructions of warps, the latter those of the special
+    function units, `wavefronts` accesses of 128 bytes to shared memory. `dots` is the number of
+    multiply-adds for a kind of instruction and an operand type. `stall` is the cycles of one warp
+    that runs alone.
     """
 
     parent: int
@@ -73,8 +75,8 @@ class Segment:
 class Work:
     """The segments of a kernel, parents before children.
 
-    `values` are expressions with a name that others refer to, after those that they refer to themselves.
-    Equal names stand for equal expressions in all kernels.
+    `values` are named expressions for use by others, after the ones they use themselves. Equal
+    names stand for equal expressions in all kernels.
     """
 
     segments: tuple[Segment, ...] = ()

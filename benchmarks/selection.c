@@ -119,5 +119,6 @@ int main(int argc, char **argv) {
     report("chosen, one set of arguments", sides, false, 1);
     report("chosen, 50,000 sets", sides, false, SETS);
     report("launched, one set", sides, true, 1);
+    report("launched, 64 sets in turn", sides, true, 64);
     return 0;
 }

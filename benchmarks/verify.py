@@ -20,7 +20,7 @@ from typing import ParamSpec, TypeVar
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from aotc.compiler import compile_ptx
-from aotc.package.verify.reference_cache import KeptReferences
+from aotc.package.verify.reference_cache import ReferenceCache
 from aotc.package.verify.subjects import VerifyOptions, load_subjects
 from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks import check, emulated
@@ -58,11 +58,11 @@ def main() -> None:
     subjects = load_subjects(options.path, [options.kernel], [])[:: options.every]
     print(f"{'all':>7} {' '.join(f'{part:>9}' for part in PARTS)}  launches")
     totals: list[float] = []
-    kept = KeptReferences()
+    kept = ReferenceCache()
     for subject in subjects:
         seconds.clear()
         start = time.process_time()
-        result = verify_variant(subject, VerifyOptions(), compiler, kept=kept)
+        result = verify_variant(subject, VerifyOptions(), compiler, cache=kept)
         totals.append(time.process_time() - start)
         parts = " ".join(f"{seconds[part]:>9.2f}" for part in PARTS)
         print(f"{totals[-1]:>7.2f} {parts}  {len(result.launches):>8}  {subject.label}")

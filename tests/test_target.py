@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.diagnostics import Loc, ManifestError
-from aotc.target import TARGETS, Feature, Target, parse
+from aotc.package.archive.index import parse_target as parse_archived
+from aotc.target import TARGET_SETS, TARGETS, Feature, Target, best_for, parse, parse_set
 
 # One instruction for each feature; the frame around it declares the names used.
 _INSTRUCTIONS: dict[Feature, str] = {
@@ -121,7 +122,7 @@ def test_shared_limit_is_the_assemblers(name: str, ptxas: Path, tmp_path: Path) 
     assert "too much shared data" in beyond.stderr + beyond.stdout
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if not t.lowered_as], ids=str)
 def test_llvm_emits_the_version_and_target(target: Target) -> None:
     # In a process of its own: for a version that is too low LLVM ends the process.
     script = f"""
@@ -142,9 +143,17 @@ print(machine.emit_assembly(module))
     assert f".target {target.name}\n" in done.stdout
 
 
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.lowered_as], ids=str)
+def test_a_sibling_has_the_same_features(target: Target) -> None:
+    sibling = TARGETS[target.lowered_as]
+    assert sibling.features == target.features
+    assert (sibling.major, sibling.lowered_as) == (target.major, "")
+
+
 def test_table_is_keyed_and_ordered_by_architecture() -> None:
     assert list(TARGETS) == [
-        "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a",
+        "sm_80", "sm_86", "sm_87", "sm_88", "sm_89", "sm_90a", "sm_100a", "sm_100f", "sm_103a", "sm_107a",
+        "sm_110a", "sm_110f", "sm_120a", "sm_120f", "sm_121a",
     ]  # fmt: skip
     arches = [target.arch for target in TARGETS.values()]
     assert arches == sorted(arches)
@@ -164,10 +173,73 @@ def test_table_is_keyed_and_ordered_by_architecture() -> None:
         ("sm_100a", (10, 3), False),
         ("sm_103a", (10, 0), False),
         ("sm_120a", (12, 1), False),
+        ("sm_100f", (10, 0), True),
+        ("sm_100f", (10, 7), True),
+        ("sm_100f", (11, 0), False),
+        ("sm_110f", (11, 0), True),
+        ("sm_120f", (12, 1), True),
+        ("sm_80", (8, 7), False),
+        ("sm_86", (8, 8), False),
+        ("sm_87", (8, 7), True),
+        ("sm_87", (8, 9), False),
     ],
 )
 def test_family_rule(name: str, capability: tuple[int, int], *, runs: bool) -> None:
     assert TARGETS[name].runs_on(*capability) is runs
+    assert parse_archived(name).runs_on(*capability) is runs
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [
+        ((8, 0), "sm_80"),
+        ((8, 7), "sm_87"),
+        ((8, 9), "sm_89"),
+        ((9, 0), "sm_90a"),
+        ((10, 0), "sm_100a"),
+        ((10, 1), "sm_100f"),
+        ((10, 7), "sm_107a"),
+        ((11, 0), "sm_110a"),
+        ((12, 1), "sm_121a"),
+        ((12, 3), "sm_120f"),
+    ],
+)
+def test_the_most_specific_target_is_best(capability: tuple[int, int], name: str) -> None:
+    best = best_for(*capability)
+    assert best is not None
+    assert best.name == name
+
+
+def test_no_target_is_best_for_other_gpus() -> None:
+    assert best_for(7, 5) is None
+    assert best_for(13, 0) is None
+
+
+@pytest.mark.parametrize("name", TARGET_SETS)
+def test_a_set_has_targets_of_the_table(name: str) -> None:
+    assert [target.name for target in parse_set(name)] == list(TARGET_SETS[name])
+    assert len(set(TARGET_SETS[name])) == len(TARGET_SETS[name])
+
+
+def test_all_targets_are_twelve_gpus() -> None:
+    assert len(parse_set("all")) == 12
+    assert parse_set("sm_100f") == (TARGETS["sm_100f"],)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("hopper", "write 'sm_90a'"),
+        ("Thor", "write 'sm_110a'"),
+        ("sm_75", "there is no target for that GPU"),
+        ("datacentre", "did you mean 'datacenter'?"),
+        ("121", "did you mean 'sm_121a'?"),
+    ],
+)
+def test_a_remedy_names_a_gpu_of_the_same_generation(name: str, remedy: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_set(name)
+    assert caught.value.remedy == remedy
 
 
 def test_widest_global_access() -> None:

@@ -1,6 +1,6 @@
 """Attribute rejected PTX: to the compiler, or to inline assembly in the kernel's source.
 
-LLVM marks where assembly begins and ends, but not which op it came from: its text decides.
+LLVM marks the begin and end of assembly, but not its op: the text decides.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _BEGIN, _END = "// begin inline asm", "// end inline asm"
 def find_assembly_error(
     kernel: Kernel, ptx: str, line: int, tool: str, reason: str
 ) -> CompileError | None:
-    """Return the error at the assembly for which `tool` rejects line `line` of the PTX, if any.
+    """Return the error at the assembly behind line `line` of the PTX, if any.
 
-    It is the assembly that contains the line, or else the last one before it: unclosed braces and
+    `tool` rejected this line. It is in the assembly, or else after it: unclosed braces and
     duplicate names are only reported later.
     """
     before = ptx.splitlines()[:line]
-    starts = [at for at, text in enumerate(before) if text.strip() == _BEGIN]
+    starts = [index for index, text in enumerate(before) if text.strip() == _BEGIN]
     for start in reversed(starts):
         rest = ptx.splitlines()[start + 1 :]
-        end = next((at for at, text in enumerate(rest) if text.strip() == _END), len(rest))
+        end = next((index for index, text in enumerate(rest) if text.strip() == _END), len(rest))
         op = _assembly_of(kernel, "\n".join(rest[:end]))
         if op is not None:
             inside = line <= start + 1 + end
@@ -40,7 +40,7 @@ def find_assembly_error(
 
 
 def _assembly_of(kernel: Kernel, text: str) -> Assembly | None:
-    """Return the op that a piece of assembly in PTX came from."""
+    """Return the op behind a piece of assembly in PTX."""
     for op in kernel.walk():
         if isinstance(op, Assembly):
             pattern = re.escape(" ".join(substituted(op.text, lambda _: "\0").split()))

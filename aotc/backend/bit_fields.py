@@ -1,16 +1,16 @@
-"""Integers known to be some neighbouring bits of a word, and their conversion to 16-bit floats.
+"""Conversion of bit fields of a word to 16-bit floats, two at a time.
 
-Weights of a few bits are packed in words, from which a kernel takes them by shifts and masks, one by one,
-to convert them. Two of them are converted together in fewer instructions than it takes to mask one:
-where the last mantissa bit of a float is worth 1, its mantissa is an integer, so bits of a word, in the
-places of two mantissas, are two floats that are too large by a constant. The mask of both and the
-exponents are one instruction, the subtraction another.
+A kernel unpacks weights of a few bits from words by shifts and masks, one by one, and converts
+them. Converting two together takes fewer instructions than masking one. Where the last mantissa bit
+of a float is worth 1, its mantissa is an integer. So bits of a word, moved to the two mantissas,
+are two floats plus a constant. One instruction masks both and sets their exponents, another
+subtracts.
 
-What an integer is of which word is noted as shifts and masks are lowered; these are written as ever,
-and dropped by LLVM if nothing else uses them.
+The lowering of shifts and masks records the word and bits of each integer. The shifts and masks are
+written as usual, and LLVM drops them if they are unused.
 
-Invariant: a noted integer has the bits of its field, and if it is `exact`, no others.
-Source: Kim et al., "Who Says Elephants Can't Run", 2022.
+Invariant: a recorded integer has the bits of its field, and if it is `exact`, no others. Source:
+Kim et al., "Who Says Elephants Can't Run", 2022.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BYTE_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class BitField:
-    """The `width` bits of the i32 `word` that begin at bit `base + offset`; `base` may be "" for 0."""
+    """`width` bits of the i32 `word` from bit `base + offset` on; `base` may be "" for 0."""
 
     word: str
     base: str
@@ -42,7 +42,7 @@ class BitField:
 
 
 class BitFields:
-    """Which integers are fields of words."""
+    """The integers known to be fields of words."""
 
     def __init__(self, emit: Emitter, ints: Integers) -> None:
         self.emit = emit
@@ -52,7 +52,7 @@ class BitFields:
         self._assembled: dict[str, tuple[tuple[BitField, int], ...]] = {}
 
     def of(self, name: str, bits: int) -> BitField | None:
-        """Return the field that an integer of `bits` is, or begins with."""
+        """Return the field equal to an integer of `bits`, or its low bits."""
         if name in self._fields:
             return self._fields[name]
         if name in self.emit.parts:
@@ -64,7 +64,7 @@ class BitFields:
         return BitField(word, "", 0, bits)
 
     def shift(self, name: str, value: str, amount: Component, bits: int, *, signed: bool) -> str:
-        """Note that `name` is `value` shifted right by `amount`; return it."""
+        """Record `name` as `value` shifted right by `amount`; return it."""
         field = self.of(value, bits)
         base, offset = self.ints.split(amount)
         most = (self.ints.possible(base, bits) if base else 0) + offset
@@ -73,65 +73,67 @@ class BitFields:
         if base and bits < _WORD_BITS:
             base = self._widened(base, bits)
             self.ints.learn(base, most - offset)
-        moved = replace(field, base=base or field.base, offset=field.offset + offset)
-        # What is shifted in are signs.
+        shifted = replace(field, base=base or field.base, offset=field.offset + offset)
+        # The bits shifted in are signs.
         exact = field.exact or (not signed and field.width == bits)
-        self._fields[name] = replace(moved, width=field.width - most, exact=exact and not base)
+        self._fields[name] = replace(shifted, width=field.width - most, exact=exact and not base)
         return name
 
     def _widened(self, name: str, bits: int) -> str:
         return self.emit.value(f"zext i{bits} {name} to i{_WORD_BITS}")
 
     def mask(self, name: str, value: str, mask: int, bits: int) -> str:
-        """Note that `name` is `value` with the bits of a mask only; return it."""
-        place = (mask & -mask).bit_length() - 1
-        width = mask.bit_length() - place
-        if mask <= 0 or mask >> place != (1 << width) - 1:
+        """Record `name` as `value` under a mask; return it."""
+        start = (mask & -mask).bit_length() - 1
+        width = mask.bit_length() - start
+        if mask <= 0 or mask >> start != (1 << width) - 1:
             return name
         field = self.of(value, bits)
-        if field is None or place + width > field.width:
+        if field is None or start + width > field.width:
             return name
-        kept = replace(field, offset=field.offset + place, width=width, exact=True)
-        if place:
-            self._assembled[name] = ((kept, place),)
+        masked = replace(field, offset=field.offset + start, width=width, exact=True)
+        if start:
+            self._assembled[name] = ((masked, start),)
         else:
-            self._fields[name] = kept
+            self._fields[name] = masked
         return name
 
     def shift_left(self, name: str, value: str, amount: Component, bits: int) -> str:
-        """Note that `name` is `value` shifted left by `amount`; return it."""
+        """Record `name` as `value` shifted left by `amount`; return it."""
         base, offset = self.ints.split(amount)
-        moved = tuple((field, place + offset) for field, place in self._parts(value))
-        if not base and all(place + field.width <= bits for field, place in moved):
-            self._assembled[name] = moved
+        shifted = tuple((field, start + offset) for field, start in self._parts(value))
+        if not base and all(start + field.width <= bits for field, start in shifted):
+            self._assembled[name] = shifted
         return name
 
     def combine(self, name: str, left: str, right: str) -> str:
-        """Note that `name` has the bits of both `left` and `right`; return it."""
+        """Record `name` as the union of the bits of `left` and `right`; return it."""
         parts = sorted((*self._parts(left), *self._parts(right)), key=lambda part: part[1])
-        ends = [place + field.width for field, place in parts]
-        is_apart = all(end <= place for end, (_, place) in zip(ends, parts[1:], strict=False))
+        ends = [start + field.width for field, start in parts]
+        is_apart = all(end <= start for end, (_, start) in zip(ends, parts[1:], strict=False))
         if self._parts(left) and self._parts(right) and is_apart:
             self._assembled[name] = tuple(parts)
         return name
 
     def _parts(self, name: str) -> tuple[tuple[BitField, int], ...]:
-        """Return the fields that an integer is put together from, each with its place; () if unknown."""
+        """Return the fields of an assembled integer, each with its start; () if unknown."""
         if self._is_exact(name):
             return ((self._fields[name], 0),)
         return self._assembled.get(name, ())
 
     def resize(self, name: str, value: str, bits: int) -> str:
-        """Note that `name` is `value` in an integer of `bits`; return it."""
+        """Record `name` as `value` in an integer of `bits`; return it."""
         field = self._fields.get(value)
         if field is not None and field.exact and field.width < bits:
             self._fields[name] = field
         return name
 
     def subtract(self, name: Component, left: Component, right: Component) -> Component:
-        """Note that `name` is the difference of two fields, signed; return it."""
+        """Record `name` as the signed difference of two fields; return it."""
         bases = (self.ints.split(left), self.ints.split(right))
-        if isinstance(name, str) and all(self._is_exact(base) and not at for base, at in bases):
+        if isinstance(name, str) and all(
+            self._is_exact(base) and not offset for base, offset in bases
+        ):
             self._differences[name] = bases[0][0], bases[1][0]
         return name
 
@@ -143,42 +145,47 @@ class BitFields:
     def to_floats(
         self, values: Sequence[Component], source: ScalarType, target: ScalarType
     ) -> list[str] | None:
-        """Convert integers that are fields plus a constant, or differences of two fields.
+        """Convert fields plus a constant, or differences of two fields.
 
-        Return None if some are neither. All are to be alike, have the same constant, and results that are exact.
+        Return None for any others. All must be alike and have the same constant, and their results
+        must be exact.
         """
         if target not in _EXPONENTS or len(values) % 2:
             return None
-        kind, (one, _) = llvm_type(target), _EXPONENTS[target]
+        kind, (mantissa_bits, _) = llvm_type(target), _EXPONENTS[target]
         split = [self.ints.split(value) for value in values]
         offsets = {offset for _, offset in split}
         offset = offsets.pop()
-        if offsets or not -(1 << one) <= offset <= 1 << one or (offset and not source.is_signed):
+        if (
+            offsets
+            or not -(1 << mantissa_bits) <= offset <= 1 << mantissa_bits
+            or (offset and not source.is_signed)
+        ):
             return None
         pairs = [self._differences.get(base) for base, _ in split]
         if all(pairs) and source.is_signed and not offset:
             names = [pair[0] for pair in pairs if pair is not None]
             subtrahends = [pair[1] for pair in pairs if pair is not None]
-            taken = self._biased(subtrahends, source, target)
+            biases = self._biased(subtrahends, source, target)
         else:
             names = [base for base, _ in split]
-            constants = f"{kind} {constant(float((1 << one) - offset), target)}"
-            taken = [f"<{constants}, {constants}>"] * (len(values) // 2)
+            constants = f"{kind} {constant(float((1 << mantissa_bits) - offset), target)}"
+            biases = [f"<{constants}, {constants}>"] * (len(values) // 2)
         numbers = self._biased(names, source, target)
-        if numbers is None or taken is None:
+        if numbers is None or biases is None:
             return None
         floats: list[str] = []
-        for number, less in zip(numbers, taken, strict=True):
-            moved = self.emit.value(f"fsub <2 x {kind}> {number}, {less}")
-            floats += word_elements(self.emit, moved, f"<2 x {kind}>")
+        for number, less in zip(numbers, biases, strict=True):
+            vector = self.emit.value(f"fsub <2 x {kind}> {number}, {less}")
+            floats += word_elements(self.emit, vector, f"<2 x {kind}>")
         return floats
 
     def _biased(
         self, names: Sequence[str], source: ScalarType, target: ScalarType
     ) -> list[str] | None:
-        """Return pairs of floats that are too large by the power of two whose last bit is worth 1.
+        """Return pairs of floats, each plus the power of two with a last bit worth 1.
 
-        Return None if some of the names are no fields, or too wide.
+        Return None if a name is no field, or too wide.
         """
         mantissa_bits, exponent = _EXPONENTS[target]
         fields = [self._fields[name] for name in names if self._is_exact(name)]
@@ -212,37 +219,39 @@ class BitFields:
     def _assemble(
         self, low: Sequence[tuple[BitField, int]], high: Sequence[tuple[BitField, int]]
     ) -> str:
-        """Return a word of two integers that are put together alike, "" if they are not."""
-        if [(field.width, place) for field, place in low] != [
-            (field.width, place) for field, place in high
+        """Return a word of two integers assembled alike, or "" if they are not."""
+        if [(field.width, start) for field, start in low] != [
+            (field.width, start) for field, start in high
         ]:
             return ""
         word, origin = "", min((field.offset for field, _ in low), default=0)
-        for (first, place), (second, _) in zip(low, high, strict=True):
-            pair = self._pair(first, second, place, origin)
+        for (first, start), (second, _) in zip(low, high, strict=True):
+            pair = self._pair(first, second, start, origin)
             word = self.emit.value(f"or disjoint i32 {word}, {pair}") if word else pair
         return word
 
-    def _pair(self, low: BitField, high: BitField, place: int = 0, origin: int = -1) -> str:
-        """Return a word with a field at a place of either half, and zeros.
+    def _pair(self, low: BitField, high: BitField, field_start: int = 0, origin: int = -1) -> str:
+        """Return a word with a field at the same start in each half, and zeros.
 
-        If both are of one word, that is shifted to where its bit `origin`, at most that of `low`, is the first:
+        If both come from one word, it is shifted right by `origin`, at most the offset of `low`:
         several pairs of a word then share the shift.
         """
-        masks = ((1 << low.width) - 1 | (1 << high.width) - 1 << _HALF_BITS) << place
+        masks = ((1 << low.width) - 1 | (1 << high.width) - 1 << _HALF_BITS) << field_start
         distance = high.offset - low.offset
         if (high.word, high.base) == (low.word, low.base) and 0 < distance <= _HALF_BITS:
             start = low.offset if origin < 0 else origin
-            moved, by = self._shifted(low, start), place - low.offset + start
+            shifted, by = self._shifted(low, start), field_start - low.offset + start
             if distance < _HALF_BITS:
-                both = self._repeated(moved, high.offset + high.width - start, by, distance)
+                pair = self._repeated(shifted, high.offset + high.width - start, by, distance)
             else:
-                both = self._moved(moved, by)
+                pair = self._moved(shifted, by)
         else:
             (word, first), (other, second) = self._in_byte(low), self._in_byte(high)
             selector = first | 0x10 | (4 + second) << 8 | 0x1000
-            both = self._moved(nvvm_convert.permute_bytes(self.emit, word, other, selector), place)
-        return self.emit.value(f"and i32 {both}, {masks}")
+            pair = self._moved(
+                nvvm_convert.permute_bytes(self.emit, word, other, selector), field_start
+            )
+        return self.emit.value(f"and i32 {pair}, {masks}")
 
     def _moved(self, word: str, by: int) -> str:
         """Return a word shifted left, or right by a negative number."""
@@ -251,9 +260,10 @@ class BitFields:
         return self.emit.value(f"{'shl' if by > 0 else 'lshr'} i32 {word}, {abs(by)}")
 
     def _repeated(self, word: str, width: int, by: int, distance: int) -> str:
-        """Return the first bits of a word shifted by `by`, and once more half a word less `distance` higher.
+        """Return a word shifted by `by`, plus a copy half a word less `distance` higher.
 
-        Both shifts are one multiplication, whose unit has less to do than that of logical operations.
+        Both shifts are one multiplication: its unit is less busy than the one of logical
+        operations.
         """
         again = _HALF_BITS - distance
         if self.ints.possible(word, _WORD_BITS) >> again:
@@ -265,7 +275,7 @@ class BitFields:
         return self.emit.value(f"mul i32 {word}, {(1 << by) + (1 << by + again)}")
 
     def _in_byte(self, field: BitField) -> tuple[str, int]:
-        """Return a word with a field at the start of one of its bytes, and which byte."""
+        """Return a word with a field at the start of a byte, and the byte's index."""
         if field.base:
             return self._shifted(field, field.offset), 0
         byte, shift = divmod(field.offset, _BYTE_BITS)

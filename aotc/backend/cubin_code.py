@@ -1,7 +1,6 @@
-"""Compare what two cubins do: all of their sections but tables of names and lines.
+"""Compare the code of two cubins: all of their sections but tables of names and lines.
 
-Sections of debug information shift the numbers of symbols, so where sections name symbols, the names are
-compared.
+Debug sections shift the numbers of symbols, so sections that refer to symbols are compared by name.
 
 Source: ELF-64 section headers, symbols and relocations, System V ABI.
 """
@@ -20,7 +19,7 @@ _PLAIN, _ADDED = struct.Struct("<QII"), struct.Struct("<QIIq")  # relocations; w
 _MAGIC = b"\x7fELF"
 _NO_CONTENT = 8  # SHT_NOBITS
 _REGISTERS_SHIFT = 24  # in the last word of a function's section header
-TOOL_SECTION = ".note.nv.tkinfo"  # which ptxas made a cubin, and with which options
+TOOL_SECTION = ".note.nv.tkinfo"  # version and options of ptxas
 _VERSION = re.compile(rb"\bV\d[\d.]*")
 _UNCOMPARED = (".debug", ".nv_debug", ".shstrtab", ".strtab", ".symtab", TOOL_SECTION)
 _NAMING_SYMBOLS = (".nv.info", ".nv.callgraph", ".nv.prototype")
@@ -45,7 +44,7 @@ class _Symbol(NamedTuple):
 
 class _Cubin:
     def __init__(self, image: bytes) -> None:
-        """Raises: ValueError for what is no ELF image."""
+        """Parse a cubin. Raises: ValueError if it is no ELF image."""
         try:
             if not image.startswith(_MAGIC):
                 raise ValueError("no ELF image")
@@ -82,50 +81,50 @@ class _Cubin:
 
     def functions(self) -> list[_Symbol]:
         """Return the symbols of code, by name."""
-        return sorted(each for each in self.symbols if each.section.startswith(".text"))
+        return sorted(symbol for symbol in self.symbols if symbol.section.startswith(".text"))
 
     def tool(self) -> bytes:
-        """Return the version of the ptxas that made this."""
+        """Return the version of ptxas in the cubin."""
         note = self.sections.get(TOOL_SECTION)
         version = None if note is None else _VERSION.search(note.content)
         return b"" if version is None else version[0]
 
     def name_of(self, symbol: int) -> str:
-        """Return a symbol's name, or its section's; "" if there is none of that number."""
+        """Return a symbol's name, or its section's; "" if there is no such symbol."""
         if symbol >= len(self.symbols):
             return ""
         return self.symbols[symbol].name or self.symbols[symbol].section
 
 
 def code_sections(cubin: bytes) -> tuple[bytes, ...]:
-    """Return the instructions of each function; none of what is no cubin."""
+    """Return the instructions of each function; none if it is no cubin."""
     try:
         sections = _Cubin(cubin).sections
     except ValueError:
         return ()
-    return tuple(each.content for name, each in sections.items() if name.startswith(".text"))
+    return tuple(section.content for name, section in sections.items() if name.startswith(".text"))
 
 
 def code_difference(cubin: bytes, other: bytes) -> str:
-    """Return the first section by which two cubins differ, besides names and lines; "" if none.
+    """Return the first differing section of two cubins, besides names and lines; "" if none.
 
-    It is `TOOL_SECTION` if different versions of ptxas made them.
+    It is `TOOL_SECTION` for cubins of different versions of ptxas.
 
     Raises: ValueError if one is no cubin.
     """
-    one, two = _Cubin(cubin), _Cubin(other)
-    if one.tool() != two.tool():
+    left, right = _Cubin(cubin), _Cubin(other)
+    if left.tool() != right.tool():
         return TOOL_SECTION
-    names = dict.fromkeys([*one.sections, *two.sections])
+    names = dict.fromkeys([*left.sections, *right.sections])
     for name in names:
         bare = name.removeprefix(".rela").removeprefix(".rel")
-        if name and not bare.startswith(_UNCOMPARED) and not _is_same(name, one, two):
+        if name and not bare.startswith(_UNCOMPARED) and not _is_same(name, left, right):
             return name
-    return "" if one.functions() == two.functions() else ".symtab"
+    return "" if left.functions() == right.functions() else ".symtab"
 
 
-def _is_same(name: str, one: _Cubin, two: _Cubin) -> bool:
-    mine, theirs = one.sections.get(name), two.sections.get(name)
+def _is_same(name: str, left: _Cubin, right: _Cubin) -> bool:
+    mine, theirs = left.sections.get(name), right.sections.get(name)
     if mine is None or theirs is None:
         return False
     if (mine.kind, mine.flags, mine.size_bytes) != (theirs.kind, theirs.flags, theirs.size_bytes):
@@ -139,15 +138,15 @@ def _is_same(name: str, one: _Cubin, two: _Cubin) -> bool:
         return True
     if name.startswith(_NAMING_SYMBOLS):
         numbers = zip(_numbers(mine.content), _numbers(theirs.content), strict=True)
-        return all(a == b or one.name_of(a) == two.name_of(b) != "" for a, b in numbers)
+        return all(a == b or left.name_of(a) == right.name_of(b) != "" for a, b in numbers)
     if name.startswith(".rela"):
-        return _relocations(mine, one, _ADDED) == _relocations(theirs, two, _ADDED)
+        return _relocations(mine, left, _ADDED) == _relocations(theirs, right, _ADDED)
     is_plain = name.startswith(".rel")
-    return is_plain and _relocations(mine, one, _PLAIN) == _relocations(theirs, two, _PLAIN)
+    return is_plain and _relocations(mine, left, _PLAIN) == _relocations(theirs, right, _PLAIN)
 
 
 def _numbers(content: bytes) -> list[int]:
-    """Return the content in words; what is left of it in bytes."""
+    """Return the content in words, and the rest in bytes."""
     whole = len(content) // 4 * 4
     return [*(number for (number,) in struct.iter_unpack("<I", content[:whole])), *content[whole:]]
 
@@ -155,7 +154,7 @@ def _numbers(content: bytes) -> list[int]:
 def _relocations(
     section: _Section, cubin: _Cubin, form: struct.Struct
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the name of each relocation's symbol, and what else is said of it."""
+    """Return each relocation's symbol name, and its other fields."""
     entries: Iterator[tuple[int, ...]] = form.iter_unpack(section.content)
     return [(cubin.name_of(entry[2]), (*entry[:2], *entry[3:])) for entry in entries]
 

@@ -1,8 +1,8 @@
-"""Read from a cubin where the assembler placed a function's parameters.
+"""Read the offsets of a function's parameters from a cubin.
 
 PTX gives their order and alignment. But the address of the parameter buffer differs by architecture
-and is not always a multiple of 64, so a tensor map, which is aligned to 64, may be at an offset in
-the buffer that is not. `.nv.info.NAME` has the offsets that the driver will report.
+and is not always a multiple of 64. So a tensor map, aligned to 64, may have another alignment as an
+offset in the buffer. `.nv.info.NAME` has the offsets reported by the driver.
 
 Source: `cuobjdump -elf`: attributes EIATTR_KPARAM_INFO.
 """
@@ -40,24 +40,24 @@ def param_places(cubin: bytes, symbol: str) -> tuple[tuple[int, int], ...]:
         _Section(*_SECTION.unpack_from(cubin, start + size * index)) for index in range(count)
     ]
     names = sections[int(names_index)]
-    wanted = f".nv.info.{symbol}".encode() + b"\0"
+    section_name = f".nv.info.{symbol}".encode() + b"\0"
     for section in sections:
-        if cubin.startswith(wanted, names.offset + section.name):
+        if cubin.startswith(section_name, names.offset + section.name):
             return _read(cubin[section.offset : section.offset + section.size_bytes])
     raise IRError(f"the cubin does not describe {symbol}")
 
 
 def _read(info: bytes) -> tuple[tuple[int, int], ...]:
     """Parse the parameter attributes of a function."""
-    places: dict[int, tuple[int, int]] = {}
-    at = 0
-    while at < len(info):
-        form, attribute, size = _ATTRIBUTE.unpack_from(info, at)
-        at += _ATTRIBUTE.size
+    params: dict[int, tuple[int, int]] = {}
+    position = 0
+    while position < len(info):
+        form, attribute, size = _ATTRIBUTE.unpack_from(info, position)
+        position += _ATTRIBUTE.size
         if form != _SIZED:
             continue  # the value is part of the attribute's header
         if attribute == _KPARAM_INFO:
-            _, ordinal, offset, packed = _PARAM.unpack_from(info, at)
-            places[ordinal] = offset, packed >> _SIZE_SHIFT
-        at += size
-    return tuple(places[ordinal] for ordinal in sorted(places))
+            _, ordinal, offset, packed = _PARAM.unpack_from(info, position)
+            params[ordinal] = offset, packed >> _SIZE_SHIFT
+        position += size
+    return tuple(params[ordinal] for ordinal in sorted(params))

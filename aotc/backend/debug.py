@@ -1,15 +1,15 @@
 """The line table of a kernel: the source line of each instruction.
 
-Which line is meant depends on who reads it. The audit of SASS asks for the kernel's own lines: an
-inlined function counts for the line that calls it. A profiler wants the line that was written, in
-whatever function and file, and the calls that led there.
+The reader decides which line is meant. The audit of SASS needs the kernel's own lines: an inlined
+function counts for the line of its call. A profiler wants the innermost line, in any function and
+file, and the calls leading there.
 
-LLVM's NVPTX backend writes no calls beside lines, and what else it writes for a debugger, labels and an empty
-section, makes ptxas schedule some kernels differently. So LLVM sees numbers in place of lines, one for each
-place that instructions come from; `placed` puts the places there instead, and leaves out the rest.
+LLVM's NVPTX backend writes no calls beside lines. Its other debug output, labels and an empty
+section, makes ptxas schedule some kernels differently. So LLVM sees numbers in place of lines, one
+for each location of instructions. `placed` puts the locations there instead, and drops the rest.
 
 Invariant: ptxas makes the same code of a kernel with a line table and without. No absolute path is
-written, so that the same source gives the same cubin wherever it is.
+written, so the same source gives the same cubin anywhere.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _STRINGS = "$L__names"
 class LineTable:
     """Number the source locations of one kernel, and write them into its PTX.
 
-    With a `root`, lines are those that were written, with the calls that led there, and files are named
-    relative to that folder; otherwise lines are the kernel's own, and files have no folders.
+    With a `root`, lines are the innermost ones, with their calls, and files are named relative to
+    the `root`; otherwise lines are the kernel's own, and files have no folders.
     """
 
     def __init__(self, kernel: Kernel, root: str | None = None) -> None:
@@ -64,7 +64,7 @@ class LineTable:
         self._written: set[str] = set()
 
     def suffix(self, loc: Loc) -> str:
-        """Return what to append to an instruction that comes from `loc`."""
+        """Return the suffix of an instruction at `loc`."""
         site = self._kernel.loc if loc == UNKNOWN_LOC else loc
         if self._root is None:
             *_, site = site.chain()
@@ -72,49 +72,49 @@ class LineTable:
         return f", !dbg !{_FLAG + number}"
 
     def function_suffix(self) -> str:
-        """Return what to append to the head of the function."""
+        """Return the suffix of the function's head."""
         return f" !dbg !{_SUBPROGRAM}"
 
     def metadata(self) -> list[str]:
-        """Return the metadata that the suffixes refer to."""
-        places = (
+        """Return the metadata named by the suffixes."""
+        locations = (
             f"!{_FLAG + number} = !DILocation(line: {number}, column: 1, scope: !{_SUBPROGRAM})"
             for number in self._numbers.values()
         )
-        return [*_HEAD, *places]
+        return [*_HEAD, *locations]
 
     def placed(self, ptx: str) -> str:
         """Return PTX with places for their numbers, and nothing else for a debugger."""
-        places = list(self._numbers)
+        locations = list(self._numbers)
         lines: list[str] = []
         for line in ptx.split("\n"):
-            found = _LOC.match(line)
-            if found is not None and int(found[1]) <= len(places):
+            match = _LOC.match(line)
+            if match is not None and int(match[1]) <= len(locations):
                 # Number 0 is code of no place, such as the start of the function.
-                lines += self._directives(places[int(found[1]) - 1]) if found[1] != "0" else []
+                lines += self._directives(locations[int(match[1]) - 1]) if match[1] != "0" else []
             elif not _OF_DEBUGGER.match(line):
                 lines.append(line)
         lines += (f"\t.file\t{number} {json.dumps(name)}" for name, number in self._files.items())
         return "\n".join([*lines, *self._strings()]) + "\n"
 
     def _directives(self, loc: Loc) -> list[str]:
-        """Return what says that instructions come from `loc`."""
-        place, site = self._place(loc), loc.call_site
+        """Return the directives for instructions at `loc`."""
+        location, site = self._location(loc), loc.call_site
         if self._root is None or site is None:
-            self._written.add(place)
-            return [f"\t.loc\t{place}"]
+            self._written.add(location)
+            return [f"\t.loc\t{location}"]
         name = loc.function or "?"
-        end = sum(len(known.encode()) + 1 for known in self._functions)
+        end = sum(len(function.encode()) + 1 for function in self._functions)
         offset = self._functions.setdefault(name, end)
         label = f"{_STRINGS}+{offset}" if offset else _STRINGS
-        # ptxas wants a directive of the call's place before those that refer to it.
-        # A function that calls itself is at one place in both.
-        outer = [] if self._place(site) in self._written else self._directives(site)
-        self._written.add(place)
-        text = f"\t.loc\t{place}, function_name {label}, inlined_at {self._place(site)}"
+        # ptxas wants the directive of the call's location before references to it. A recursive
+        # function is at one location in both.
+        outer = [] if self._location(site) in self._written else self._directives(site)
+        self._written.add(location)
+        text = f"\t.loc\t{location}, function_name {label}, inlined_at {self._location(site)}"
         return [*outer, text]
 
-    def _place(self, loc: Loc) -> str:
+    def _location(self, loc: Loc) -> str:
         file = self._files.setdefault(self._name(loc.file), len(self._files) + 1)
         return f"{file} {max(loc.line, 0)} {loc.col + 1}"
 

@@ -1,11 +1,11 @@
-"""Division of 32-bit integers by a divisor that many divisions share.
+"""Division of 32-bit integers by a shared divisor.
 
-Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994): a quotient is the high
-half of a product with a multiplier that depends on the divisor alone. The multiplier comes from the reciprocal
-word of the normalized divisor, by integers only: Möller and Granlund, "Improved Division by Invariant
-Integers" (2011), algorithm 3. So results are exact, and the same on every machine.
+Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994): a quotient is
+the high half of a product with a multiplier of the divisor alone. The multiplier comes from the
+reciprocal word of the normalized divisor, by integers only: Möller and Granlund, "Improved Division
+by Invariant Integers" (2011), algorithm 3. So results are exact, and the same on every machine.
 
-A quotient by 0 is -1, as that of ptxas is; a remainder by 0 is undefined.
+A quotient by 0 is -1, as in ptxas; a remainder by 0 is undefined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGN = -(1 << 31)
 
 @dataclass(frozen=True)
 class Divisor:
-    """A divisor with what all divisions by it need."""
+    """A divisor with its shared precomputed values."""
 
     value: str
     is_signed: bool
@@ -35,7 +35,7 @@ class Divisor:
 
 
 def prepare(emit: Emitter, divisor: str, *, signed: bool) -> Divisor:
-    """Compute what divisions by `divisor` share; about 30 instructions."""
+    """Precompute the shared part of divisions by `divisor`; about 30 instructions."""
     zero = emit.value(f"icmp eq i32 {divisor}, 0")
     is_zero = emit.value(f"sext i1 {zero} to i32")
     size, sign = divisor, "0"
@@ -95,7 +95,7 @@ def _leading_zeros(emit: Emitter, value: str) -> str:
 
 
 def _reciprocal_word(emit: Emitter, normal: str) -> str:
-    """Return floor((2**64 - 1) / normal) - 2**32, for a divisor whose highest bit is set."""
+    """Return floor((2**64 - 1) / normal) - 2**32, for a divisor with its highest bit set."""
 
     def high(left: str, right: str) -> str:
         return nvvm.mul_high(emit, left, right, 32, signed=False)
@@ -116,7 +116,7 @@ def _reciprocal_word(emit: Emitter, normal: str) -> str:
     scaled = emit.value(f"shl i32 {second}, 15")
     step = emit.value(f"lshr i32 {high(second, error)}, 1")
     third = emit.value(f"add i32 {scaled}, {step}")
-    # The high word of (third + 2**32 + 1) * normal, and what the last word's sum carries into it.
+    # The high word of (third + 2**32 + 1) * normal, with the carry of the low word's sum.
     low = emit.value(f"mul i32 {third}, {normal}")
     total = emit.value(f"add i32 {low}, {normal}")
     carries = emit.value(f"icmp ult i32 {total}, {normal}")

@@ -1,11 +1,11 @@
 """Write LLVM IR as text: one function, each pure expression once.
 
 Text is faster to build and to parse than builder objects, and it is readable. The emitter numbers
-values as it goes: a pure instruction is not repeated where its first occurrence dominates, so a
-splat costs one computation however many registers it has, and no optimiser has to find that out
-later. Every operand must be emitted before it is used.
+values as it goes: a pure instruction is not repeated where its first occurrence dominates. So a
+splat costs one computation for any number of registers, without an optimiser. Every operand must be
+emitted before its use.
 
-Values that depend only on the thread id go to the prologue, outside of all loops.
+Values of the thread id alone go to the prologue, outside of all loops.
 
 Invariant: a name returned by `value` is valid until the end of the innermost scope at the call.
 """
@@ -24,8 +24,8 @@ _BUFFER = "%arguments"
 _NAME = re.compile(r"%\w+")
 
 
-class Held(Protocol):
-    """An effect that may still grow until the next one is written."""
+class PendingEffect(Protocol):
+    """An effect that may grow until the next one is written."""
 
     def text(self) -> str:
         """Return the instruction, its debug suffix included."""
@@ -63,7 +63,7 @@ class Emitter:
         """The i1 operands whose conjunction is an i1."""
         self._texts: dict[str, str] = {}
         self.label = "entry"
-        self.held: Held | None = None
+        self.held: PendingEffect | None = None
         """An effect to be written before the next one; pure values go before it."""
         self._known: dict[str, str] = {}
         """The values that are numbered in any open scope, by their texts."""
@@ -90,18 +90,21 @@ class Emitter:
 
         A select between two of them counts too: they may be equal.
         """
-        if not operand.startswith("%"):
-            return True
-        text = self._texts.get(operand)
-        if text is None:
-            return False
-        names = _NAME.findall(text)
-        if text.startswith("select i1 %"):
-            names = names[1:]
-        return all(map(self.is_constant, names))
+        worklist = [operand] if operand.startswith("%") else []
+        seen = dict.fromkeys(worklist)
+        while worklist:
+            text = self._texts.get(worklist.pop())
+            if text is None:
+                return False
+            names = _NAME.findall(text)
+            if text.startswith("select i1 %"):
+                names = names[1:]
+            worklist += [name for name in dict.fromkeys(names) if name not in seen]
+            seen.update(dict.fromkeys(names))
+        return True
 
     def thread_value(self, text: str) -> str:
-        """Return a pure value that depends only on the thread id, computed in the prologue."""
+        """Return a pure value of the thread id alone, computed in the prologue."""
         name = self._thread_known.get(text)
         if name is None:
             name = self.name()
@@ -110,7 +113,7 @@ class Emitter:
         return name
 
     def fresh(self, text: str) -> str:
-        """Write an instruction with a result that is never shared: loads, shuffles, phis."""
+        """Write an instruction with a result never shared: loads, shuffles, phis."""
         self.release()
         return self._write(text)
 
@@ -119,10 +122,10 @@ class Emitter:
         self.release()
         self.lines.append(f"  {text}{self.debug_suffix}")
 
-    def hold(self, held: Held) -> None:
+    def hold(self, instruction: PendingEffect) -> None:
         """Defer an effect until just before the next one."""
         self.release()
-        self.held = held
+        self.held = instruction
 
     def release(self) -> None:
         """Write the deferred effect, if any."""
@@ -136,14 +139,14 @@ class Emitter:
         return name
 
     def name(self) -> str:
-        """Return a local name that is not in use."""
+        """Return an unused local name."""
         self._names += 1
         return f"%v{self._names}"
 
     def start_section(self) -> None:
-        """Begin a part of the function with its own prologue; no earlier value is known there.
+        """Begin a part of the function with its own prologue, forgetting earlier values.
 
-        It begins in the outermost scope, where it dominates all that follows.
+        It begins in the outermost scope, where it dominates all later code.
         """
         self.release()
         self.sections += [*self.prologue, *self.lines]
@@ -153,7 +156,7 @@ class Emitter:
     # ---- calls ---------------------------------------------------------------
 
     def call(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
-        """Call a pure function that returns the LLVM type `kind`, such as an intrinsic."""
+        """Call a pure function of LLVM type `kind`, such as an intrinsic."""
         return self.value(self.call_text(kind, callee, arguments))
 
     def call_text(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
@@ -163,7 +166,7 @@ class Emitter:
         return f"call {kind} @{callee}({shown})"
 
     def buffer(self, size_bytes: int) -> str:
-        """Return the address of the thread-local buffer, which all callers share."""
+        """Return the address of the thread-local buffer, shared by all callers."""
         self.buffer_bytes = max(self.buffer_bytes, size_bytes)
         return _BUFFER
 
@@ -193,7 +196,7 @@ class Emitter:
     # ---- blocks --------------------------------------------------------------
 
     def new_label(self, stem: str) -> str:
-        """Return a block label that is not in use."""
+        """Return an unused block label."""
         self._labels += 1
         return f"{stem}{self._labels}"
 
@@ -232,7 +235,7 @@ class Emitter:
     def rewind(self, mark: tuple[int, str]) -> None:
         """Drop the body written since `mark`; it must have been written in a scope, now closed.
 
-        Names stay used, and the prologue keeps what was written there, merely unused.
+        Names stay used, and the prologue keeps its values, merely unused.
         """
         length, self.label = mark
         self.held = None

@@ -1,14 +1,14 @@
 """Integers and addresses as a base plus a constant, and their known bits.
 
-Most registers of a tile hold the same number plus a constant each: `base + 0`, `base + 1`, … With
-the constant kept separate, registers share the base, and the constant can become the immediate
-offset of a load or store, where it is free. A sum becomes an instruction only when something other
-than an address uses it.
+Most registers of a tile hold the same number plus a constant each: `base + 0`, `base + 1`, … With a
+separate constant, registers share the base. The constant can become the immediate offset of a load
+or store, where it is free. A sum becomes an instruction only when something other than an address
+uses it.
 
 Widening needs care: `sext(base + 8)` is `sext(base) + 8` only if the sum does not wrap. So every
-name carries the mask of bits that may be set, and a constant moves through a widening only if it
-sets bits that are clear in the base: then the sum is a bitwise or, which never wraps. The clear
-bits come from launch values promised to be multiples of 16, and from `arange`.
+name carries the mask of its possible bits. A constant moves through a widening only if its bits are
+clear in the base: then the sum is a bitwise or, and never wraps. The clear bits come from launch
+values promised to be multiples of 16, and from `arange`.
 
 Invariant: an `Affine` of an integer type always equals its base plus its offset, modulo 2**bits.
 """
@@ -51,11 +51,11 @@ class Integers:
     # ---- known bits -------------------------------------------------------
 
     def possible(self, name: str, bits: int) -> int:
-        """Return the mask of bits of `name` that may be set."""
+        """Return the mask of possibly set bits of `name`."""
         return self._possible.get(name, (1 << bits) - 1)
 
     def learn(self, name: str, possible: int) -> str:
-        """Record that no bit outside `possible` is set in `name`; return it."""
+        """Record that bits of `name` outside `possible` are clear; return it."""
         self._possible[name] = self._possible.get(name, possible) & possible
         return name
 
@@ -96,7 +96,7 @@ class Integers:
         return Affine(base, offset)
 
     def materialize(self, component: Component, bits: int) -> str:
-        """Return an operand that holds the whole integer."""
+        """Return an operand with the whole integer."""
         if isinstance(component, str):
             return component
         base, offset = component.base, component.offset
@@ -112,7 +112,7 @@ class Integers:
         return self.learn(name, _mask_above(zeros, bits))
 
     def materialize_pointer(self, component: Component) -> str:
-        """Return an operand that holds the whole global address."""
+        """Return an operand with the whole global address."""
         if isinstance(component, str):
             return component
         if component.offset == 0:
@@ -183,7 +183,7 @@ class Integers:
     ) -> Component:
         """Return the product modulo 2**bits, multiplying base and constant separately.
 
-        Registers that differ only in the constant then share the product of the base.
+        Registers with different constants alone then share the product of the base.
         """
         mul = self.mul_signed if signed else self.mul
         (a, a_offset), (b, b_offset) = self.split(value), self.split(factor)
@@ -264,7 +264,7 @@ class Integers:
         name = self.materialize(other, bits)
         arguments = (f"i{bits}", base), (f"i{bits}", name)
         if self.possible(base, bits) >> (bits - 1):
-            # A difference out of range is beyond every constant that it is compared with.
+            # A difference out of range is beyond every constant it is compared with.
             return self.emit.call(f"i{bits}", f"llvm.ssub.sat.i{bits}", arguments)
         # All negative values compare alike, and the difference from -1 is in range.
         least = (f"i{bits}", "-1")
@@ -278,7 +278,7 @@ class Integers:
         return self._terms.get(name, (name,))
 
     def origin(self, name: str) -> tuple[str, str]:
-        """Return the address that this one is an offset from, and that offset, an i64 or ""."""
+        """Return the address `name` is derived from, and the offset, an i64 or ""."""
         return self._moved.get(name, (name, ""))
 
     def move(self, origin: str, distance: str) -> str:
@@ -324,11 +324,13 @@ class Integers:
     ) -> Registers:
         """Return the global addresses of a tile, each moved by its offset.
 
-        The common terms of the offsets are added first, so that registers share one address and
-        each keeps its distance from it, typically a multiple of a stride, the same for all
-        threads. Signed sums in an address are assumed not to wrap, as in Triton.
+        The common terms of the offsets are added first, so registers share one address. Each keeps
+        its distance from it, typically a multiple of a stride, the same for all threads. Signed
+        sums in an address are assumed not to wrap, as in Triton.
         """
-        sums = [self.terms(base) if (base := self.split(each)[0]) else () for each in offsets]
+        sums = [
+            self.terms(base) if (base := self.split(component)[0]) else () for component in offsets
+        ]
         common = common_parts(sums)
         if not signed or not common or len(dict.fromkeys(sums)) < 2 or len({*pointers}) > 1:
             return tuple(
@@ -339,13 +341,13 @@ class Integers:
         for term in common:
             shared = self.add_pointer(shared, term, bits, size_bytes, signed=True)
         base, start = self.split(shared)
-        moved: dict[tuple[str, ...], str] = {}
+        by_terms: dict[tuple[str, ...], str] = {}
         for terms in sums:
-            if terms not in moved:
+            if terms not in by_terms:
                 distance = self._distance(without(terms, common), bits, size_bytes)
-                moved[terms] = self.move(base, distance)
+                by_terms[terms] = self.move(base, distance)
         return tuple(
-            self.join(moved[terms], start + self.split(offset)[1] * size_bytes, 64)
+            self.join(by_terms[terms], start + self.split(offset)[1] * size_bytes, 64)
             for terms, offset in zip(sums, offsets, strict=True)
         )
 
@@ -373,13 +375,13 @@ class Integers:
                     diagonals[shift] = diagonals.get(shift, 0) | 1 << bit
         out, possible = "", 0
         for shift, mask in diagonals.items():
-            term, moved = self._diagonal(thread, mask, shift)
+            term, bits = self._diagonal(thread, mask, shift)
             if out:
-                opcode = "xor" if possible & moved else "or disjoint"
+                opcode = "xor" if possible & bits else "or disjoint"
                 out = self.emit.thread_value(f"{opcode} i32 {out}, {term}")
             else:
                 out = term
-            possible |= moved
+            possible |= bits
             self.learn(out, possible)
         return out
 
@@ -390,12 +392,12 @@ class Integers:
         if may & ~mask and not (shift < 0 and may >> -shift == mask >> -shift):
             term = self.emit.thread_value(f"and i32 {thread}, {mask}")
             self.learn(term, mask)
-        moved = mask << shift if shift >= 0 else mask >> -shift
+        bits = mask << shift if shift >= 0 else mask >> -shift
         if shift > 0:
             term = self.emit.thread_value(f"shl i32 {term}, {shift}")
         elif shift < 0:
             term = self.emit.thread_value(f"lshr i32 {term}, {-shift}")
-        return self.learn(term, moved), moved
+        return self.learn(term, bits), bits
 
     def xor_constant(self, base: str, constant: int) -> Component:
         """Return `base ^ constant` of i32: a sum wherever the bits are clear in `base`."""
@@ -417,7 +419,7 @@ def common_parts(wholes: Sequence[Sequence[str]]) -> list[str]:
 
 
 def without(parts: Sequence[str], removed: Sequence[str]) -> list[str]:
-    """Return `parts` without `removed`, each of which removes one occurrence."""
+    """Return `parts` less one occurrence of each of `removed`."""
     left = list(parts)
     for part in removed:
         left.remove(part)

@@ -1,8 +1,8 @@
-"""NVIDIA's libdevice: the mathematical functions that are more than one instruction.
+"""NVIDIA's libdevice: mathematical functions of more than one instruction.
 
-Its bitcode holds 350 functions and takes longer to read than a kernel takes to compile, so it is
-read only when a kernel calls one, and the result is cached: the functions called and their
-dependencies, extracted, specialised to the target and simplified once, as text that replaces the
+Its bitcode holds 350 functions and takes longer to read than a kernel takes to compile. So it is
+read only when a kernel calls one, and the result is cached: the called functions and their
+dependencies, extracted, specialised to the target and simplified once, as text to replace the
 kernel's declarations.
 
 libdevice queries its compile options with `__nvvm_reflect`. The answers are Triton's: subnormal
@@ -50,7 +50,7 @@ _SIMPLIFY = (
 )
 
 
-# Functions that are single instructions: calls of them do not load the library.
+# Functions of a single instruction: calls of them do not load the library.
 _INTRINSICS = {
     f"__nv_{stem}{suffix}": f"llvm.{stem}.{kind}"
     for stem in ("ceil", "floor", "fma", "nearbyint", "rint", "trunc")
@@ -77,12 +77,12 @@ def resolve(llvm_ir: str, arch: int) -> str:
         return llvm_ir
     flushes = KEEPS_SUBNORMALS not in llvm_ir
     definitions = _definitions(tuple(sorted(symbols)), arch, flushes=flushes)
-    # Definitions come with declarations; those that the module already has are left out.
-    own = set(re.findall(r"^declare [^\n]*?@([\w.]+)\(", llvm_ir, re.MULTILINE))
+    # Definitions come with declarations; drop the ones the module has.
+    declarations = set(re.findall(r"^declare [^\n]*?@([\w.]+)\(", llvm_ir, re.MULTILINE))
     lines = [
         line
         for line in definitions.splitlines()
-        if not (line.startswith("declare ") and _declared_name(line) in own)
+        if not (line.startswith("declare ") and _declared_name(line) in declarations)
     ]
     return _DECLARED.sub("", llvm_ir) + "\n".join(lines) + "\n"
 
@@ -95,11 +95,11 @@ def _declared_name(line: str) -> str:
 def _definitions(symbols: tuple[str, ...], arch: int, *, flushes: bool) -> str:
     """Return the text of the functions and their dependencies, private and always inlined."""
     module = binding().parse_bitcode(find_file(_WHEEL, _BITCODE).read_bytes())
-    known = {function.name: function for function in module.functions}
+    functions = {function.name: function for function in module.functions}
     for symbol in symbols:
-        if symbol not in known:
+        if symbol not in functions:
             raise IRError(f"libdevice has no function {symbol}")
-    for name, function in known.items():
+    for name, function in functions.items():
         if not function.is_declaration and name not in symbols:
             function.linkage = "internal"
     run_passes(module, ("global_dead_code_eliminate",))
@@ -110,29 +110,29 @@ def _definitions(symbols: tuple[str, ...], arch: int, *, flushes: bool) -> str:
 
 def _answer_reflection(text: str, arch: int, *, flushes: bool) -> str:
     strings = dict(_REFLECTED_STRING.findall(text))
-    # Each part but the first begins with the name of the function that it defines.
+    # Each part but the first begins with the name of the function it defines.
     first, *parts = _DEFINED.split(text)
     heads = _DEFINED.finditer(text)
-    done = [first]
+    pieces = [first]
     for head, name, body in zip(heads, parts[::2], parts[1::2], strict=True):
         ftz = int(flushes and name not in _KEEPS_SUBNORMALS)
         answers = {"__CUDA_FTZ": ftz, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
         answered = _REFLECT.sub(
             lambda call, answers=answers: f"add i32 0, {answers[strings[call[1]]]}", body
         )
-        done += [head[0], answered]
-    return "".join(done)
+        pieces += [head[0], answered]
+    return "".join(pieces)
 
 
 def _as_part_of_a_module(text: str) -> str:
-    """Return the functions and globals of a module, without what a module may have only once."""
+    """Return the functions and globals of a module, without module-level entities."""
     skipped = (";", "source_filename", "target ", "attributes ", "!")
-    kept = [line for line in text.splitlines() if line and not line.startswith(skipped)]
-    return "\n".join(map(_without_numbers, kept))
+    lines = [line for line in text.splitlines() if line and not line.startswith(skipped)]
+    return "\n".join(map(_without_numbers, lines))
 
 
 def _without_numbers(line: str) -> str:
-    """Strip a line's references to attributes and metadata, whose numbers belong to its module.
+    """Strip a line's references to the module's numbered attributes and metadata.
 
     Definitions become private and always inlined.
     """

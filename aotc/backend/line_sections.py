@@ -1,11 +1,11 @@
-"""Leave out of a cubin's line table what refers to PTX.
+"""Empty a cubin's table of PTX lines.
 
-For a cubin with lines, ptxas writes two tables: `.debug_line`, instruction to line of the source, and
-`.nv_debug_line_sass`, instruction to line of the PTX, which is the larger one. The PTX is not shipped, so the
-second says nothing to anybody.
+For a cubin with lines, ptxas writes two tables: `.debug_line` from instructions to the source, and
+`.nv_debug_line_sass`, the larger one, from instructions to the PTX. The PTX is not shipped, so the
+second is useless.
 
-Invariant: no byte moves. The section becomes empty, as sections of relocations are that have none; what it had
-is zeros, of which a compressed archive has none.
+Invariant: no byte moves. The section becomes empty, as empty sections of relocations are. Its old
+bytes become zeros, free in a compressed archive.
 
 Source: ELF-64 section headers, System V ABI.
 """
@@ -21,7 +21,7 @@ _NAMES = (b".nv_debug_line_sass\0", b".rela.nv_debug_line_sass\0", b".rel.nv_deb
 
 
 def without_ptx_lines(cubin: bytes) -> bytes:
-    """Return a cubin whose instructions name lines of the source alone."""
+    """Return a cubin with lines of the source alone."""
     start, size, count, names_index = _HEADER.unpack_from(cubin)
     sections: list[tuple[int, int, int]] = [
         _SECTION.unpack_from(cubin, start + size * index) for index in range(count)

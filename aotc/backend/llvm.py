@@ -1,7 +1,7 @@
 """LLVM in process, through llvmlite: no other file uses it.
 
-llvmlite is loaded on first use, because loading it takes longer than all the rest of the compiler,
-and printing the stages before PTX does not need it. It has no type information, so its objects are
+llvmlite is loaded on first use. Loading it takes longer than all the rest of the compiler, and
+printing the stages before PTX does not need it. It has no type information, so its objects are
 `Any` here, and only text leaves this file.
 
 Invariant: a pass manager is run once; a second run aborts the process.
@@ -33,8 +33,8 @@ def binding() -> Any:
 def target_machine(target: Target) -> Any:
     """Return the code generator of a target.
 
-    Optimisation level 3 would number all values once more, which is slow where loops carry tiles,
-    and finds nothing that ptxas does not.
+    Optimisation level 3 would number all values once more. This is slow where loops carry tiles,
+    and adds nothing to the work of ptxas.
     """
     generator = binding().Target.from_triple(_TRIPLE)
     return generator.create_target_machine(cpu=target.name, features=target.llvm_features, opt=2)

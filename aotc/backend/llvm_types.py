@@ -1,4 +1,4 @@
-"""How scalar types and their constants are spelled in LLVM IR.
+"""Scalar types and their constants in LLVM IR.
 
 LLVM has no fp8 type for NVPTX, so an fp8 number is an `i8` with its bits.
 """
@@ -19,7 +19,7 @@ _FP8_MAX = {"fp8e4nv": (448.0, 0x7E), "fp8e5": (57344.0, 0x7B)}
 
 
 def llvm_type(element: ElementType) -> str:
-    """Return the LLVM type that holds `element` in a register."""
+    """Return the LLVM type of an `element` in a register."""
     if isinstance(element, PointerType):
         return GLOBAL_POINTER
     return _FLOATS.get(element.name) or f"i{element.bits}"
@@ -78,7 +78,7 @@ def _pack_single(value: float) -> int:
 
 
 def _round_to_bfloat(double: int) -> int:
-    """Round the bits of a double to those of a bfloat16, to nearest even, once."""
+    """Round the bits of a double to bfloat16 bits, to nearest even, once."""
     value: float = struct.unpack("<d", struct.pack("<Q", double))[0]
     sign = double >> 63 << 15
     if math.isnan(value):

@@ -1,12 +1,12 @@
-"""Bound how often LLVM's code generator compares or visits the instructions of a long module.
+"""Bound the comparisons and visits of LLVM's code generator in a long module.
 
 - Straight-line strength reduction compares each address, sum and product with all before it that share a
-  base, a stride or an index: 90 s for a thousand dependent loads. In a long module, each window of candidates
-  reads frozen copies of what precedes it, so that only candidates of the same window share anything.
+  base, a stride or an index: 90 s for a thousand dependent loads. In a long module, each window of
+  candidates reads frozen copies of earlier values, so only candidates of one window share anything.
 - CodeGenPrepare replaces uses of an extended value in other blocks by the extension, truncated: one use in
   each walk over the function. It does not where the extension reads a copy of its own.
 
-A `freeze` is opaque to both and costs no instruction. A module below the threshold stays as it is.
+A `freeze` is opaque to both and costs no instruction. A module below the threshold is unchanged.
 
 Invariant: a copy is written in the block that reads it, after the block's phis.
 """
@@ -26,7 +26,7 @@ _INTEGERS = re.compile(r"(.* (?:add|mul)(?: nuw| nsw)*) (i\d+) ([%\w.-]+), ([%\w
 
 
 def bound_visits(llvm_ir: str, threshold: int = _THRESHOLD, window: int = _WINDOW) -> str:
-    """Return a module that is bounded as above; of short ones, the same."""
+    """Return a module with bounded visits; a short one is unchanged."""
     count = sum(1 for _ in _CANDIDATE.finditer(llvm_ir))
     return _Windows(window).divided(llvm_ir) if count > threshold else llvm_ir
 
@@ -66,13 +66,13 @@ class _Windows:
         if " getelementptr " in line:
             return _ADDRESS_OPERAND.sub(lambda m: f"{m[1]} {self._copy(m[1], m[2])}", line)
         parts = _INTEGERS.match(line)
-        if parts is None:  # of vectors, which are no candidates
+        if parts is None:  # of vectors, never candidates
             return line
         head, kind, left, right, tail = parts.groups()
         return f"{head} {kind} {self._copy(kind, left)}, {self._copy(kind, right)}{tail}"
 
     def _copy(self, kind: str, operand: str) -> str:
-        """Return the window's copy of an operand that precedes the window."""
+        """Return the window's copy of an operand from before the window."""
         if not operand.startswith("%") or operand in self._own:
             return operand
         if operand not in self._copies:

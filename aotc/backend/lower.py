@@ -1,9 +1,9 @@
-"""gpu IR to LLVM IR: the registry of lowering rules and the driver that applies them.
+"""gpu IR to LLVM IR: the registry of lowering rules and the driver for them.
 
-A rule is a function `(ctx, op) -> results`, registered for an op class with `@lowers`. A value of
-a tile type is a tuple of components, one for each register of its layout, broadcast registers
-included; a scalar is a tuple of one. The driver walks the ops, sets the debug location and
-binds the results of each rule.
+A rule is a function `(ctx, op) -> results`, registered for an op class with `@lowers`. A value of a
+tile type is a tuple of components, one for each register of its layout, broadcast registers
+included; a scalar is a tuple of one. The driver walks the ops, sets the debug location and binds
+the results of each rule.
 
 Invariant: every op has exactly one rule, and a rule returns as many components for each result as
 the layout of the result has registers.
@@ -75,16 +75,16 @@ class ParamSlot:
     size_bytes: int
 
 
-# The flag of LLVM that allows fusing, as `arith.py` and `math.py` write it.
+# LLVM's flag for fusing, in the spelling of `arith.py` and `math.py`.
 _CONTRACT = re.compile(r"\b(fadd|fsub|fmul) contract ")
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel as LLVM IR text, and the places of its launch arguments.
+    """A kernel as LLVM IR text, and the offsets of its launch arguments.
 
-    `num_lines` is the length of the text without a line table. `line_table` completes the PTX that is made
-    of a text which has one.
+    `num_lines` is the length of the text without a line table. `line_table`, if any, completes the
+    PTX of the text.
     """
 
     llvm_ir: str
@@ -107,7 +107,7 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
 
 
 def _check_params(kernel: Kernel, params: Sequence[ParamSlot]) -> None:
-    """Raise CompileError for parameters that take more than every GPU and driver passes."""
+    """Check that all GPUs and drivers can pass the parameters. Raises: CompileError."""
     end = max((slot.offset_bytes + slot.size_bytes for slot in params), default=0)
     if end > MAX_PARAM_BYTES:
         message = f"the parameters take {end} bytes, the limit is {MAX_PARAM_BYTES}"
@@ -119,7 +119,7 @@ def _check_params(kernel: Kernel, params: Sequence[ParamSlot]) -> None:
 
 
 class Lowering:
-    """The state that rules share while one kernel is lowered."""
+    """State shared by the rules while one kernel is lowered."""
 
     def __init__(self, kernel: Kernel, target: Target, debug: LineTable | None = None) -> None:
         self.kernel = kernel
@@ -152,7 +152,7 @@ class Lowering:
         return (WARP_SIZE * self._producer_warps).bit_length() - 1
 
     def opaque_thread_id(self) -> None:
-        """Read the thread id anew, so that LLVM cannot move later uses of it before this point."""
+        """Read the thread id anew, so LLVM cannot move later uses of it before this point."""
         self.emit.start_section()
         self.thread = self.emit.thread_value(nvvm.read_thread())
         self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
@@ -184,7 +184,8 @@ class Lowering:
     ) -> list[str]:
         """Return components of one type as operands; most are already."""
         return [
-            each if isinstance(each, str) else self.operand(each, element) for each in components
+            component if isinstance(component, str) else self.operand(component, element)
+            for component in components
         ]
 
     def bind(self, value: Value, registers: Registers) -> None:
@@ -198,7 +199,7 @@ class Lowering:
         """Lower the ops of the `with` block for the threads of a role.
 
         With several consumer groups, the threads of each are numbered from 0, as if it were the
-        only one. So are those of a producer of `num_warps` warps, if that is more than one.
+        only one. The same holds for a producer of `num_warps` warps, if there are several.
         """
         before: tuple[Role, str, str] = self._role, self.thread, self.group
         warps = self._producer_warps
@@ -214,7 +215,7 @@ class Lowering:
             self._producer_warps = warps
 
     def _number_in_producer(self) -> None:
-        """Compute this thread's id among those of the producer."""
+        """Compute this thread's id within the producer."""
         first = self.kernel.num_threads - WARP_SIZE * self.kernel.producer_warps
         self.thread = self.emit.thread_value(f"sub i32 {self.thread}, {first}")
         self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
@@ -223,7 +224,7 @@ class Lowering:
         """Compute this thread's consumer group, and its thread id in the group."""
         highest, mask = self.kernel.num_consumer_groups - 1, (1 << self.thread_bits) - 1
         number = self.emit.thread_value(f"lshr i32 {self.thread}, {self.thread_bits}")
-        # Read from one lane, so that ptxas knows it to be warp-uniform.
+        # Read from one lane, so ptxas knows it to be warp-uniform.
         self.group = self.emit.thread_value(nvvm.first_lane(self.emit, number))
         self.ints.learn(self.group, (1 << highest.bit_length()) - 1)
         self.thread = self.emit.thread_value(f"and i32 {self.thread}, {mask}")
@@ -233,25 +234,25 @@ class Lowering:
     def warp(self) -> str:
         """The index of this thread's warp in its role, a warp-uniform i32."""
         number = self.emit.thread_value(f"lshr i32 {self.thread}, {LANE_BITS}")
-        # Read from one lane, so that ptxas knows it to be warp-uniform.
+        # Read from one lane, so ptxas knows it to be warp-uniform.
         return self.emit.thread_value(nvvm.first_lane(self.emit, number))
 
     @property
     def issuer(self) -> Issuer:
-        """The thread that issues copies: one of the role's first warp."""
+        """The thread to issue copies: one of the role's first warp."""
         if self._role != "all" and self.role_warps == 1:
             return Issuer()
         return Issuer(self.emit.thread_value(f"icmp eq i32 {self.warp}, 0"))
 
     @property
     def first_lane(self) -> str:
-        """An i1 that holds in the first lane of each warp, computed ahead of loops."""
+        """An i1, true in the first lane of each warp, computed ahead of loops."""
         lane = self.emit.thread_value(f"and i32 {self.thread}, {WARP_SIZE - 1}")
         return self.emit.thread_value(f"icmp eq i32 {lane}, 0")
 
     @property
     def role_warps(self) -> int:
-        """The number of warps that run what is lowered, each of them all of it."""
+        """The number of warps that run the lowered code, each of them all of it."""
         return self._producer_warps if self._role == "producer" else self.kernel.num_warps
 
     @property
@@ -262,7 +263,7 @@ class Lowering:
     # ---- blocks --------------------------------------------------------------
 
     def lower_ops(self, block: Block) -> list[Registers]:
-        """Lower a nested block, whose arguments are bound; return its terminator's operands.
+        """Lower a nested block with bound arguments; return its terminator's operands.
 
         The terminator itself is lowered by the enclosing op.
         """
@@ -273,7 +274,7 @@ class Lowering:
         return [self.raw(value) for value in block.terminator.operands]
 
     def inline(self, block: Block, arguments: Sequence[Component]) -> list[Component]:
-        """Lower a block of scalar ops with these arguments; return what it yields."""
+        """Lower a block of scalar ops with these arguments; return the yielded values."""
         for arg, component in zip(block.args, arguments, strict=True):
             self.bind(arg, (component,))
         return [registers[0] for registers in self.lower_ops(block)]
@@ -321,10 +322,11 @@ def lower_kernel(
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
-    `debug_lines` adds a line table of the kernel's own lines, files without folders; `line_root` one
-    for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for
-    a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for;
-    unless `reflects_ftz`, libdevice keeps subnormals.
+    `debug_lines` adds a line table of the kernel's own lines, files without folders. `line_root`
+    adds one for profilers, files relative to this folder (debug.py). `owns_sm` asks for all
+    registers of an SM for a single CTA. Unless `fuses_multiplies`, only the kernel's own fma ops
+    fuse a product and a sum. Unless `reflects_ftz`, libdevice keeps subnormals.
+
     Raises: CompileError if it has more parameters than a launch can pass; IRError if an op has no rule or
         violates its rule's requirements.
     """
@@ -393,7 +395,7 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
 
 
 def _prefetch_maps(ctx: Lowering) -> None:
-    """Prefetch tensor maps in a thread other than the one that initializes mbarriers."""
+    """Prefetch tensor maps in another thread than the one initializing mbarriers."""
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
@@ -413,7 +415,7 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
     element = element_of(arg.type)
     if isinstance(element, PointerType):
         ctx.bind(arg, (name,))
-        # LLVM's alignment is the largest power of two that divides the promised divisibility.
+        # LLVM's alignment is the largest power of two dividing the promised divisibility.
         return f"{GLOBAL_POINTER} noundef align {info.divisibility & -info.divisibility} {name}"
     if element.is_bool:
         ctx.bind(arg, (ctx.emit.value(f"trunc i8 {name} to i1"),))

@@ -1,13 +1,13 @@
 """PTX instruction text: barriers, shuffles, MMAs, arithmetic, special registers, printing.
 
-Rules compute on layouts and decide which instructions there are; these functions spell them, as
-intrinsics or as inline assembly. Sections are those of the PTX ISA manual, version 8.8.
+Rules compute on layouts and choose the instructions. These functions spell them, as intrinsics or
+as inline assembly. Sections are of the PTX ISA manual, version 8.8.
 
-Instructions that access memory are in `nvvm_memory`, those of TMA, clusters, `wgmma` and conversions
-in files of theirs.
+Memory accesses are in `nvvm_memory`. TMA, clusters, `wgmma` and conversions have files of their
+own.
 
-Invariant: an instruction that several threads must execute together is `convergent`, and one with
-an effect is `sideeffect`, so LLVM keeps the order in which rules emit them.
+Invariant: an instruction executed by several threads together is `convergent`, and one with an
+effect is `sideeffect`, so LLVM keeps the order in which rules emit them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
 
 
 def arrive(emit: Emitter, num_threads: int, number: str) -> None:
-    """Arrive at a named barrier without waiting; it is of `num_threads`, those that wait included.
+    """Arrive at a named barrier without waiting; it counts `num_threads`, waiting ones included.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.arrive`.
     """
@@ -81,7 +81,7 @@ def warp_barrier(emit: Emitter) -> None:
 
 
 def read_thread() -> str:
-    """Return the text of a read of the thread id that LLVM cannot merge with another one.
+    """Return the text of a read of the thread id, never merged by LLVM.
 
     Source: PTX ISA 10.1 `%tid`.
     """
@@ -89,7 +89,7 @@ def read_thread() -> str:
 
 
 def read_multiprocessor() -> str:
-    """Return the text of a read of the multiprocessor's number, of which ptxas knows no bound.
+    """Return the text of a read of the multiprocessor's number, unbounded to ptxas.
 
     Source: PTX ISA 10.10 `%smid`.
     """
@@ -150,7 +150,7 @@ class Mma:
 def _hidden(emit: Emitter, word: str, kind: str) -> str:
     """Return a 32-bit word, hidden from ptxas's constant propagation if it is a constant.
 
-    Source: PTX ISA 10.7 `%nctaid`, which is less than 2**31.
+    Source: PTX ISA 10.7 `%nctaid`, less than 2**31.
     """
     if kind not in ("i32", "<2 x half>") or not emit.is_constant(word):
         return word
@@ -167,9 +167,8 @@ def mma(
 ) -> list[str]:
     """Issue an MMA; return the accumulator's registers.
 
-    Constant fragments are hidden from ptxas 13.5, which miscompiles them: -2.0 in both halves
-    becomes a negated operand that is right in one half only, and the upper half of an fp8 zero
-    0xC0.
+    Constant fragments are hidden from ptxas 13.5, which miscompiles them. -2.0 in both halves
+    becomes a negated operand, right in one half only; so does the upper half of an fp8 zero 0xC0.
 
     Source: PTX ISA 9.7.14.5 `mma.sync`.
     """
@@ -290,14 +289,14 @@ def print_values(emit: Emitter, text: str, values: Sequence[Argument]) -> None:
     Source: CUDA Programming Guide, "Formatted Output"; CUDA's `vprintf`.
     """
     end = 0
-    places: list[int] = []
+    offsets: list[int] = []
     for kind, _ in values:
         size = 4 if kind == "i32" else 8
-        places.append(-(-end // size) * size)
-        end = places[-1] + size
+        offsets.append(-(-end // size) * size)
+        end = offsets[-1] + size
     buffer = emit.buffer(max(end, 8))
-    for place, (kind, operand) in zip(places, values, strict=True):
-        address = emit.fresh(f"getelementptr i8, ptr {buffer}, i32 {place}")
+    for offset, (kind, operand) in zip(offsets, values, strict=True):
+        address = emit.fresh(f"getelementptr i8, ptr {buffer}, i32 {offset}")
         emit.effect(f"store {kind} {operand}, ptr {address}")
     shown = f"addrspacecast (ptr addrspace(1) {emit.string(text)} to ptr)"
     emit.fresh(emit.call_text("i32", "vprintf", [("ptr", shown), ("ptr", buffer)]))

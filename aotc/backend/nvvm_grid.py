@@ -1,6 +1,6 @@
-"""Instructions about clusters, and about grids in a stream: programmatic dependent launch.
+"""Instructions for clusters, and for grids in a stream: programmatic dependent launch.
 
-The latter are LLVM intrinsics that it assumes to access all memory, so no access moves across them.
+The latter are LLVM intrinsics assumed to access all memory, so no access moves across them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def cta_rank(emit: Emitter) -> str:
 
 
 def cluster_barrier(emit: Emitter) -> None:
-    """Wait for all threads of the cluster, which need not be converged in warps.
+    """Wait for all threads of the cluster; warps need not be converged.
 
     Source: PTX ISA 9.7.13.3 `barrier.cluster`.
     """
@@ -34,7 +34,7 @@ def cluster_barrier(emit: Emitter) -> None:
 def relaxed_cluster_arrive(emit: Emitter) -> None:
     """Arrive at the barrier of the cluster, without waiting for accesses of the thread.
 
-    Those that wait see its mbarriers, which a fence of their own has followed, and nothing else.
+    Waiting threads see its mbarriers, fenced after their initialization, and nothing else.
 
     Source: PTX ISA 9.7.13.3 `barrier.cluster`.
     """
@@ -60,27 +60,27 @@ def store_to_cta(
 ) -> None:
     """Store a word, an integer of 32 or 64 bits, to an address of another CTA of the cluster.
 
-    With a `barrier` it is asynchronous: its bytes complete at that mbarrier of the other CTA.
+    With a `barrier` it is asynchronous: its bytes complete at this mbarrier of the other CTA.
 
     Source: PTX ISA 9.7.9.11 `st`, 9.7.9.12 `st.async`, 9.7.9.23 `mapa`.
     """
-    places = {"there": address} if barrier is None else {"there": address, "barrier": barrier}
-    other, word, condition = (f"${len(places) + index}" for index in range(3))
+    operands = {"there": address} if barrier is None else {"there": address, "barrier": barrier}
+    other, word, condition = (f"${len(operands) + index}" for index in range(3))
     mapped = " ".join(
         f"@{condition} mapa.shared::cluster.u32 {name}, ${index}, {other};"
-        for index, name in enumerate(places)
+        for index, name in enumerate(operands)
     )
     store, completes = f"st.shared::cluster.b{bits}", ""
     if barrier is not None:
         store = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits}"
         completes = f", [barrier+{barrier.offset_bytes}]"
     text = (
-        f"{{ .reg .b32 {', '.join(places)}; {mapped} "
+        f"{{ .reg .b32 {', '.join(operands)}; {mapped} "
         f"@{condition} {store} [there+{address.offset_bytes}], {word}{completes}; }}"
     )
-    bases = ", ".join(f"i32 {place.base}" for place in places.values())
+    bases = ", ".join(f"i32 {operand.base}" for operand in operands.values())
     arguments = f"{bases}, i32 {cta}, i{bits} {value}, i1 {predicate}"
-    constraints = ",".join(["r"] * (len(places) + 1) + ["r" if bits == 32 else "l", "b"])
+    constraints = ",".join(["r"] * (len(operands) + 1) + ["r" if bits == 32 else "l", "b"])
     emit.effect(f'call void asm sideeffect "{text}", "{constraints}"({arguments})')
 
 
@@ -120,9 +120,10 @@ def send(
 
 
 def count_in(emit: Emitter, counter: Address, predicate: str) -> None:
-    """Count the CTA in at a barrier of the grid and wait for all others, where the predicate holds.
+    """Count the CTA in at a grid barrier and wait for all others, if the predicate holds.
 
-    The thread's own accesses, and those that it has seen, are ordered before those of threads that it waits for.
+    The thread's own accesses, and all accesses it has seen, are ordered before later ones of the
+    threads it waits for.
 
     Source: PTX ISA 9.7.13.5 `atom`, 9.7.13.4 `fence`, 10.6 `%ctaid`.
     """
@@ -147,7 +148,7 @@ def count_in(emit: Emitter, counter: Address, predicate: str) -> None:
 
 
 def wait_for_grids(emit: Emitter) -> None:
-    """Wait until the grids that this one depends on have ended and their writes are visible.
+    """Wait until the grids this one depends on have ended and their writes are visible.
 
     Source: PTX ISA 9.7.13.13 `griddepcontrol`.
     """

@@ -12,7 +12,7 @@ _FLOATS = ("f", "d")
 
 
 def word_bits(register: Register) -> int:
-    """Return the width of the integer that holds the elements of a register: 16 at least."""
+    """Return the width of an integer for the elements of a register: 16 at least."""
     return max(16, register.used_bits)
 
 
@@ -34,7 +34,9 @@ def inline_asm(
         out = emit.fresh(f"call {returned} asm sideeffect {asm} convergent")
     outs = [out]
     if len(kinds) > 1:
-        outs = [emit.value(f"extractvalue {returned} {out}, {at}") for at in range(len(kinds))]
+        outs = [
+            emit.value(f"extractvalue {returned} {out}, {index}") for index in range(len(kinds))
+        ]
     return [
         _from_register(emit, value, register)
         for value, register in zip(outs, operands.outputs, strict=True)

@@ -1,16 +1,16 @@
-"""Instructions that one elected lane issues: asynchronous copies and arrivals at mbarriers.
+"""Instructions issued by one elected lane: asynchronous copies and arrivals at mbarriers.
 
 Hardware issues these once per warp, not once per thread. Under a per-thread predicate, ptxas makes
-the warp vote whether to issue, and may place the vote where the lanes have diverged: each part of
+the warp vote whether to issue. It may place the vote where the lanes have diverged: each part of
 the warp votes, and the instruction is issued twice. So nothing here is predicated. A warp is chosen
-by a warp-uniform value, `elect.sync` chooses one of its lanes, and that lane branches to everything
+by a warp-uniform value, `elect.sync` chooses one of its lanes. This lane branches to everything
 issued at this point, until `bar.warp.sync` reconverges the warp. The same lane is elected each
 time, so it can wait for its own commit groups.
 
-The lane is elected where a producer issues loads: next to `elect.sync`, ptxas knows that one lane is
-left and issues copies without a predicate. Consumers know the lane ahead of their loops: with an
-election at each arrival and store, a matmul of K = 8192 (128 x 128 tiles, 8 warps) took 12 % longer
-on an H100, of which the stores made all but a few.
+A producer elects the lane where it issues loads: next to `elect.sync`, ptxas sees a single lane and
+issues copies without a predicate. Consumers compute the lane ahead of their loops. With an election
+at each arrival and store, a matmul of K = 8192 (128 x 128 tiles, 8 warps) took 12 % longer on an
+H100. Nearly all of it was at the stores.
 
 Consecutive instructions without another effect in between share a branch: `Issue` collects them,
 and the emitter writes it before the next effect.
@@ -31,10 +31,10 @@ NEW_LINE = "\\0A\\09"  # as LLVM spells it in a string
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """The threads that issue: one lane of each warp for which `warps` holds.
+    """The issuing threads: one lane of each warp with true `warps`.
 
-    `warps` is a warp-uniform i1, "" for every warp of the role. `lane` is an i1 that holds in the
-    lane; "" elects one.
+    `warps` is a warp-uniform i1, "" for every warp of the role. `lane` is an i1 true in one lane;
+    "" elects one.
     """
 
     warps: str = ""
@@ -92,7 +92,7 @@ class Issue:
         return call + self._suffix
 
     def _branch(self, lines: list[str]) -> list[str]:
-        """Return the branch in which one lane of the issuer's warps executes `lines`."""
+        """Return the branch for one lane of the issuer's warps to execute `lines`."""
         warps, lane = (self._predicate(value) for value in (self.issuer.warps, self.issuer.lane))
         elect = [] if lane else ["elect.sync _|elected, 0xffffffff;"]
         return [
@@ -111,8 +111,8 @@ class Issue:
 
 def issue(emit: Emitter, issuer: Issuer) -> Issue:
     """Return the open branch of `issuer`, or open one."""
-    held = emit.held
-    if not isinstance(held, Issue) or held.issuer != issuer:
-        held = Issue(issuer, emit.debug_suffix)
-        emit.hold(held)
-    return held
+    pending = emit.held
+    if not isinstance(pending, Issue) or pending.issuer != issuer:
+        pending = Issue(issuer, emit.debug_suffix)
+        emit.hold(pending)
+    return pending

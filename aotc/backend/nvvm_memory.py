@@ -1,10 +1,11 @@
-"""PTX instructions that access memory: loads, stores, `cp.async`, matrices, atomics, fences, policies.
+"""PTX memory instructions: loads, stores, `cp.async`, matrices, atomics, fences, policies.
 
-Each is inline assembly, with the address as base and immediate offset, so that ptxas sees the form
-that the rules chose. Sections are those of the PTX ISA manual, version 8.8. TMA and mbarriers are in `nvvm_tensor`.
+Each is inline assembly, with the address as base and immediate offset, so ptxas sees the form
+chosen by the rules. Sections are of the PTX ISA manual, version 8.8. TMA and mbarriers are in
+`nvvm_tensor`.
 
-Invariant: what accesses memory is `sideeffect`, so LLVM keeps the order in which rules emit it; a
-matrix, which the lanes of a warp move together, is `convergent` too.
+Invariant: memory accesses are `sideeffect`, so LLVM keeps the order in which rules emit them.
+Matrix accesses, executed by the lanes of a warp together, are `convergent` too.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ def load(emit: Emitter, address: Address, access: Access, initial: Sequence[str]
     if access.predicate:
         constraints += [str(index) for index in range(count)]
         arguments += [f"{kind} {word}" for word in initial]
-    at = len(constraints)
+    address_index = len(constraints)
     constraints.append(pointer_letter)
     arguments.append(f"{pointer} {address.base}")
     words = ", ".join(f"${index}" for index in range(count))
-    text = f"{access.mnemonic('ld', address.space)} {{{words}}}, [${at}+{address.offset_bytes}]"
+    text = f"{access.mnemonic('ld', address.space)} {{{words}}}, [${address_index}+{address.offset_bytes}]"
     text = _finish(text, access, constraints, arguments)
     returned = kind if count == 1 else "{" + ", ".join([kind] * count) + "}"
     loaded = emit.fresh(f"call {returned} {text}")
@@ -154,8 +155,8 @@ def async_copy(
 
     Source: PTX ISA 9.7.9.25.3.1 `cp.async`.
     """
-    constraints = [_ADDRESS[each.space][1] for each in (target, source)]
-    arguments = [f"{_ADDRESS[each.space][0]} {each.base}" for each in (target, source)]
+    constraints = [_ADDRESS[address.space][1] for address in (target, source)]
+    arguments = [f"{_ADDRESS[address.space][0]} {address.base}" for address in (target, source)]
     hint = ".L2::cache_hint" if access.policy else ""
     if access.prefetch_bytes:
         hint += f".L2::{access.prefetch_bytes}B"
@@ -178,9 +179,9 @@ def async_copy(
 
 
 def arrive_when_copied(emit: Emitter, barrier: Address) -> None:
-    """Let this thread arrive at an mbarrier once all copies that it has started have landed.
+    """Let this thread arrive at an mbarrier once all copies it has started have landed.
 
-    The arrival is one of those that a phase counts. Source: PTX ISA 9.7.13.15.14
+    The phase's count includes this arrival. Source: PTX ISA 9.7.13.15.14
     `cp.async.mbarrier.arrive`.
     """
     text = f"cp.async.mbarrier.arrive.noinc.shared.b64 [$0+{barrier.offset_bytes}];"
@@ -188,7 +189,7 @@ def arrive_when_copied(emit: Emitter, barrier: Address) -> None:
 
 
 def async_commit(emit: Emitter) -> None:
-    """Close a commit group of the copies that this thread started since the last one.
+    """Close a commit group of this thread's copies since the last one.
 
     Source: PTX ISA 9.7.9.25.3.2 `cp.async.commit_group`.
     """
@@ -323,21 +324,20 @@ def atomic_add_bf16x2(
 ) -> str:
     """Add to a pair of bf16 where the target has no instruction for it; return the old pair.
 
-    `words` are the pair to add and a mask of the bits that may change. A compare-and-swap loop
-    repeats until no other thread intervened. Returns an i32, 0 if the predicate is false.
-
+    `words` are the pair to add and a mask of the bits to change. A compare-and-swap loop repeats
+    until no other thread intervened. Returns an i32, 0 if the predicate is false.
 
     Source: PTX ISA 9.7.13.5 `atom.cas`, 9.7.4.4 `fma.rn.bf16x2`.
     """
-    space, place = address.space, f"[$1+{address.offset_bytes}]"
+    space, memory = address.space, f"[$1+{address.offset_bytes}]"
     text = (
         "{ .reg .pred again; .reg .b32 sum, seen, ones; "
         f"mov.b32 $0, 0; @!$4 bra done; mov.b32 ones, {_BF16_ONES}; "
-        f"ld.relaxed.{scope}.{space}.b32 $0, {place}; "
+        f"ld.relaxed.{scope}.{space}.b32 $0, {memory}; "
         "retry: fma.rn.bf16x2 sum, $0, ones, $2; "
-        # Bits of `sum` under the mask $3, of what was there elsewhere.
+        # Bits of `sum` under the mask $3, the old bits elsewhere.
         "lop3.b32 sum, sum, $0, $3, 0xE4; "
-        f"atom.relaxed.{scope}.{space}.cas.b32 seen, {place}, $0, sum; "
+        f"atom.relaxed.{scope}.{space}.cas.b32 seen, {memory}, $0, sum; "
         "setp.ne.b32 again, seen, $0; mov.b32 $0, seen; @again bra retry; done: }"
     )
     pointer, letter = _ADDRESS[space]
@@ -381,7 +381,7 @@ def fence(emit: Emitter, scope: str) -> None:
 
 
 def create_policy(emit: Emitter, priority: str) -> str:
-    """Return an L2 cache policy that treats all accesses with `priority`, such as "evict_first".
+    """Return an L2 cache policy with one `priority`, such as "evict_first", for all accesses.
 
     Source: PTX ISA 9.7.9.18 `createpolicy`.
     """

@@ -1,7 +1,7 @@
 """Instructions of tensor copies, mbarriers and the async proxy.
 
-Sections are those of the PTX ISA manual, version 8.8. Instructions issued by one thread are
-collected in a branch of `nvvm_issue`; a tensor map is given by its generic address.
+Sections are of the PTX ISA manual, version 8.8. Instructions issued by one thread are collected in
+a branch of `nvvm_issue`; a tensor map is given by its generic address.
 
 Invariant: everything here is `sideeffect`, so LLVM keeps the order in which rules emit it.
 """
@@ -23,7 +23,7 @@ from aotc.ir.types import BF16, ScalarType
 class TensorCopy:
     """One tensor copy: the box of a tensor map at `coords`, i32 operands, innermost first.
 
-    With a `condition`, a warp-uniform i1, it is issued only where that holds.
+    With a `condition`, a warp-uniform i1, it is issued only where the condition is true.
     """
 
     tensor: str
@@ -103,7 +103,7 @@ def bulk_store(
 ) -> None:
     """Start to copy `size_bytes`, an i32, from shared to global memory; else as `tensor_store`.
 
-    `reduction` is what `bulk_reduction` returns.
+    `reduction` comes from `bulk_reduction`.
 
     Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`, 9.7.9.25.4.2 `cp.reduce.async.bulk`.
     """
@@ -153,8 +153,8 @@ def commit_stores(emit: Emitter, issuer: Issuer) -> None:
 def wait_stores(emit: Emitter, num_pending: int, *, written: bool) -> None:
     """Wait until all but the newest `num_pending` groups have read shared memory, or are written.
 
-    Every thread executes it; those without groups continue at once. A branch for the issuing thread
-    would reconverge its warp where register pressure is highest, at the cost of spills.
+    Every thread executes it; threads without groups continue at once. A branch for the issuing
+    thread would reconverge its warp where register pressure is highest, at the cost of spills.
 
     Source: PTX ISA 9.7.9.25.4.2 `cp.async.bulk.wait_group`.
     """
@@ -164,7 +164,7 @@ def wait_stores(emit: Emitter, num_pending: int, *, written: bool) -> None:
 
 
 def proxy_fence(emit: Emitter, *, whole: bool) -> None:
-    """Order this thread's accesses through the generic proxy before those through the async one.
+    """Order this thread's generic-proxy accesses before later async-proxy accesses.
 
     Source: PTX ISA 9.7.13.4 `fence.proxy.async`.
     """
@@ -214,9 +214,9 @@ def acquire_map(emit: Emitter, tensor: str) -> None:
 
 
 def acquire_made_map(emit: Emitter, tensor: str, is_issuer: str) -> None:
-    """Make a tensor map that another warp of the GPU has published visible to copies.
+    """Make a tensor map of another warp of the GPU visible to copies.
 
-    The warps for which `is_issuer`, a warp-uniform i1 or "", holds acquire it.
+    Warps with a true `is_issuer`, a warp-uniform i1 or "", acquire it.
 
     Source: PTX ISA 9.7.13.4 `fence.proxy.tensormap`.
     """
@@ -230,7 +230,7 @@ def acquire_made_map(emit: Emitter, tensor: str, is_issuer: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MapFields:
-    """What a tensor map is made of: operands for the tensor, innermost axis first, and its box.
+    """Fields of a tensor map: operands for the tensor, innermost axis first, and its box.
 
     `address` is a generic pointer, `extents` are i32 and `strides_bytes` i64, of all axes but the
     innermost. `element`, `swizzle` and `fill` are codes of `tensormap.replace`.
@@ -267,24 +267,24 @@ def make_map(
 ) -> None:
     """Make a tensor map in shared memory, publish it at `slot`, a generic address, and acquire it.
 
-    The warps for which `is_issuer`, a warp-uniform i1 or "", holds do so; `lane` is an i32. All
-    threads of a warp copy and fence; one of them edits what all have cleared.
+    Warps with a true `is_issuer`, a warp-uniform i1 or "", do so; `lane` is an i32. All threads of
+    a warp clear, copy and fence; one of them edits.
 
-    Source: PTX ISA 9.7.9.27.1.3 `tensormap.replace`, 9.7.13.16 `tensormap.cp_fenceproxy`,
-    9.7.13.4 `fence.proxy.tensormap`.
+    Source: PTX ISA 9.7.9.27.1.3 `tensormap.replace`, 9.7.13.16 `tensormap.cp_fenceproxy`, 9.7.13.4
+    `fence.proxy.tensormap`.
     """
     operands: dict[tuple[str, str, str], int] = {}
 
     def operand(letter: str, kind: str, value: str) -> str:
         return f"${operands.setdefault((letter, kind, value), len(operands))}"
 
-    place = f"{operand('r', 'i32', template.base)}"
+    template_operand = f"{operand('r', 'i32', template.base)}"
     lines = [
         "{",
         ".reg .pred one; .reg .b32 at;",
         *([f"@!{operand('b', 'i1', is_issuer)} bra.uni done;"] if is_issuer else []),
         f"shl.b32 at, {operand('r', 'i32', lane)}, 2;",
-        f"add.u32 at, at, {place};",
+        f"add.u32 at, at, {template_operand};",
         f"st.shared.b32 [at+{template.offset_bytes}], 0;",
         "bar.warp.sync 0xffffffff;",
         f"setp.ne.u32 one, {operand('r', 'i32', lane)}, 0;",
@@ -299,13 +299,13 @@ def make_map(
         ordinal = f"{axis}, " if axis else ""
         lines.append(
             f"tensormap.replace.tile.{name}.shared::cta.b1024.b{bits} "
-            f"[{place}+{template.offset_bytes}], {ordinal}{text};"
+            f"[{template_operand}+{template.offset_bytes}], {ordinal}{text};"
         )
-    there = operand("l", "ptr", slot)
+    slot_operand = operand("l", "ptr", slot)
     lines += [
         "others: bar.warp.sync 0xffffffff;",
-        f"{_PUBLISH} [{there}], [{place}+{template.offset_bytes}], 128;",
-        f"fence.proxy.tensormap::generic.acquire.gpu [{there}], 128;",
+        f"{_PUBLISH} [{slot_operand}], [{template_operand}+{template.offset_bytes}], 128;",
+        f"fence.proxy.tensormap::generic.acquire.gpu [{slot_operand}], 128;",
         *(["done:"] if is_issuer else []),
         "}",
     ]
@@ -344,8 +344,8 @@ def mbarrier_expect(
     """
     asm = issue(emit, issuer)
     opcode = _ARRIVE_EXPECT if arrive else _EXPECT
-    place = asm.address(barrier)
-    asm.add(f"{opcode} {place}, {asm.number(num_bytes)};")
+    barrier_operand = asm.address(barrier)
+    asm.add(f"{opcode} {barrier_operand}, {asm.number(num_bytes)};")
 
 
 def mbarrier_arrive(
@@ -356,11 +356,10 @@ def mbarrier_arrive(
     num_ctas: int = 1,
     cta: str = "",
 ) -> None:
-    """Arrive at an mbarrier, or at that of each of the first `num_ctas` CTAs of the cluster.
+    """Arrive at an mbarrier, in the first `num_ctas` CTAs of the cluster.
 
-    With a `cta`, an i32 operand, it is that of the CTA of this rank.
-
-    With a `condition`, a warp-uniform i1, only where it holds.
+    With a `cta`, an i32 operand, arrive in the CTA of this rank instead. With a `condition`, a
+    warp-uniform i1, arrive only where it is true.
 
     Source: PTX ISA 9.7.13.15.13 `mbarrier.arrive`, 9.7.9.23 `mapa`.
     """
@@ -371,7 +370,7 @@ def mbarrier_arrive(
     base = asm.operand("r", "i32", barrier.base)
     ranks = [asm.operand("r", "i32", cta)] if cta else map(str, range(num_ctas))
     for rank in ranks:
-        # With cluster scope it would wait for all writes of the thread, none of which matter.
+        # Cluster scope would wait for all writes of the thread, and none of them matter.
         text = (
             f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {rank}; "
             f"mbarrier.arrive.shared::cluster.b64 _, [there+{barrier.offset_bytes}]; }}"

@@ -1,7 +1,7 @@
-"""Instructions of `wgmma`. Sections are those of the PTX ISA manual, version 8.8.
+"""Instructions of `wgmma`. Sections are of the PTX ISA manual, version 8.8.
 
-LLVM has no intrinsic for these, and ptxas must see each accumulator in the same registers from
-its first wgmma to the wait, so they are inline assembly with tied accumulators.
+LLVM has no intrinsic for these, and ptxas must see each accumulator in the same registers from its
+first wgmma to the wait. So they are inline assembly with tied accumulators.
 
 Invariant: as in `nvvm`; and no instruction is between the fence, the wgmmas and the commit of a
 group.
@@ -31,10 +31,10 @@ class WgmmaKind:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaStep:
-    """One instruction of a commit group, and the accumulator that it updates, so many columns wide.
+    """One instruction of a commit group, and its accumulator, `columns` wide.
 
-    `a` and `b` are offsets from their matrices' descriptors; or `a` lists the words that hold it.
-    `first` marks the first instruction of an accumulator, which may ignore the old value.
+    `a` and `b` are offsets from their matrices' descriptors; or `a` lists the words of the operand.
+    `first` marks the first instruction of an accumulator; it may ignore the old value.
     """
 
     block: int
@@ -62,7 +62,7 @@ def wgmma(
     Source: PTX ISA 9.7.15.5.2 `wgmma.mma_async`, 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.2
     `wgmma.commit_group`.
     """
-    words = [(kind.word, word) for each in acc for word in each]
+    words = [(kind.word, word) for registers in acc for word in registers]
     is_fresh = all(word == "poison" for _, word in words)
     arguments = [("i64", a)] if isinstance(a, str) else [("i32", word) for word in a]
     letters = [*("l" if isinstance(a, str) else "r" * len(a)), "l", "b"]
@@ -88,17 +88,19 @@ def wgmma(
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     text = " ".join(lines)
     out = _tied(emit, text, words, arguments, letters, is_fresh=is_fresh)
-    return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
+    return [
+        out[start : start + len(registers)] for start, registers in zip(starts, acc, strict=True)
+    ]
 
 
 @dataclass(slots=True)
 class _Descriptor:
-    """A matrix descriptor on its way through the matrix.
+    """A matrix descriptor, stepped through the matrix.
 
-    Each step adds to the low word of the one before, where the address is, in registers of its own. Where
-    two are written to the same registers, ptxas 13.5 may take them for one and issue one wgmma for both;
-    and it copies the high word for each that starts from the first one again, or adds 64 bits with constants
-    in registers: more instructions between one wgmma and the next.
+    Each step adds to the low word of the previous one, which has the address, in registers of its
+    own. If two are written to the same registers, ptxas 13.5 may take them for one and issue one
+    wgmma for both. If each starts from the first one again, it copies the high word for each, or
+    adds 64 bits with constants in registers: more instructions between one wgmma and the next.
     """
 
     name: str
@@ -107,20 +109,20 @@ class _Descriptor:
     count: int = 0
 
     def move(self, offset: int, lines: list[str]) -> str:
-        """Write what makes the descriptor at an offset from the first; return its register."""
+        """Write the descriptor's step to an offset from the first; return its register."""
         if offset != self.offset:
             self.count += 1
-            at = f"{self.name}{self.count}"
+            name = f"{self.name}{self.count}"
             lines.append(
-                f".reg .b64 {at}; .reg .b32 {at}l, {at}h, {at}m; mov.b64 {{{at}l, {at}h}}, {self.register}; "
-                f"add.s32 {at}m, {at}l, {offset - self.offset}; mov.b64 {at}, {{{at}m, {at}h}};"
+                f".reg .b64 {name}; .reg .b32 {name}l, {name}h, {name}m; mov.b64 {{{name}l, {name}h}}, {self.register}; "
+                f"add.s32 {name}m, {name}l, {offset - self.offset}; mov.b64 {name}, {{{name}m, {name}h}};"
             )
-            self.register, self.offset = at, offset
+            self.register, self.offset = name, offset
         return self.register
 
 
 def opaque_false(emit: Emitter) -> str:
-    """Return an i1 that never holds, which neither LLVM nor ptxas can tell: that a grid has no CTAs.
+    """Return a false i1, opaque to LLVM and ptxas: whether a grid has no CTAs.
 
     Source: PTX ISA 10.8 `%nctaid`.
     """
@@ -152,10 +154,10 @@ def _tied(
     *,
     is_fresh: bool = False,
 ) -> list[str]:
-    """Write convergent inline assembly that updates `words`, its first operands; return them.
+    """Write convergent inline assembly to update `words`, its first operands; return them.
 
-    Each word is both an output and a tied input, or an output alone if all `is_fresh`; the read-only operands
-    follow all of these.
+    Each word is both an output and a tied input, or an output alone if all `is_fresh`; the
+    read-only operands follow all of these.
     """
     mark = "=&" if is_fresh else "="
     changed = [f"{mark}{_CONSTRAINTS[kind]}" for kind, _ in words]

@@ -1,6 +1,6 @@
 """Pack elements into the registers of instructions, and unpack them.
 
-A vector of elements moves as 32-bit words (64-bit for elements of that size), or as one narrower
+A vector of elements moves as 32-bit words (64-bit for elements of this size), or as one narrower
 word if it is narrower. A boolean is a byte, a pointer its 64 bits.
 """
 
@@ -17,36 +17,36 @@ _WORD_BITS = 32
 
 
 def word_shape(element: ElementType, vector: int) -> tuple[int, int]:
-    """Return the bits of a word and the number of words that hold `vector` elements."""
+    """Return the bits of a word and the number of words for `vector` elements."""
     total_bits = 8 * element.size_bytes * vector
     bits = max(min(32, total_bits), 8 * element.size_bytes)
     return bits, total_bits // bits
 
 
 def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str]:
-    """Return the words that hold `values`, each in a register of 16 bits or more."""
+    """Pack `values` into words, each in a register of 16 bits or more."""
     bits, count = word_shape(element, len(values))
     per_word = len(values) // count
-    known = emit.packed.get(tuple(values))
-    if known is not None:
-        return [known]
+    word = emit.packed.get(tuple(values))
+    if word is not None:
+        return [word]
     stored = [_to_memory(emit, value, element) for value in values]
     return [
-        _widen(emit, _gather(emit, stored[at : at + per_word], element, bits), bits)
-        for at in range(0, len(stored), per_word)
+        _widen(emit, _gather(emit, stored[start : start + per_word], element, bits), bits)
+        for start in range(0, len(stored), per_word)
     ]
 
 
 def packed_words(
     emit: Emitter, values: Sequence[Component], element: ElementType
 ) -> list[str] | None:
-    """Return the i32 words whose parts `values` are known to be, or None."""
+    """Return the i32 words known to have `values` as their parts, or None."""
     per_word = _WORD_BITS // (8 * element.size_bytes)
     if per_word < 2 or len(values) % per_word:
         return None
     words: list[str] = []
-    for at in range(0, len(values), per_word):
-        run = values[at : at + per_word]
+    for start in range(0, len(values), per_word):
+        run = values[start : start + per_word]
         parts = tuple(value for value in run if isinstance(value, str))
         word = emit.packed.get(parts)
         if word is None:
@@ -92,8 +92,8 @@ def _gather(emit: Emitter, values: Sequence[str], element: ElementType, bits: in
             if kind == f"i{bits}"
             else emit.value(f"bitcast {kind} {values[0]} to i{bits}")
         )
-    # Not poison: equal beginnings of words are shared, and poison there could be a register that
-    # was never written.
+    # Not poison: words with equal beginnings are shared, and poison there could be a register never
+    # written.
     vector = "zeroinitializer"
     for index, value in enumerate(values):
         vector = emit.value(
@@ -135,11 +135,11 @@ def in_pairs(
     values: Sequence[str], pair: Callable[[str, str], tuple[str, str]], padding: str = ""
 ) -> list[str]:
     """Apply `pair` to values two by two; a last odd one is paired with `padding`."""
-    done: list[str] = []
+    converted: list[str] = []
     for index in range(0, len(values), 2):
         high = values[index + 1] if index + 1 < len(values) else padding
-        done += pair(values[index], high)
-    return done[: len(values)]
+        converted += pair(values[index], high)
+    return converted[: len(values)]
 
 
 def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
@@ -149,7 +149,7 @@ def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
 
 
 def word_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
-    """Return the two elements of a 32-bit vector, and record the word that they are parts of."""
+    """Return the two elements of a 32-bit vector, and record them as parts of a word."""
     elements = vector_elements(emit, vector, kind)
     word = emit.value(f"bitcast {kind} {vector} to i32")
     emit.packed[elements] = word
@@ -161,7 +161,7 @@ def word_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
 
 
 def to_i32_words(emit: Emitter, value: str, element: ElementType) -> list[str]:
-    """Return one element as the i32 words that a shuffle moves: one, or two for 64 bits."""
+    """Return one element as i32 words for shuffles: one, or two for 64 bits."""
     kind = llvm_type(element)
     if isinstance(element, PointerType) or element.bits == 64:
         if kind == GLOBAL_POINTER:

@@ -1,9 +1,10 @@
-"""Basic blocks of PTX text, for checks of what the compiler emits.
+"""Basic blocks of PTX text, for checks of the compiler's output.
 
-Only lines that open or end a block, and those of several statements, are taken apart. All others are kept as
-they stand, since most checks look at few of them.
+Only lines with several statements, or with the beginning or end of a block, are split. All others
+stay whole lines, since most checks look at few of them.
 
-Inline assembly of several statements may have labels of its own, which hide others within its braces.
+Inline assembly of several statements may have labels of its own. They hide others within its
+braces.
 
 Invariant: blocks are in the order of the text and cover its statements.
 """
@@ -26,10 +27,10 @@ _ENDS = ("bra", "brx", "ret", "exit", "trap")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A statement without its guard and semicolon, or whole lines of such that fall through.
+    """A statement without guard and semicolon, or whole lines of statements that fall through.
 
-    `offset` is on its line of the text, for lines where the first begins. No two parts have the same.
-    A statement may go over several lines.
+    `offset` is on its line of the text, for lines where the first begins. No two parts have the
+    same. A statement may go over several lines.
     """
 
     offset: int
@@ -39,7 +40,7 @@ class Part:
 
 @dataclass(slots=True)
 class Block:
-    """Statements that follow each other; `successors` are indices of blocks."""
+    """Consecutive statements; `successors` are indices of blocks."""
 
     is_entry: bool = False
     parts: list[Part] = field(default_factory=list[Part])
@@ -60,13 +61,13 @@ def split_blocks(ptx: str) -> list[Block]:
 
 
 def without_guard(statement: str) -> str:
-    """Return a statement without the predicate that guards it."""
+    """Return a statement without its guard predicate."""
     guard = _GUARD.match(statement) if statement.startswith("@") else None
     return statement if guard is None else statement[guard.end() :]
 
 
 def _pieces(line: str) -> Iterator[tuple[int, str]]:
-    """Yield labels, which end with a colon, braces of scopes, and statements, each with its offset."""
+    """Yield labels with their colon, braces of scopes, and statements, each with its offset."""
     text = line.partition("//")[0].rstrip()
     if text[-1:] == ";" and not any(char in text for char in ":{}") and text.count(";") == 1:
         yield 1, text[:-1].strip()
@@ -89,7 +90,7 @@ class _Builder:
         self.jumps: list[tuple[int, str, list[_Scope]]] = []
 
     def add_lines(self, offset: int, lines: str) -> None:
-        """Add lines of statements that fall through; outside of braces there are declarations."""
+        """Add lines of statements that fall through; outside of braces are declarations."""
         if self.scopes and not lines.isspace() and lines:
             self._add_part(Part(offset, lines, is_lines=True))
 
@@ -139,10 +140,10 @@ class _Builder:
 
 
 def _targets(jump: str, scopes: list[_Scope]) -> Iterator[int]:
-    """Yield the blocks that a jump may go to; through a table, or to who knows where, any label's."""
+    """Yield the possible targets of a jump; an indirect jump may go to any label."""
     names = _NAME.findall(jump)
-    found = next((scope[names[-1]] for scope in reversed(scopes) if names[-1] in scope), None)
-    if found is not None and names[0] == "bra":
-        yield found
+    target = next((scope[names[-1]] for scope in reversed(scopes) if names[-1] in scope), None)
+    if target is not None and names[0] == "bra":
+        yield target
     else:
         yield from (block for scope in scopes for block in scope.values())

@@ -1,10 +1,11 @@
-"""Hide operands of `mma.sync` from ptxas that instructions compute from constants alone.
+"""Hide constant `mma.sync` operands from ptxas.
 
 ptxas 13.5 miscompiles constant operands of an MMA: -2.0 in both halves of a word becomes a negated
-operand, which is right in one half only. `nvvm.mma` hides the constants that it is given. A constant tile that
-threads exchange becomes constant again in ptxas, which computes shuffles and selections of constants.
+operand, right in one half only. `nvvm.mma` hides constants it is given. But ptxas also evaluates
+shuffles and selections of constants, so a constant tile exchanged between threads is constant
+again.
 
-Invariant: results are the same, an `or` with 0 that ptxas does not know.
+Invariant: results are the same, by an `or` with a 0 unknown to ptxas.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _COMPUTED = re.compile(
 
 
 def hide_constant_fragments(ptx: str) -> str:
-    """Return PTX whose MMAs have no operand that is computed from constants alone."""
+    """Return PTX without MMA operands computed from constants alone."""
     if _EXCHANGE not in ptx or "mma.sync" not in ptx:
         return ptx
     constants = _Constants(ptx)
@@ -34,7 +35,7 @@ def hide_constant_fragments(ptx: str) -> str:
 
 def _hidden(mma: re.Match[str], constants: _Constants) -> str:
     words = dict.fromkeys(REGISTER.findall(f"{mma[1]},{mma[2]}"))
-    copies = {word: f"word{at}" for at, word in enumerate(filter(constants.has, words))}
+    copies = {word: f"word{index}" for index, word in enumerate(filter(constants.has, words))}
     if not copies:
         return mma[0]
     hidden = "".join(f" or.b32 {copy}, {word}, zero;" for word, copy in copies.items())
@@ -47,7 +48,7 @@ def _hidden(mma: re.Match[str], constants: _Constants) -> str:
 
 
 class _Constants:
-    """Registers that hold the same number in every launch."""
+    """Registers with the same number in every launch."""
 
     def __init__(self, ptx: str) -> None:
         self._writes = find_writes(ptx)
@@ -75,7 +76,7 @@ class _Constants:
 
 
 def _sources(opcode: str, operands: str) -> list[str]:
-    """Return the registers whose values an instruction's result is made of, not those that choose."""
+    """Return the registers an instruction's result is made of, without selectors."""
     if opcode.startswith(_EXCHANGE):
         operands = operands.split(",", maxsplit=1)[0]
     elif opcode.startswith(_SELECTION):

@@ -1,14 +1,15 @@
-"""Split words that a warp shares into halves by shifts, in PTX: ptxas gets it wrong by moves.
+"""Split warp-uniform words into halves by shifts in PTX, since ptxas miscompiles moves.
 
-ptxas 12.9 to 13.5 keeps some values that all lanes of a warp share in uniform registers. If such a word is
-in another register at first, as it is when it was loaded, and `mov.b32 {%rs1, %rs2}, %r1` splits it, ptxas may
-take the halves for two words: it moves the first to a uniform register, and reads the second from the next one,
-which holds something else. Results are wrong from
--O1 on, without a message. It takes many operations on such values. A shift and conversions are right.
+ptxas 12.9 to 13.5 keeps some warp-uniform values in uniform registers. A word may be in another
+register at first, for example when loaded, and be split by `mov.b32 {%rs1, %rs2}, %r1`. Then ptxas
+may take the halves for two words: it moves the first to a uniform register, and reads the second
+from the next register, which holds something else. Results are wrong from -O1 on, without a
+message. It takes many operations on such values. A shift and conversions are right.
 
-Only words that may be such are split so, since a shift is an instruction more: those that may be the same in all
-lanes of a warp, and are no constants. A word differs between lanes if it is made of the thread's index, loaded from
-an address that differs, or a result of an MMA. What is not understood counts as the same.
+A shift costs one more instruction, so only possibly uniform words are split this way: words that
+may be the same in all lanes of a warp, and are no constants. A word differs between lanes if it is
+made of the thread's index, loaded from a differing address, or a result of an MMA. Any unknown
+origin counts as uniform.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BROADCAST = "shfl.sync.idx"
 
 
 def split_by_shifts(ptx: str) -> str:
-    """Return PTX in which words that all lanes may share are split into halves by shifts."""
+    """Return PTX with all possibly uniform words split into halves by shifts."""
     words = dict.fromkeys(move[3] for move in _SPLIT.finditer(ptx))
     if not words:
         return ptx
@@ -46,7 +47,7 @@ def _by_shift(move: re.Match[str]) -> str:
 
 
 class _Origins:
-    """What registers are made of."""
+    """The origins of registers."""
 
     def __init__(self, ptx: str) -> None:
         self._writes = find_writes(ptx)
@@ -79,7 +80,7 @@ def _varies(write: Write) -> bool:
 
 
 def _causes(write: Write) -> list[str] | None:
-    """Return the registers of which one must differ for the result to do so; None if it always does."""
+    """Return the registers whose difference makes the result differ; None if it always does."""
     guard, opcode, operands = write
     if opcode.startswith(_DIFFER) or _OF_THREAD.search(operands):
         return None

@@ -1,4 +1,4 @@
-"""The instructions of a PTX text that write each register."""
+"""The writing instructions of each register in a PTX text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Write(NamedTuple):
 
 
 def find_writes(ptx: str) -> dict[str, list[Write]]:
-    """Return the writes of each register that an instruction of PTX is known to write."""
+    """Return the known writes of each register in PTX."""
     writes: dict[str, list[Write]] = {}
     for match in _WRITE.finditer(ptx):
         guard, opcode, target, operands = match.groups("")

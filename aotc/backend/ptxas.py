@@ -1,24 +1,24 @@
 """PTX to cubin, and cubin back to SASS, with NVIDIA's tools in processes of their own.
 
-ptxas can loop, crash or use up all memory on unusual input, so it runs with limits on its time and
-address space, in its own process group, and its report is parsed: registers, spills, stack, shared
+ptxas can loop, crash or use up all memory on unusual input. So it runs with limits on its time and
+address space, in its own process group. Its report is parsed: registers, spills, stack, shared
 memory, and the warnings about serious losses of performance.
 
 For a small kernel ptxas spends most of its time on starting. It reads PTX from standard input, so
 it can be started early, concurrently with the stages that produce the PTX.
 
-How many registers a kernel needs depends on ptxas's scheduling, and what spills with one set of
+The registers of a kernel depend on ptxas's scheduling, and a kernel that spills with one set of
 options often does not with another. The others are tried only then: most kernels are assembled
 once.
 
-If registers do not suffice and the PTX does not state how many CTAs an SM should hold, ptxas 13.5
-may aim for full occupancy: 32 registers a thread, and everything else spilled. Asked for one CTA
-per SM, it spills only the excess. That is not the first attempt, since it also uses more registers
-where they do suffice.
+If registers do not suffice and the PTX does not state the CTAs per SM, ptxas 13.5 may aim for full
+occupancy: 32 registers a thread, and everything else spilled. Asked for one CTA per SM, it spills
+only the excess. This is not the first attempt, since it also uses more registers where they do
+suffice.
 
-ptxas may also end with an internal error, in register allocation above all, or use its stack pointer for values.
-It may not if it allocates registers in another way. If that does not help, lower optimisation levels are tried in
-turn, and the result says so.
+ptxas may also end with an internal error, above all in register allocation, or use its stack
+pointer for values. Another way of allocating registers may avoid it. Otherwise lower optimisation
+levels are tried in turn, and the result records the level.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aotc.backend.kept import Kept
+from aotc.backend.result_cache import ResultCache
 from aotc.backend.stack_pointer import may_overwrite_stack, overwritten_stack
 from aotc.backend.wheels import find_file
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
@@ -84,7 +84,7 @@ _NUMBERS = {
 
 
 class RefusedError(IRError):
-    """PTX that ptxas rejects; `line` is the first that it names, `reason` its message."""
+    """PTX rejected by ptxas; `line` is the first one it names, `reason` its message."""
 
     def __init__(self, message: str, line: int, reason: str) -> None:
         super().__init__(message)
@@ -93,7 +93,10 @@ class RefusedError(IRError):
 
 
 class CrashError(IRError):
-    """ptxas ended with an internal error or by a signal, or its cubin breaks its stack; `reason` says which."""
+    """ptxas ended with an internal error or by a signal, or its cubin breaks its stack.
+
+    `reason` tells the two apart.
+    """
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -101,7 +104,7 @@ class CrashError(IRError):
 
 
 class OverLimitError(IRError):
-    """ptxas was ended at a limit; `reason` says which, and how much it used."""
+    """ptxas was ended at a limit; `reason` names the limit and the amount used."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -109,21 +112,21 @@ class OverLimitError(IRError):
 
 
 class FewRegistersError(IRError):
-    """An instruction takes `needed` registers of a thread, which has `available`."""
+    """An instruction takes `needed` registers of a thread, but only `available` exist."""
 
-    def __init__(self, message: str, needed: int, available: int) -> None:
+    def __init__(self, message: str, required: int, available: int) -> None:
         super().__init__(message)
-        self.needed = needed
+        self.needed = required
         self.available = available
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """A cubin and what ptxas reported about it.
+    """A cubin and ptxas's report about it.
 
-    `warnings` are those of the performance family (C7508 to C7519, C7600), whole lines.
-    `spill_bytes` counts stores and loads of spilled registers, per thread. `level` is the lower optimisation
-    level that it took because of `crash`, how ptxas ended at its usual level; "" without one.
+    `warnings` are of the performance family (C7508 to C7519, C7600), whole lines. `spill_bytes`
+    counts stores and loads of spilled registers, per thread. `level` is the lower optimisation
+    level taken because of `crash`, the failure at ptxas's usual level; "" without one.
     """
 
     cubin: bytes
@@ -141,7 +144,7 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
-_kept: Kept[Assembly] = Kept()
+_results: ResultCache[Assembly] = ResultCache()
 
 # Signals of the system's and of other people; others are faults of ptxas.
 _ENDED_BY = {
@@ -153,10 +156,10 @@ _ENDED_BY = {
 
 
 class Ptxas:
-    """A ptxas process that has started and waits for its PTX; a context manager that ends it.
+    """A running ptxas that waits for its PTX; a context manager to end it.
 
     A failure to start is raised by `run`. With `reuses` none is started before `run` if the last
-    PTX was assembled before: so, probably, was the next.
+    PTX came from the cache: so, probably, will the next.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class Ptxas:
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
         self._command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
-        if not (reuses and _kept.found_last):
+        if not (reuses and _results.has_hit):
             self._start()
 
     def _start(self) -> None:
@@ -211,23 +214,23 @@ class Ptxas:
             message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
             few = _FEW_REGISTERS.search(report)
             if few is not None:
-                raise FewRegistersError(message, needed=int(few[2]), available=int(few[1]))
+                raise FewRegistersError(message, required=int(few[2]), available=int(few[1]))
             raise _failure(status, report, message)
         cubin = self._output()
-        found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
-        if any(found[name] for name in _STACK_NUMBERS):
+        numbers = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
+        if any(numbers[name] for name in _STACK_NUMBERS):
             _check_stack(cubin)
         return Assembly(
             cubin,
-            registers=found["registers"],
-            spill_bytes=found["spill_store_bytes"] + found["spill_load_bytes"],
-            stack_bytes=found["stack_bytes"],
-            static_shared_bytes=found["static_shared_bytes"],
+            registers=numbers["registers"],
+            spill_bytes=numbers["spill_store_bytes"] + numbers["spill_load_bytes"],
+            stack_bytes=numbers["stack_bytes"],
+            static_shared_bytes=numbers["static_shared_bytes"],
             warnings=tuple(line.strip() for line in report.splitlines() if _WARNING.search(line)),
         )
 
     def _output(self) -> bytes:
-        """Return the cubin. Raises: HostError if it is truncated, which ptxas does not report."""
+        """Return the cubin. Raises: HostError if it is truncated; ptxas does not report it."""
         try:
             cubin = Path(self._folder.name, _OUTPUT).read_bytes()
         except OSError as error:
@@ -240,7 +243,7 @@ class Ptxas:
 
 
 def _check_stack(cubin: bytes) -> None:
-    """Check that a cubin keeps its stack pointer. Raises: CrashError."""
+    """Check for a safe stack pointer in a cubin. Raises: CrashError."""
     if may_overwrite_stack(cubin):
         instruction = overwritten_stack(disassemble(cubin))
         if instruction:
@@ -249,7 +252,7 @@ def _check_stack(cubin: bytes) -> None:
 
 
 def _failure(status: int, report: str, message: str) -> IRError:
-    """Return the error for PTX that ptxas refuses or fails on."""
+    """Return the error for PTX refused by ptxas, or for its crash."""
     internal = _INTERNAL_ERROR.search(report)
     if internal is not None:
         return CrashError(message, internal[0].strip())
@@ -275,13 +278,13 @@ def _make_folder() -> tempfile.TemporaryDirectory[str]:
     try:
         return tempfile.TemporaryDirectory(prefix="aotc-")
     except OSError as error:
-        place = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-        raise host_error(error, f"cannot make a folder in {place}") or error from None
+        parent = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+        raise host_error(error, f"cannot make a folder in {parent}") or error from None
 
 
 def _no_room(folder: str) -> DiagnosticError:
     """Explain why a tool could not write its output."""
-    # The parent folder, not that of this run, so that many variants give one report.
+    # The parent folder, not this run's own, so many variants give one report.
     doing = f"ptxas cannot write to {Path(folder).parent}"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -304,25 +307,26 @@ def assemble(
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
 
-    With `reuses` it may be one that this process has made of the same PTX before.
+    With `reuses` it may come from this process's cache for the same PTX. A ptxas already `started`
+    for the target, without options, is tried first. `maxnreg` caps the registers per thread of
+    entries without `.maxnreg` and `.reqntid`; the output of `lower_kernel` states them, from the
+    kernel. 0 leaves them to ptxas.
 
-    A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
-    caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
-    themselves; the output of `lower_kernel` states them, from the kernel. 0 leaves them to ptxas.
-    If registers do not suffice, other options are tried, and the best result is used. If ptxas crashes, or its
-    cubin would, others and lower optimisation levels are tried. Each attempt has the whole time limit: which ones
-    run depends on what others spilled, not on their time.
+    If registers do not suffice, other options are tried, and the best result is used. If ptxas
+    crashes, or its cubin would, others and lower optimisation levels are tried. Each attempt has
+    the whole time limit: the spills of earlier attempts decide on later ones, not their time.
+
     Raises: IRError with the offending line of PTX; CrashError if ptxas crashes at every level;
         FewRegistersError; OverLimitError when ptxas exceeds its time or memory; HostError if the machine
         lacks resources.
     """
     limits = f"{target.name} {maxnreg}"
-    made = _kept.find(ptx, limits) if reuses else None
-    if made is None:
-        made = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
+    cubin = _results.find(ptx, limits) if reuses else None
+    if cubin is None:
+        cubin = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
         if reuses:
-            _kept.keep(ptx, limits, made, len(made.cubin))
-    return made
+            _results.keep(ptx, limits, cubin, len(cubin.cubin))
+    return cubin
 
 
 def _assemble(
@@ -354,7 +358,7 @@ def _assemble(
         return first  # a stack, as calls need one, is no reason for other options
     best = first
     while (bound := _SHARED_SM.search(ptx)) and best.spill_bytes:
-        # One more CTA an SM is worth less than registers that do not spill.
+        # One more CTA an SM is worth less than registers without spills.
         count = int(bound[1]) - 1
         ptx = _SHARED_SM.sub(f".minnctapersm {count}\n" if count > 1 else "", ptx)
         best = better(best)
@@ -371,7 +375,7 @@ def _assemble(
 
 
 def _without_crash(run: Callable[..., Assembly], error: CrashError) -> Assembly:
-    """Assemble in another way, or at the highest level at which ptxas does not crash.
+    """Assemble in another way, or at the highest level without a crash.
 
     Raises: the `error` if there is none.
     """
@@ -384,9 +388,10 @@ def _without_crash(run: Callable[..., Assembly], error: CrashError) -> Assembly:
 
 
 def fall_back(error: CrashError) -> str:
-    """Return how ptxas ended at its usual level.
+    """Return the failure of ptxas at its usual level.
 
-    Tests, fuzzers and the soak count it as a failure: the PTX has something that ptxas cannot bear.
+    Tests, fuzzers and the soak count it as a failure: the PTX contains something ptxas cannot
+    handle.
     """
     return error.reason
 
@@ -416,7 +421,7 @@ def disassemble(
 ) -> str:
     """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
 
-    With `is_whole` all sections are printed, not only code, and lines with the calls that led there.
+    With `is_whole` all sections are printed, not only code, and lines come with their calls.
 
     Raises: IRError if it is not a cubin.
     """
@@ -445,10 +450,10 @@ def version_text() -> str:
     ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
     with _make_folder() as folder:
         status, report = _run([str(ptxas), "--version"], folder, _VERSION_TIMEOUT_SECONDS)
-    found = re.search(r"\bV[0-9.]+", report)
-    if status != 0 or found is None:
+    match = re.search(r"\bV[0-9.]+", report)
+    if status != 0 or match is None:
         raise IRError(f"ptxas --version failed: {report.strip()}")
-    return found[0]
+    return match[0]
 
 
 def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[int, str]:
@@ -457,19 +462,20 @@ def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[i
 
 
 def end_tools() -> None:
-    """End every tool that runs: this process is about to end, without unwinding."""
+    """End every running tool: this process is about to end, without unwinding."""
     for process in list(_running):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
-    others = os.environ.get("GLIBC_TUNABLES")  # come last: of two alike, those count
+    # The user's come last: the last of two equal settings counts.
+    tunables = os.environ.get("GLIBC_TUNABLES")
     try:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, "GLIBC_TUNABLES": f"{_HEAP}:{others}" if others else _HEAP},
+            env={**os.environ, "GLIBC_TUNABLES": f"{_HEAP}:{tunables}" if tunables else _HEAP},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -527,9 +533,9 @@ def _explain(report: str, ptx: str, status: int) -> str:
     parts = [f"ptxas failed with status {status}"]
     for text in report.strip().splitlines():
         parts.append(text)
-        found = _ERROR_LINE.search(text)
-        if found and 1 <= int(found[1]) <= len(lines):
-            parts.append(f"  {found[1]}: {lines[int(found[1]) - 1].strip()}")
+        match = _ERROR_LINE.search(text)
+        if match and 1 <= int(match[1]) <= len(lines):
+            parts.append(f"  {match[1]}: {lines[int(match[1]) - 1].strip()}")
     return "\n".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""Which divisions of a kernel share a divisor often enough to prepare it.
+"""Find divisors shared by enough divisions to prepare them.
 
-A prepared divisor takes some 40 instructions more than the one reciprocal that ptxas computes for all divisions
-by it, and spares 4 or 5 of each quotient. It takes two registers more, too.
+A prepared divisor takes some 40 instructions more than ptxas's one reciprocal for all divisions by
+it, and saves 4 or 5 of each quotient. It takes two registers more, too.
 
 Invariant: the first op of each group is in a block around all the others, ahead of them.
 """
@@ -31,7 +31,7 @@ class _Group:
 
 
 def shared_divisions(kernel: Kernel) -> dict[Op, None]:
-    """Return the divisions whose divisor is to be prepared."""
+    """Return the divisions with a divisor to prepare."""
     groups: dict[tuple[Value, bool], list[_Group]] = {}
     for op in kernel.walk():
         divisor = _divisor_of(op)
@@ -41,7 +41,7 @@ def shared_divisions(kernel: Kernel) -> dict[Op, None]:
         assert isinstance(element, ScalarType)
         around = groups.setdefault((divisor, element.is_signed), [])
         blocks = dict.fromkeys(_blocks_around(op))
-        group = next((each for each in around if each.block in blocks), None)
+        group = next((ancestor for ancestor in around if ancestor.block in blocks), None)
         if group is None:
             group = _Group(op.block)
             around.append(group)
@@ -57,7 +57,7 @@ def shared_divisions(kernel: Kernel) -> dict[Op, None]:
 
 
 def _divisor_of(op: Op) -> Value | None:
-    """Return the scalar, no constant, that a division of 32-bit integers divides by, or None."""
+    """Return the scalar, non-constant divisor of a division of 32-bit integers, or None."""
     if not isinstance(op, arith.Div | arith.Rem):
         return None
     element = element_of(op.lhs.type)

@@ -1,8 +1,9 @@
-"""Find cubins whose code overwrites its stack pointer, R1, by which it addresses spilled registers.
+"""Find cubins whose code overwrites its stack pointer, R1, the base of spilled registers.
 
-ptxas 12.9 to 13.5 give R1 to values in some kernels that spill, and say nothing; what is loaded from the stack then
-is anything, or the launch ends with an illegal address. To disassemble each kernel that spills would take long,
-so that is for those of which many instructions have a 1 where most name the register that they write.
+ptxas 12.9 to 13.5 silently allocate R1 to values in some kernels that spill. Loads from the stack
+are then undefined, or the launch ends with an illegal address. Disassembling each kernel that
+spills would take long. So only cubins are disassembled in which many instructions have a 1 in the
+usual place of the result register.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from aotc.backend.cubin_code import code_sections
 
 _INSTRUCTION_BYTES = 16
-_RESULT = 2  # the byte with the register that an instruction writes
+_RESULT = 2  # the byte with an instruction's result register
 _OPCODE = 0xFFF
 # BSSY, BSYNC and BREAK have the number of a convergence barrier there.
 _BARRIERS = frozenset((0x945, 0x941, 0x942))
@@ -31,12 +32,12 @@ def may_overwrite_stack(cubin: bytes) -> bool:
     writes = 0
     for code in code_sections(cubin):
         results = code[_RESULT::_INSTRUCTION_BYTES]
-        at = results.find(_POINTER)
-        while at >= 0:
-            start = at * _INSTRUCTION_BYTES
+        position = results.find(_POINTER)
+        while position >= 0:
+            start = position * _INSTRUCTION_BYTES
             opcode = int.from_bytes(code[start : start + 2], "little") & _OPCODE
             writes += opcode not in _BARRIERS
-            at = results.find(_POINTER, at + 1)
+            position = results.find(_POINTER, position + 1)
     return writes > _PROLOGUE_WRITES
 
 

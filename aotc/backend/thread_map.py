@@ -1,4 +1,4 @@
-"""Layout questions of many rules: which register, which threads, which offset.
+"""Layout queries shared by rules: registers, threads, offsets.
 
 Invariant: the answers depend on the layouts alone, and come from the layout algebra.
 """
@@ -29,19 +29,19 @@ def first_holders(layout: LinearLayout) -> list[int]:
     ]
 
 
-def rename(op: Op, registers: Registers, held: LinearLayout, wanted: LinearLayout) -> Registers:
-    """Reorder a thread's registers from the layout `held` to `wanted`.
+def rename(op: Op, registers: Registers, source: LinearLayout, target: LinearLayout) -> Registers:
+    """Reorder a thread's registers from the layout `source` to `target`.
 
     Raises: IRError if a thread lacks an element.
     """
-    if held == wanted:
+    if source == target:
         return registers
-    if thread_columns(held) != thread_columns(wanted):
-        op.error(f"moves data between threads, from {held} to {wanted}")
+    if thread_columns(source) != thread_columns(target):
+        op.error(f"moves data between threads, from {source} to {target}")
     where: dict[int, int] = {}
-    for register, element in enumerate(held.table("register")):
+    for register, element in enumerate(source.table("register")):
         where.setdefault(element, register)
-    return tuple(registers[_held(op, where, element)] for element in wanted.table("register"))
+    return tuple(registers[_held(op, where, element)] for element in target.table("register"))
 
 
 def _held(op: Op, where: dict[int, int], element: int) -> int:
@@ -52,7 +52,7 @@ def _held(op: Op, where: dict[int, int], element: int) -> int:
 
 
 def redundant_threads(ctx: Lowering, layout: LinearLayout | None) -> int:
-    """Return the mask of thread-id bits along which threads hold copies; all bits for a scalar."""
+    """Return the mask of thread-id bits with copies; all bits for a scalar."""
     if layout is None:
         return (1 << ctx.thread_bits) - 1
     span = gf2.Span(layout.columns("register"))
@@ -62,7 +62,7 @@ def redundant_threads(ctx: Lowering, layout: LinearLayout | None) -> int:
 
 
 def is_first_holder(ctx: Lowering, layout: LinearLayout | None) -> str:
-    """Return an i1 that holds in one of the threads with the same elements, or ""."""
+    """Return an i1, true in one of the threads with the same elements, or ""."""
     mask = redundant_threads(ctx, layout)
     if mask == 0:
         return ""
@@ -86,13 +86,13 @@ def both(ctx: Lowering, left: str, right: str) -> str:
 
 
 def conjuncts(ctx: Lowering, condition: str) -> tuple[str, ...]:
-    """Return the i1 operands whose conjunction is `condition`."""
+    """Return the i1 operands of the conjunction `condition`."""
     return ctx.emit.conjuncts.get(condition, (condition,))
 
 
 def thread_offsets(
     ctx: Lowering, register_columns: Sequence[int], columns: Sequence[int]
 ) -> list[Component]:
-    """Return, for each register, the i32 XOR of its columns and those of the thread's bits."""
+    """Return, for each register, the i32 XOR of its columns and the thread's."""
     base = ctx.ints.linear(ctx.thread, columns)
     return [ctx.ints.xor_constant(base, part) for part in gf2.span_table(register_columns)]

@@ -1,15 +1,15 @@
-"""Check that no register of an unfinished `wgmma` is touched, in the PTX of a kernel.
+"""Check the PTX of a kernel for accesses to registers of an unfinished `wgmma`.
 
 A `wgmma` reads its fragments of A and updates its accumulator until a `wgmma.wait_group` covers its
-commit group. To write such a fragment or to touch such an accumulator before is undefined; ptxas neither
-refuses nor mends it, and results are wrong now and then.
+commit group. Before, writes to such a fragment and any access to such an accumulator are undefined.
+ptxas neither refuses nor mends it, and results are wrong now and then.
 
-This is a forward data-flow analysis over the control-flow graph, back edges included. The state maps each
-`wgmma` in flight to the age of its group: 0 until it is committed, then 1 for the newest. Where paths meet,
-the lowest age holds, which is waited for last.
+This is a forward data-flow analysis over the control-flow graph, back edges included. The state
+maps each `wgmma` in flight to the age of its group: 0 until it is committed, then 1 for the newest.
+Where paths meet, the lowest age holds, since it is waited for last.
 
-A `wgmma` may continue an accumulator in flight if it names the same registers in the same order. Unlike in
-the emulator, which follows one run, nothing may copy it.
+A `wgmma` may continue an accumulator in flight if it names the same registers in the same order.
+Unlike in the emulator, which follows one run, nothing may copy it.
 
 Source: PTX ISA 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.3 `wgmma.wait_group`.
 """
@@ -37,7 +37,7 @@ _Ages = dict[int, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class RegisterHazard:
-    """A register that a line of the PTX touches while the `wgmma` of another is in flight."""
+    """A register accessed by a line of the PTX while the `wgmma` of another is in flight."""
 
     line: int
     register: str
@@ -53,7 +53,7 @@ class RegisterHazard:
 
 
 def find_hazards(ptx: str) -> tuple[RegisterHazard, ...]:
-    """Return what touches registers of an unfinished `wgmma`, in the order of the text."""
+    """Return accesses to registers of an unfinished `wgmma`, in the order of the text."""
     if "wgmma.mma_async" not in ptx:
         return ()
     blocks = split_blocks(ptx)
@@ -66,19 +66,19 @@ def find_hazards(ptx: str) -> tuple[RegisterHazard, ...]:
         assert entry is not None
         ages = check.run(blocks[index], entry)
         for after in blocks[index].successors:
-            known = entries[after]
-            merged = ages if known is None else _merged(known, ages)
-            if merged is not known:
+            entry_ages = entries[after]
+            merged = ages if entry_ages is None else _merged(entry_ages, ages)
+            if merged is not entry_ages:
                 entries[after] = merged
                 if after not in waiting:
                     heappush(waiting, after)
     return tuple(sorted(check.hazards))
 
 
-def _merged(known: _Ages, ages: _Ages) -> _Ages:
-    """Return what is in flight on either of two paths: the first itself if it has it all."""
-    younger = {at: age for at, age in ages.items() if known.get(at, age + 1) > age}
-    return {**known, **younger} if younger else known
+def _merged(first: _Ages, ages: _Ages) -> _Ages:
+    """Return the dots in flight on either of two paths: the first itself if it covers both."""
+    younger = {offset: age for offset, age in ages.items() if first.get(offset, age + 1) > age}
+    return {**first, **younger} if younger else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Mma:
 
 
 class _Check:
-    """What a pass over the blocks of a text finds."""
+    """The hazards of a pass over the blocks of a text."""
 
     def __init__(self, ptx: str) -> None:
         self.ptx = ptx
@@ -100,7 +100,7 @@ class _Check:
         self.in_flight: dict[tuple[int, ...], frozenset[str]] = {}
 
     def run(self, block: Block, entry: _Ages) -> _Ages:
-        """Return what is in flight after a block; keep what it touches."""
+        """Return the dots in flight after a block; record its hazards."""
         ages = entry
         for part in block.parts:
             text = part.text
@@ -111,15 +111,15 @@ class _Check:
                 self._start(part.offset, text, ages)
                 ages = {**ages, part.offset: 0}
             elif text.startswith("wgmma.commit_group"):
-                ages = {at: age + 1 for at, age in ages.items()}
+                ages = {offset: age + 1 for offset, age in ages.items()}
             elif text.startswith("wgmma.wait_group"):
                 pending = int(text.split()[-1])
-                ages = {at: age for at, age in ages.items() if age <= pending}
+                ages = {offset: age for offset, age in ages.items() if age <= pending}
         return ages
 
-    def _start(self, at: int, text: str, ages: _Ages) -> None:
+    def _start(self, offset: int, text: str, ages: _Ages) -> None:
         """Check the registers of a `wgmma.mma_async`, and keep them."""
-        mma = self.mmas.get(at)
+        mma = self.mmas.get(offset)
         if mma is None:
             match = _MMA.match(text)
             groups = ("", "") if match is None else match.groups("")
@@ -127,25 +127,25 @@ class _Check:
             mma = _Mma(
                 tuple(accumulator), frozenset(fragment), frozenset([*accumulator, *fragment])
             )
-            self.mmas[at] = mma
+            self.mmas[offset] = mma
         for other in ages:
-            held = self.mmas[other]
-            self._report(at, mma.fragment.intersection(held.accumulator), "read", other)
-            self._report(at, held.fragment.intersection(mma.accumulator), "written", other)
-            if held.accumulator != mma.accumulator:
-                both = set(held.accumulator).intersection(mma.accumulator)
-                self._report(at, both, "written", other)
+            earlier = self.mmas[other]
+            self._report(offset, mma.fragment.intersection(earlier.accumulator), "read", other)
+            self._report(offset, earlier.fragment.intersection(mma.accumulator), "written", other)
+            if earlier.accumulator != mma.accumulator:
+                shared = set(earlier.accumulator).intersection(mma.accumulator)
+                self._report(offset, shared, "written", other)
 
     def _touch(self, part: Part, ages: _Ages) -> None:
-        """Check statements that are no `wgmma`."""
+        """Check statements other than `wgmma`."""
         key = tuple(ages)
         registers = self.in_flight.get(key)
         if registers is None:
-            registers = frozenset[str]().union(*(self.mmas[at].registers for at in ages))
+            registers = frozenset[str]().union(*(self.mmas[mma].registers for mma in ages))
             self.in_flight[key] = registers
         if registers.isdisjoint(_REGISTER.findall(part.text)):
             return
-        # Statements end on the line that is told.
+        # Report the line on which a statement ends.
         offset = part.offset - 1
         for piece in part.text.split(";"):
             offset += len(piece) + 1
@@ -155,19 +155,25 @@ class _Check:
 
     def _touch_one(self, offset: int, text: str, named: Sequence[str], ages: _Ages) -> None:
         written = _written(text)
-        for at in ages:
-            mma = self.mmas[at]
-            self._report(offset, mma.fragment.intersection(written), "written", at)
+        for start in ages:
+            mma = self.mmas[start]
+            self._report(offset, mma.fragment.intersection(written), "written", start)
             touched = set(mma.accumulator).intersection(named)
-            self._report(offset, touched.intersection(written), "written", at)
-            self._report(offset, touched.difference(written), "read", at)
+            self._report(offset, touched.intersection(written), "written", start)
+            self._report(offset, touched.difference(written), "read", start)
 
     def _report(
-        self, offset: int, registers: Iterable[str], access: Literal["read", "written"], at: int
+        self,
+        offset: int,
+        registers: Iterable[str],
+        access: Literal["read", "written"],
+        mma_offset: int,
     ) -> None:
         for register in registers:
-            use = "read" if register in self.mmas[at].fragment else "write"
-            hazard = RegisterHazard(self._line(offset), register, access, self._line(at), use)
+            use = "read" if register in self.mmas[mma_offset].fragment else "write"
+            hazard = RegisterHazard(
+                self._line(offset), register, access, self._line(mma_offset), use
+            )
             self.hazards[hazard] = None
 
     def _line(self, offset: int) -> int:
@@ -175,13 +181,15 @@ class _Check:
 
 
 def _statement(lines: str) -> str:
-    """Return the statement that ends lines, of which others are directives and comments."""
-    kept = [line for each in lines.split("\n") if (line := each.strip()) and line[0] not in "./"]
-    return without_guard(" ".join(kept))
+    """Return the last statement of lines, without directives and comments."""
+    statements = [
+        line for text in lines.split("\n") if (line := text.strip()) and line[0] not in "./"
+    ]
+    return without_guard(" ".join(statements))
 
 
 def _written(statement: str) -> Sequence[str]:
-    """Return the registers that a statement writes: its first operand, unless that is none."""
+    """Return the registers written by a statement: its first operand, if any."""
     opcode, *rest = statement.split(maxsplit=1)
     name, *modifiers = opcode.split(".")
     if not rest or name in _WRITES_NOTHING or (name in _BARRIERS and "red" not in modifiers):

@@ -1,4 +1,4 @@
-"""Find the tools of NVIDIA's toolkit that were installed as Python packages.
+"""Find the tools of NVIDIA's toolkit installed as Python packages.
 
 They share the namespace package `nvidia`, with one folder for each major version of the toolkit.
 Searching it takes a few file look-ups; asking the package metadata would take as long as importing
@@ -20,7 +20,7 @@ _TOOLKIT_FOLDER = "cu13"
 def find_file(wheel: str, name: str) -> Path:
     """Return the path of the toolkit's file `name`, such as "bin/ptxas", from `wheel`.
 
-    Raises: HostError, saying what to install, if it is not there.
+    Raises: HostError, with the package to install, if it is not there.
     """
     spec = find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -1,7 +1,7 @@
-"""The command line; the only folder that prints or exits.
+"""The command line; only this folder prints or exits.
 
-`process` runs a command, `commands` has them, `progress` follows their work, and all that is shown
-goes through `streams`.
+`process` runs a command, `commands` defines them, `progress` shows their work, and all output goes
+through `streams`.
 """
 
 from __future__ import annotations

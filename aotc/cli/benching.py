@@ -1,6 +1,6 @@
-"""The commands about launches: which have a variant, and how fast they are.
+"""Define the commands about launches: `cover`, `bench`, `tune import`.
 
-They are part of the same group as those of `measuring`, which know nothing of them.
+They are part of the same group as the commands of `measuring`, which does not refer to them.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def cover(
         except ArchiveError as error:
             complain(one_line(f"{path}: {error}"))
             return EXIT_WRONG
-        found = report.cover_archive(archive, listed, report.Options(table), targets)
+        coverage = report.cover_archive(archive, listed, report.Options(table), targets)
     else:
-        beside = tuning_path(Path(path))
+        default_path = tuning_path(Path(path))
         if table is None:
-            table = read_tuning(beside) if beside.exists() else TuningTable(())
+            table = read_tuning(default_path) if default_path.exists() else TuningTable(())
         options = report.Options(table, compiles=not no_compile)
-        found = report.cover_manifest(manifests.load(path), listed, options, targets)
-    show(json.dumps(report.describe(found), indent=2) if is_json else report.text(found))
-    return EXIT_WRONG if strict and not report.is_covered(found) else EXIT_DONE
+        coverage = report.cover_manifest(manifests.load(path), listed, options, targets)
+    show(json.dumps(report.describe(coverage), indent=2) if is_json else report.text(coverage))
+    return EXIT_WRONG if strict and not report.is_covered(coverage) else EXIT_DONE
 
 
 @commands.command()
@@ -126,7 +126,7 @@ def bench(
     from aotc.tuning.bench import BenchOptions  # noqa: PLC0415
 
     if page:
-        find_plots()  # told now, not when all is measured
+        find_plots()  # reported now, not after all measurements
     try:
         session = bench_session.Bench.open(
             archive,
@@ -138,16 +138,13 @@ def bench(
     except ArchiveError as error:
         complain(one_line(f"{archive}: {error}"))
         return EXIT_WRONG
-    told = session.run(lambda label: show(one_line(label), err=True))
+    data = session.run(lambda label: show(one_line(label), err=True))
     if output:
-        write_text(Path(output), json.dumps(told, indent=2) + "\n")
+        write_text(Path(output), json.dumps(data, indent=2) + "\n")
     if page:
-        write_text(Path(page), page_of(told))
-    show(json.dumps(told, indent=2) if is_json else bench_report.text(told))
-    return EXIT_WRONG if any(row["problem"] for row in told["launches"]) else EXIT_DONE
-
-
-# ----------------------------------------------------------------------------------------- tune
+        write_text(Path(page), page_of(data))
+    show(json.dumps(data, indent=2) if is_json else bench_report.text(data))
+    return EXIT_WRONG if any(row["problem"] for row in data["launches"]) else EXIT_DONE
 
 
 @tune.command("import")
@@ -188,34 +185,34 @@ def import_(
 
     options = imports.Options(kernel, target, gpu, _expressions(settings))
     files = find_files([Path(path) for path in paths])
-    imported = [one for path in files for one in read_file(path)]
+    imported = [config for path in files for config in read_file(path)]
     result = imports.import_table(manifests.load(manifest), imported, options)
     path = Path(output) if output else tuning_path(Path(manifest))
     before = read_tuning(path) if path.exists() else TuningTable(())
     for note in result.notes:
         show(f"note: {one_line(note)}", err=True)
-    num_launches = sum(len(one.measurements) for one in result.table.kernels)
+    num_launches = sum(len(config.measurements) for config in result.table.kernels)
     if not num_launches:
         complain("nothing is imported")
         return EXIT_WRONG
     write_tuning(imports.add_to(before, result.table), path)
-    told = {"path": str(path), "launches": num_launches, "notes": list(result.notes)}
-    show(json.dumps(told, indent=2) if is_json else f"{path}: {num_launches} launches imported")
+    data = {"path": str(path), "launches": num_launches, "notes": list(result.notes)}
+    show(json.dumps(data, indent=2) if is_json else f"{path}: {num_launches} launches imported")
     return EXIT_DONE
 
 
 def _expressions(settings: Sequence[str]) -> dict[str, Expression]:
-    """Return what `--set` sets. Raises: BadParameter for what is no NAME=EXPR."""
+    """Parse the values of `--set`. Raises: BadParameter for anything but NAME=EXPR."""
     from aotc.ir import expression  # noqa: PLC0415 - start-up time
 
-    found: dict[str, Expression] = {}
+    expressions: dict[str, Expression] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         try:
-            found[name.strip()] = expression.parse(text)
+            expressions[name.strip()] = expression.parse(text)
         except expression.ExpressionError as error:
             raise click.BadParameter(f"{setting!r}: {error.message}", param_hint="--set") from None
         if not (name.strip() and equals):
             message = f"expected NAME=EXPR, got {setting!r}"
             raise click.BadParameter(message, param_hint="--set")
-    return found
+    return expressions

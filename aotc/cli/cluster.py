@@ -1,6 +1,6 @@
-"""What builds and verifications share where they outgrow a machine: workers elsewhere, one cache.
+"""Share remote workers and a cache among builds and verifications larger than a machine.
 
-Invariant: dask.distributed and fsspec are imported only where an option asks for them.
+Invariant: dask.distributed and fsspec are imported only if an option needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aotc.package.cache.remote import RemoteStore
     from aotc.package.cache.store import Cache
 
-_LOCAL_TIER_MIB = 8192  # in front of a URL, if nothing else is said
+_LOCAL_TIER_MIB = 8192  # in front of a URL, by default
 
 on_a_cluster = click.option(
     "--dask",
@@ -32,7 +32,7 @@ on_a_cluster = click.option(
 
 
 def with_a_cache(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where compiled kernels are kept."""
+    """Add the options of the cache."""
     for option in (
         click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing."),
         click.option("--cache-max-mib", type=click.IntRange(0), help="Bound the cache's folder."),
@@ -69,7 +69,7 @@ def workers_at(
 
 
 def cache_path(folder: str | None) -> Path:
-    """Return the folder of the cache that the user names, or the platform's."""
+    """Return the cache folder named by the user, or the platform's."""
     if folder is not None:
         return Path(folder)
     from platformdirs import user_cache_path  # noqa: PLC0415 - start-up time
@@ -87,9 +87,9 @@ def cache_at(
     cache_max_mib: int | None,
     no_cache: bool,
 ) -> Generator[Cache | None]:
-    """Yield the cache that the options ask for, and bound its folder afterwards.
+    """Yield the cache for the options, and prune its folder to its limit afterwards.
 
-    Raises: HostError for a URL that nothing here knows; UsageError for options that contradict.
+    Raises: HostError for an unsupported URL; UsageError for contradictory options.
     """
     if cache_url is None and cache_read_only:
         raise click.UsageError("--cache-read-only is about a --cache-url: give one")
@@ -112,6 +112,6 @@ def cache_at(
     if cache_max_mib is not None:
         from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
-        found = cache_folder.entries(folder)
+        entries = cache_folder.entries(folder)
         bound = {"max_age_days": None, "max_bytes": cache_max_mib << 20}
-        cache_folder.remove(cache_folder.outdated(found, time.time(), **bound))
+        cache_folder.remove(cache_folder.outdated(entries, time.time(), **bound))

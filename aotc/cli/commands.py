@@ -1,10 +1,10 @@
-"""The commands, as click sees them: options, what runs, and what is shown of it.
+"""Define the commands with click: options, the work, and the output.
 
-Each command imports what it needs when it runs: `aotc --version` and `aotc inspect` start without
-the compiler, and a build with nothing to do without LLVM. What a command does is in a file of
+Each command imports its modules when it runs: `aotc --version` and `aotc inspect` start without the
+compiler, and a build with nothing to do without LLVM. The work of a command is in a file of
 `aotc.package` that returns text or data.
 
-Invariant: a command returns its exit code, and shows nothing but through `streams`.
+Invariant: a command returns its exit code, and only prints through `streams`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _variant = click.option(
 
 
 def _of_a_compile(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that pick what is compiled."""
+    """Add the options that select a compile."""
     command = click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP
     )(command)
@@ -87,9 +87,6 @@ def _of_a_compile(command: Callable[..., int]) -> Callable[..., int]:
 )
 def commands() -> None:
     """Compile tile kernels ahead of time."""
-
-
-# --------------------------------------------------------------------------------------- build
 
 
 @commands.command()
@@ -174,15 +171,15 @@ def build(
     listener = listener_for(is_json=is_json, doing="compiling")
     try:
         with cache_at(listener, **cached) as cache:
-            found = load(manifest)
+            parsed = load(manifest)
             _warn_of_guesses(manifest, listener, is_strict=is_strict)
             if not no_tuning:
                 options = replace(options, tuning=_tuning(manifest, tuning))
             if is_plan:
-                return _plan(found, options, cache, is_json=is_json)
+                return _plan(parsed, options, cache, is_json=is_json)
             with workers_at(address, options.jobs, listener) as executor:
                 result = builds.build(
-                    *(found, options, listener),
+                    *(parsed, options, listener),
                     cache=cache,
                     compiler=compiler or compile_variant,
                     executor=executor,
@@ -202,22 +199,22 @@ def build(
     return EXIT_WRONG if result.failures else EXIT_DONE
 
 
-def _tuning(manifest: str, given: str | None) -> TuningTable | None:
-    """Return the tuning table that is given, or else lies beside the manifest."""
+def _tuning(manifest: str, table_path: str | None) -> TuningTable | None:
+    """Return the given tuning table, or else the one next to the manifest."""
     from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415 - start-up time
 
-    path = tuning_path(Path(manifest)) if given is None else Path(given)
-    return None if given is None and not path.exists() else read_tuning(path)
+    path = tuning_path(Path(manifest)) if table_path is None else Path(table_path)
+    return None if table_path is None and not path.exists() else read_tuning(path)
 
 
 def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
-    """Print what a build would do."""
+    """Print the plan of a build."""
     from aotc.package.builder import build_plan  # noqa: PLC0415 - start-up time, as is below
     from aotc.package.cache.compile_times import CompileTimes  # noqa: PLC0415
 
     times = CompileTimes(None) if cache is None else cache.times
-    found = build_plan.plan(manifest, options, cache=cache, times=times)
-    show(json.dumps(build_plan.describe(found), indent=2) if is_json else build_plan.text(found))
+    plan = build_plan.plan(manifest, options, cache=cache, times=times)
+    show(json.dumps(build_plan.describe(plan), indent=2) if is_json else build_plan.text(plan))
     return EXIT_DONE
 
 
@@ -225,7 +222,7 @@ _MAX_VALUES = 8
 
 
 def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> None:
-    """Repeat the guesses of `aotc init`. Raises: ManifestError if the build is to be strict."""
+    """Repeat the guesses of `aotc init`. Raises: ManifestError if the build is strict."""
     from aotc.package.manifest.guesses import guesses  # noqa: PLC0415 - start-up time
 
     left = guesses(manifest)
@@ -241,7 +238,7 @@ def _warn_of_guesses(manifest: str, listener: Listener, *, is_strict: bool) -> N
 
 
 def _note(result: BuildResult) -> None:
-    """Print what a build decided that nobody may have meant, in a line each."""
+    """Print decisions of a build that may be unintended, in a line each."""
     from aotc.package.builder.index_limits import notes  # noqa: PLC0415 - start-up time
 
     if result.dropped:
@@ -256,7 +253,7 @@ def _note(result: BuildResult) -> None:
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print what came of a build: remarks, failures, and one line of summary."""
+    """Print the result of a build: remarks, failures, and one line of summary."""
     if verbose:
         for line in (*result.dropped, *result.remarks):
             show(f"remark: {one_line(line)}", err=True)
@@ -273,9 +270,6 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
         show(f"{result.num_variants} {noun} ({counts})", err=True)
-
-
-# --------------------------------------------------------------------------------------- verify
 
 
 @commands.command()
@@ -339,7 +333,7 @@ def verify(
     if device:
         from aotc.package.verify.device import open_driver, verify_on_device  # noqa: PLC0415
 
-        open_driver()  # told now, not for every variant
+        open_driver()  # reported now, not for every variant
         verify_one = verify_on_device
         command = (*command, "--device")
     work = partial(verify_and_audit, options=options, verify=verify_one)
@@ -353,7 +347,7 @@ def verify(
             closing(verifying.verify_all(subjects, work, jobs, executor)) as outcomes,
         ):
             for outcome in outcomes:
-                report.done.append(outcome)
+                report.outcomes.append(outcome)
                 listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
     finally:
         listener.close()
@@ -367,20 +361,17 @@ def verify(
 
 
 def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print the table, what is not verified, and one line of summary."""
+    """Print the table, the failures, and one line of summary."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     from aotc.package.verify.report import table  # noqa: PLC0415
 
     width = None if sys.stdout.isatty() else _LOG_COLUMNS
-    Console(width=width).print(table(report.done, by_variant=verbose))
+    Console(width=width).print(table(report.outcomes, by_variant=verbose))
     for text in report.wrong():
         show(text, err=True)
     report_failures(report.failures, debug=debug)
     show(report.summary(seconds), err=True)
-
-
-# ---------------------------------------------------------------------------------------- check
 
 
 @commands.command()
@@ -422,9 +413,6 @@ def check(
     return EXIT_DONE if is_right else EXIT_WRONG
 
 
-# -------------------------------------------------------------------- inspect, dump and explain
-
-
 @commands.command()
 @click.argument("archive")
 @click.option("--tuning", "is_tuning", is_flag=True, help="Show which config launches take.")
@@ -459,7 +447,7 @@ def inspect(
 
 
 def _width() -> int:
-    """Return the columns of the terminal, or those of a page if there is none."""
+    """Return the terminal's width, or a page's if there is none."""
     if not sys.stdout.isatty():
         return _PAGE_COLUMNS
     return max(_MIN_COLUMNS, shutil.get_terminal_size().columns)
@@ -490,11 +478,11 @@ def dump(
 
     if _is_archive(kernel, variant, target, without, settings):
         try:
-            found = archived.find_variant(kernel, variant or "")
+            archived_variant = archived.find_variant(kernel, variant or "")
         except ArchiveError as error:
             complain(one_line(f"{kernel}: {error}"))
             return EXIT_WRONG
-        text = archived.stage_text(kernel, *found, stage)
+        text = archived.stage_text(kernel, *archived_variant, stage)
     else:
         chosen = parse(target) if target else None
         request = find_request(kernel, chosen, _settings(settings), without)
@@ -526,7 +514,7 @@ def _is_archive(
 
 
 def _settings(settings: Sequence[str]) -> dict[str, str]:
-    """Return what `--set` sets. Raises: BadParameter for what is no NAME=VALUE."""
+    """Parse the values of `--set`. Raises: BadParameter for anything but NAME=VALUE."""
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -561,11 +549,11 @@ def explain(
 
     if _is_archive(kernel, variant, target, without, settings):
         try:
-            found = find_variant(kernel, variant or "")
+            archived_variant = find_variant(kernel, variant or "")
         except ArchiveError as error:
             complain(one_line(f"{kernel}: {error}"))
             return EXIT_WRONG
-        explanation = explaining.explain_variant(*found)
+        explanation = explaining.explain_variant(*archived_variant)
     else:
         chosen = parse(target) if target else None
         request = find_request(kernel, chosen, _settings(settings), without)

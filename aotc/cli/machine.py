@@ -1,6 +1,6 @@
-"""The commands about this machine: its driver and GPUs, the cache, the shell.
+"""Define the commands about this machine: its driver and GPUs, the cache, the shell.
 
-They are part of the same group as those of `commands`, which know nothing of them.
+They are part of the same group as the commands of `commands`, which does not refer to them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ def doctor(*, archives: tuple[str, ...], driver: str, cache_dir: str | None, is_
     from aotc.package.inspect import cuda_driver  # noqa: PLC0415 - start-up time, as is below
     from aotc.package.inspect import doctor as doctors  # noqa: PLC0415
 
-    found = doctors.examine(cuda_driver.ask(driver), cache_path(cache_dir), archives)
-    show(json.dumps(doctors.describe(found), indent=2) if is_json else doctors.text(found))
-    return EXIT_WRONG if doctors.has_problem(found) else EXIT_DONE
-
-
-# ---------------------------------------------------------------------------------------- cache
+    findings = doctors.examine(cuda_driver.ask(driver), cache_path(cache_dir), archives)
+    show(json.dumps(doctors.describe(findings), indent=2) if is_json else doctors.text(findings))
+    return EXIT_WRONG if doctors.has_problem(findings) else EXIT_DONE
 
 
 @commands.group()
@@ -56,12 +53,12 @@ def info(*, cache_dir: str | None, is_json: bool) -> int:
     from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     folder = cache_path(cache_dir)
-    found = cache_folder.describe(folder)
+    description = cache_folder.describe(folder)
     if is_json:
-        show(json.dumps(found, indent=2))
+        show(json.dumps(description, indent=2))
         return EXIT_DONE
     show(str(folder))
-    for kind, (files, size_bytes) in found["kinds"].items():
+    for kind, (files, size_bytes) in description["kinds"].items():
         show(f"{files:8}  {size_bytes / 2**20:10.1f} MiB  {kind}")
     return EXIT_DONE
 
@@ -76,8 +73,8 @@ def prune(*, cache_dir: str | None, days: float | None, max_mib: int | None, is_
     from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
 
     max_bytes = None if max_mib is None else max_mib << 20
-    found = cache_folder.entries(cache_path(cache_dir))
-    removed = cache_folder.outdated(found, time.time(), max_age_days=days, max_bytes=max_bytes)
+    entries = cache_folder.entries(cache_path(cache_dir))
+    removed = cache_folder.outdated(entries, time.time(), max_age_days=days, max_bytes=max_bytes)
     return _remove(removed, is_json=is_json)
 
 
@@ -102,16 +99,13 @@ def _remove(entries: list[Entry], *, is_json: bool) -> int:
     return EXIT_DONE
 
 
-# ----------------------------------------------------------------------------------- completion
-
-
 @commands.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(*, shell: str) -> int:
     """Print what makes SHELL complete commands and options: eval "$(aotc completion bash)"."""
     from click.shell_completion import get_completion_class  # noqa: PLC0415 - start-up time
 
-    found = get_completion_class(shell)
-    assert found is not None, "click has these three"
-    show(found(commands, {}, "aotc", "_AOTC_COMPLETE").source().strip("\n"))
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, "click has these three"
+    show(completion_class(commands, {}, "aotc", "_AOTC_COMPLETE").source().strip("\n"))
     return EXIT_DONE

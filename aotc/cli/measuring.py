@@ -1,6 +1,6 @@
-"""The commands that measure kernels on GPUs, and join what was measured.
+"""Define the commands that measure kernels on GPUs, and merge measurements.
 
-They are part of the same group as those of `shipping`, which know nothing of them.
+They are part of the same group as the commands of `shipping`, which does not refer to them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 
 
 class _Group(click.Group):
-    """A group whose command `run` need not be named."""
+    """A group with `run` as its default command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -65,7 +65,7 @@ def tune() -> None:
 
 
 def _of_a_measurement(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say how to measure."""
+    """Add the options of a measurement."""
     for option in (
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
@@ -115,7 +115,9 @@ def _options(
 @click.argument("path", metavar="ARCHIVE|MANIFEST", default="kernels.toml")
 @click.option("--shapes", metavar="FILE", help="Launches to tune for, as [[shape]] tables.")
 @click.option("--record", "recorded", metavar="DIR", help="What `aotc record` wrote.")
-@click.option("--manifest", "beside", metavar="FILE", help="Of an archive: what it was built of.")
+@click.option(
+    "--manifest", "archive_manifest", metavar="FILE", help="Of an archive: what it was built of."
+)
 @click.option("-o", "--output", help="Table; default: NAME.tuning.toml beside NAME.toml.")
 @click.option("--into", metavar="ARCHIVE", help="Pack what the table then says into an archive.")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Repeatable.")
@@ -135,7 +137,7 @@ def run(
     path: str,
     shapes: str | None,
     recorded: str | None,
-    beside: str | None,
+    archive_manifest: str | None,
     output: str | None,
     into: str | None,
     kernels: tuple[str, ...],
@@ -157,12 +159,14 @@ def run(
         raise click.UsageError("expected --shapes FILE or --record DIR")
     measured = {name: rest.pop(name) for name in _MEASURED}
     devices = runs.devices_of(cuda_driver.ask(driver), gpus) if address is None else ()
-    table_path = Path(output) if output else _table_path(path, beside)
+    table_path = Path(output) if output else _table_path(path, archive_manifest)
     if fresh:
         runs.journal_path(table_path).unlink(missing_ok=True)
     listener = listener_for(is_json=is_json, doing="tuning")
     try:
-        subject = _subject(path, shapes or str(Path(recorded or "", "shapes.toml")), beside)
+        subject = _subject(
+            path, shapes or str(Path(recorded or "", "shapes.toml")), archive_manifest
+        )
         if subject.archive == b"":
             among = kernels or subject.shapes.kernels
             built = _built(path, among, jobs, compiler, rest, is_json=is_json, debug=debug)
@@ -191,7 +195,7 @@ def _cluster(
     options: Options,
     driver: str,
 ) -> AbstractContextManager[Cluster]:
-    """Return the GPUs of this machine, or those of a Dask cluster."""
+    """Return the GPUs of this machine, or of a Dask cluster."""
     from aotc.tuning.run import local_tuners  # noqa: PLC0415 - start-up time
 
     if address is None:
@@ -202,7 +206,7 @@ def _cluster(
 
 
 def _pack(archive: Path, table: Path) -> None:
-    """Put the selections of a table into an archive. Raises: ManifestError."""
+    """Pack the selections of a table into an archive. Raises: ManifestError."""
     from aotc.ir.diagnostics import ManifestError  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.builder.rewriting import tune_archive  # noqa: PLC0415
@@ -215,14 +219,14 @@ def _pack(archive: Path, table: Path) -> None:
 
 
 def _table_path(path: str, manifest: str | None) -> Path:
-    """Return where the table goes if nothing else is said: beside the manifest, or the archive."""
+    """Return the table's default path: next to the manifest, or the archive."""
     from aotc.package.tuning.text import tuning_path  # noqa: PLC0415 - start-up time
 
     return tuning_path(Path(manifest or path))
 
 
 def _subject(path: str, shapes: str, manifest: str | None) -> Subject:
-    """Return what is tuned; of a manifest the archive is still to be built.
+    """Return the subject to tune; a manifest's archive is built later.
 
     Raises: DiagnosticError.
     """
@@ -233,14 +237,14 @@ def _subject(path: str, shapes: str, manifest: str | None) -> Subject:
     from aotc.regular_file import read_regular  # noqa: PLC0415
     from aotc.tuning.run import Subject  # noqa: PLC0415
 
-    found = read_shapes(Path(shapes))
+    listed_shapes = read_shapes(Path(shapes))
     if not path.endswith(_ARCHIVE_SUFFIX):
-        return Subject(b"", load(path), path, found)
+        return Subject(b"", load(path), path, listed_shapes)
     try:
         content = read_regular(Path(path), LIMITS.file_bytes)
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror or error}") from None
-    return Subject(content, load(manifest) if manifest else None, path, found)
+    return Subject(content, load(manifest) if manifest else None, path, listed_shapes)
 
 
 def _built(
@@ -253,7 +257,7 @@ def _built(
     is_json: bool,
     debug: bool,
 ) -> bytes | None:
-    """Return the archive of a manifest, or None after saying why it cannot be built."""
+    """Return the archive of a manifest, or None after reporting its failures."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.archive.file import encode  # noqa: PLC0415
     from aotc.package.builder import run as builds  # noqa: PLC0415

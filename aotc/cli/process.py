@@ -1,4 +1,4 @@
-"""The process of a command: its arguments in, its exit code out, whatever happens between.
+"""Run a command as the process: arguments in, exit code out, on every path.
 
 Invariant: no traceback reaches a user who did not ask for one with `--debug`.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aotc.package.builder.workers import Compiler
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered
+_CLEANING_SECONDS = 3.0  # during these, a second interrupt is ignored
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
-    """Run a command and return its exit code; `compiler` replaces the one that builds use."""
+    """Run a command and return its exit code; `compiler` replaces the one for builds."""
     is_debug = "--debug" in args
     with _interruptible():
         try:
@@ -61,7 +61,7 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
             show(error.render(), err=True)
             return EXIT_WRONG
         except BrokenPipeError:
-            give_up_output()  # whoever read it has seen enough
+            give_up_output()  # the reader closed the pipe
             return EXIT_WRONG
         except Exception as error:  # noqa: BLE001 - the last line of defence
             return _report_exception(error, is_debug=is_debug)
@@ -69,7 +69,7 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
 
 
 def _report_exception(error: Exception, *, is_debug: bool) -> int:
-    """Report what no command answers; return the exit code: it is a bug, or the machine's."""
+    """Report an unhandled exception and return the exit code: a bug, or the machine's fault."""
     refused = host_error(error) if isinstance(error, OSError | MemoryError) else None
     if refused is not None:
         show(refused.render(), err=True)
@@ -83,7 +83,7 @@ def _report_exception(error: Exception, *, is_debug: bool) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Generator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and none interrupt what the first one began."""
+    """Let SIGTERM and SIGHUP interrupt like Ctrl-C, and let none interrupt the clean-up of another."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -97,7 +97,7 @@ def _interruptible() -> Generator[None]:
             raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    # One that is ignored stays so; one that is not Python's (None) could not be put back.
+    # An ignored signal stays ignored; a handler outside of Python (None) could not be restored.
     answered = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     try:
         for number in answered:

@@ -1,7 +1,7 @@
-"""How a build or a verification is followed: in silence, by a line a variant, or by a bar.
+"""Show the progress of a build or a verification: not at all, by a line per variant, or by a bar.
 
-A listener gets what `aotc.package` reports while it works. Which one is used follows from where
-standard error goes, and from whether the result is JSON.
+A listener gets the reports of `aotc.package` during the work. Its kind depends on standard error,
+and on whether the result is JSON.
 
 Invariant: a listener writes to standard error only, and leaves the terminal as it was.
 """
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Follow a build or a verification without a word; keeps the warnings."""
+    """Follow a build or a verification silently; keep the warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
     def started(self, num_variants: int, num_cached: int) -> None:
-        """Take note of the number of variants, and of those that need no compile."""
+        """Take the number of variants, and of those already cached."""
 
     def finished(self, outcome: Outcome) -> None:
-        """Take note of a compile that ended."""
+        """Take a finished compile."""
         self.advanced(outcome.task.label, _state(outcome), outcome.seconds)
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
-        """Take note of a variant that is done; `state` is empty if all is well."""
+        """Take a finished variant; `state` is empty if all is well."""
 
     def warned(self, message: str) -> None:
         """Keep a warning."""
         self.warnings.append(message)
 
     def noted(self, message: str) -> None:
-        """Take note of what is worth a line, but no warning."""
+        """Take a note, less than a warning."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -119,7 +119,7 @@ class BarListener(Listener):
 
 
 def listener_for(*, is_json: bool, doing: str) -> Listener:
-    """Return a listener for how standard error and the result are read."""
+    """Return a listener for the kind of standard error and result."""
     if is_json:
         return Listener()
     return BarListener(doing) if sys.stderr.isatty() else PlainListener()

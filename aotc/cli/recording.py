@@ -1,5 +1,7 @@
 """The commands that write a manifest: of a program's launches, of a JIT monitor's log, of sources.
 
+And the one that runs a program from the archive.
+
 They are part of the same group as those of `machine`, which know nothing of them.
 """
 
@@ -51,9 +53,14 @@ def record(
     With --log, of what a JIT monitor says that Triton compiled.
     """
     from aotc.package.manifest.read import load  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415
+    from aotc.package.record.extracts import with_extracts  # noqa: PLC0415
+    from aotc.package.record.launches import add, read, run_recorded, with_python  # noqa: PLC0415
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
-    from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.manifest import (  # noqa: PLC0415
+        package_name,
+        recorded_target,
+        write_manifest,
+    )
     from aotc.package.record.shapes import shapes_text  # noqa: PLC0415
     from aotc.package.record.timings import add_timings, recorded_timings  # noqa: PLC0415
     from aotc.package.record.vendor import vendor  # noqa: PLC0415
@@ -66,11 +73,12 @@ def record(
         raise click.UsageError("expected --log FILE together with --source PATH")
     folder = Path(output)
     logged = records_of_logs(logs, sources, target) if logs else []
-    code = run_recorded(command, folder) if command else 0
+    code = run_recorded(with_python(command), folder) if command else 0
     if logged:
         add(logged, folder)
     path = folder / "kernels.toml"
     records = vendor(read(folder), folder) if is_vendored else read(folder)
+    records = with_extracts(records, folder, recorded_target(records))
     try:
         written = write_manifest(records, path, package_name(folder))
     except CompileError:
@@ -96,6 +104,55 @@ def record(
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
     show(f"{kernels}{left_out}", err=True)
     return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", metavar="-- COMMAND…", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    *("-a", "--archive", "archives"),
+    multiple=True,
+    default=["dist/record.aotc"],
+    show_default=True,
+    metavar="FILE",
+    help="What launches come from; repeatable.",
+)
+@click.option(
+    "-o", "--output", default="record", show_default=True, help="Folder of what no archive has."
+)
+@click.option(
+    "--strict/--no-strict",
+    "is_strict",
+    default=True,
+    show_default=True,
+    help="Fail where no archive has a launch, or let Triton compile it and record it.",
+)
+@click.option("--stand-in", "is_stand_in", is_flag=True, help="Even where Triton is installed.")
+@click.option("--driver", metavar="FILE", help="The CUDA driver's library.")
+@_debug
+def replay(
+    *,
+    command: tuple[str, ...],
+    archives: tuple[str, ...],
+    output: str,
+    is_strict: bool,
+    is_stand_in: bool,
+    driver: str | None,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Run a program whose Triton kernels launch from archives, without a JIT."""
+    from aotc.package.record.launches import with_python  # noqa: PLC0415 - start-up time
+    from aotc.package.record.replay import run_replayed  # noqa: PLC0415 - as above
+
+    if not command:
+        raise click.UsageError("expected -- COMMAND…, such as -- python app.py")
+    run_replayed(
+        with_python(command),
+        [*map(Path, archives)],
+        strict=is_strict,
+        stand_in=True if is_stand_in else None,
+        record=output,
+        driver=driver,
+    )
 
 
 def _ended(program: str, code: int) -> str:

@@ -1,6 +1,6 @@
-"""The commands that ship archives: parts of them, several as one, Python wheels, a report.
+"""Define the commands that ship archives: `split`, `merge`, `wheel`, `report`.
 
-They are part of the same group as those of `recording`, which know nothing of them.
+They are part of the same group as the commands of `recording`, which does not refer to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _folder = click.option(
 
 
 def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
-    """Report what is wrong with an archive."""
+    """Report errors of an archive."""
 
     @wraps(command)
     def reporting(*args: _Inputs.args, **options: _Inputs.kwargs) -> int:
@@ -49,7 +49,7 @@ def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
 
 
 def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
-    """Read an archive, and what the file beside it says of its sources."""
+    """Read an archive, and its sources file."""
     from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
     from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.emit.sources import read_sources  # noqa: PLC0415
@@ -64,7 +64,7 @@ def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
 def _write(
     archive: Archive, sources: SourcesFile | None, path: Path, *, frames: str = "shared"
 ) -> int:
-    """Write an archive, and the file beside it if its sources are known; return the size."""
+    """Write an archive, and its sources file if its sources are available; return the size."""
     from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
 
     data = archives.encode(archive, is_grouped=frames == "shared", is_compressed=frames != "stored")
@@ -108,7 +108,7 @@ def split(
     from aotc.package.archive.split import file_stem, part_of  # noqa: PLC0415 - start-up time
 
     whole, sources = _read(Path(archive))
-    part_of(whole, targets, kernels)  # a mistake is found before anything is written
+    part_of(whole, targets, kernels)  # report a mistake before anything is written
     written: dict[Path, int] = {}
     for target in dict.fromkeys(targets or whole.targets):
         part = part_of(whole, [target], kernels)
@@ -147,8 +147,12 @@ def merge(
 
     read = [(path, *_read(Path(path))) for path in paths]
     merged = merge_archives([(path, archive) for path, archive, _ in read], name, version)
-    told = [sources for _, _, sources in read if sources is not None]
-    sources = reduce(lambda some, more: some.joined(more), told) if len(told) == len(read) else None
+    source_files = [sources for _, _, sources in read if sources is not None]
+    sources = (
+        reduce(lambda combined, next_file: combined.joined(next_file), source_files)
+        if len(source_files) == len(read)
+        else None
+    )
     path = Path(output)
     return _shown({path: _write(merged, sources, path, frames=frames)}, is_json=is_json)
 
@@ -184,7 +188,7 @@ def wheel(
     whole, sources = _read(Path(archive))
     whole = renamed(part_of(whole, targets), name, version)
     parts = {"": whole} if together else {t: part_of(whole, [t]) for t in whole.targets}
-    made = [
+    wheels = [
         make_wheel(
             part,
             suffix=target.replace("_", ""),
@@ -195,8 +199,8 @@ def wheel(
     ]
     folder = Path(output)
     make_folder(folder)
-    write_together({folder / one.file_name: one.content for one in made})
-    sizes = {folder / one.file_name: len(one.content) for one in made}
+    write_together({folder / built.file_name: built.content for built in wheels})
+    sizes = {folder / built.file_name: len(built.content) for built in wheels}
     return _shown(sizes, is_json=is_json)
 
 
@@ -231,19 +235,19 @@ def report(
     from aotc.package.inspect.report_page import page as page_of  # noqa: PLC0415
     from aotc.regular_file import read_regular  # noqa: PLC0415
 
-    found = reports.read_measured(Path(measured)) if measured else None
+    launches = reports.read_measured(Path(measured)) if measured else None
     try:
         data = read_regular(Path(archive), LIMITS.file_bytes)
         decoded = decode(data)
         ready = None if device is None else _ready(decoded, archive, device)
-        made = reports.describe(decoded, stored_frames(data), len(data), found, ready)
+        report_data = reports.describe(decoded, stored_frames(data), len(data), launches, ready)
     except OSError as error:
         raise ArchiveError("IO", f"cannot read {archive}: {error.strerror or error}") from None
     except ArchiveError as error:
         raise ArchiveError(error.kind, f"{archive}: {error.message}") from None
     if page:
-        write_file(Path(page), page_of(made).encode())
-    show(json.dumps(made, indent=2) if is_json else reports.text(made))
+        write_file(Path(page), page_of(report_data).encode())
+    show(json.dumps(report_data, indent=2) if is_json else reports.text(report_data))
     return EXIT_DONE
 
 

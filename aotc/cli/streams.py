@@ -1,12 +1,12 @@
-"""What leaves the process: standard output, standard error, the exit code.
+"""Write a command's output: standard output, standard error, the exit code.
 
 Results go to standard output, progress and errors to standard error, so output can be piped.
 
-Exit codes: 0 done; 1 the user's kernels or manifest are wrong, or the machine lacks something;
-2 wrong usage; 3 a bug of ours; 130 interrupted.
+Exit codes: 0 done; 1 the user's kernels or manifest are wrong, or the machine lacks something; 2
+wrong usage; 3 a bug of ours; 130 interrupted.
 
-Invariant: whatever is printed may come from a file that somebody else wrote, so all of it passes
-`show`, or `printable` where rich prints it.
+Invariant: output may contain text of untrusted files, so all of it passes `show`, or `printable` if
+rich prints it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_VARIANTS_LISTED = 4
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print a text that may have in it what a file says: control characters are shown, not sent."""
+    """Print a text with the control characters of untrusted files escaped."""
     with writing("error" if err else "output"):
         click.echo(printable(text), err=err)
 
@@ -53,7 +53,7 @@ def writing(stream: str) -> Generator[None]:
 
 
 def give_up_output() -> None:
-    """Keep Python from writing the rest at its end."""
+    """Keep Python from flushing the rest at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -63,7 +63,7 @@ def complain(message: str) -> None:
 
 
 def report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
-    """Print each report once, with the variants that it is about; bugs last."""
+    """Print each report once, with its variants; bugs last."""
     variants: dict[tuple[bool, str], list[Failure]] = {}
     for failure in sorted(failures, key=lambda failure: failure.is_bug):
         variants.setdefault((failure.is_bug, failure.report), []).append(failure)

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 from typing import cast as type_cast
 
-from aotc.frontend.arguments import default_expressions
-from aotc.frontend.calls import call_operand
-from aotc.frontend.constants import unwrap
-from aotc.frontend.convert import bitcast, integer_range
-from aotc.frontend.decorated import decorators_of
-from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.frame import Program
-from aotc.frontend.named_functions import function_named, is_function_name
-from aotc.frontend.resolve import bindings, decorator_calls, decorator_names
-from aotc.frontend.scope import is_constexpr_annotation
+from aotc.frontend.language.arguments import default_expressions
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.language.convert import bitcast, integer_range
+from aotc.frontend.language.descriptors import check_block_shape
+from aotc.frontend.python.calls import call_operand
+from aotc.frontend.python.decorated import decorators_of
+from aotc.frontend.python.frame import Program
+from aotc.frontend.python.named_functions import function_named, is_function_name
+from aotc.frontend.python.resolve import bindings, decorator_calls, decorator_names
+from aotc.frontend.python.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, at, did_you_mean

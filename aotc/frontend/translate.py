@@ -14,19 +14,19 @@ from typing import NoReturn
 from typing import cast as type_cast
 
 from aotc.frontend import signature as signatures
-from aotc.frontend.arguments import default_expressions
-from aotc.frontend.calls import call_operand
-from aotc.frontend.constants import unwrap
-from aotc.frontend.decorated import decorators_of, unknown_decorator
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
-from aotc.frontend.frame import Captures, Frame, Program, Syntax
-from aotc.frontend.globals import Globals
-from aotc.frontend.hints import attach_hints
-from aotc.frontend.jit_decorators import refuse_foreign
-from aotc.frontend.launch_expressions import launch_expression
-from aotc.frontend.outer_names import outer_names, plain_parts
-from aotc.frontend.resolve import (
+from aotc.frontend.language.arguments import default_expressions
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.language.hints import attach_hints
+from aotc.frontend.python.calls import call_operand
+from aotc.frontend.python.decorated import decorators_of, unknown_decorator
+from aotc.frontend.python.expressions import EXPRESSIONS, HOST_EXPRESSIONS
+from aotc.frontend.python.frame import Captures, Frame, Program, Syntax
+from aotc.frontend.python.globals import Globals
+from aotc.frontend.python.jit_decorators import refuse_foreign
+from aotc.frontend.python.launch_expressions import launch_expression
+from aotc.frontend.python.outer_names import outer_names, plain_parts
+from aotc.frontend.python.resolve import (
     bindings,
     decorator_call,
     decorator_calls,
@@ -34,10 +34,10 @@ from aotc.frontend.resolve import (
     find_definition,
     function_names,
 )
-from aotc.frontend.scope import is_const_annotation, is_constexpr_annotation
+from aotc.frontend.python.scope import is_const_annotation, is_constexpr_annotation
+from aotc.frontend.python.statements import HOST_STATEMENTS, STATEMENTS
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
-from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
 from aotc.frontend.values import (
     Closure,
     Config,

@@ -1,12 +1,12 @@
-"""What a piece of inline assembly takes and returns: constraints, and the registers they stand for.
+"""Operands of inline assembly: constraints, and the registers they stand for.
 
 An instance of the text handles `pack` elements of every operand. Elements below 32 bits lie side by
-side in one register, the first in the lowest bits, as many as there are and as fit into 32 bits;
-all others have a register each. Operands are numbered: the registers of each result in order, then
+side in one register, the first in the lowest bits, as many as there are and as fit into 32 bits.
+All others have a register each. Operands are numbered: the registers of each result in order, then
 those of each argument.
 
-Invariant: what `check` lets pass is text and constraints that LLVM accepts, which ends the process
-for what it does not.
+Invariant: `check` passes only text and constraints that LLVM accepts. LLVM ends the process on any
+other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPERAND = re.compile(r"\$(?:(?P<escape>\$)|(?P<plain>\d+)|\{(?P<braced>\d+)\}|)
 
 
 class AssemblyError(ValueError):
-    """Report assembly that does not fit its operands; `remedy` says what to do, if anything."""
+    """Report assembly that does not fit its operands; `remedy` may say how to mend it."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -34,10 +34,10 @@ class AssemblyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Describe one operand of the text: its constraint, and the elements that lie in it.
+    """Describe one operand of the text: its constraint, and the elements packed in it.
 
-    They are `num_elems` from `first` on, of those that an instance takes of the result or argument
-    `value`. `tied` is the number of the output whose register an input shares, or -1.
+    They are elements `first` to `first + num_elems - 1` of an instance's share of the result or
+    argument `value`. `tied` is the number of the output whose register an input shares, or -1.
     """
 
     letter: str
@@ -88,12 +88,12 @@ def check(
             "the assembly must return at least one value",
             "let it return a value that nothing uses",
         )
-    given = [part.strip() for part in constraints.split(",") if constraints.strip()]
-    operands = [part for part in given if not part.startswith("~")]
+    clauses = [part.strip() for part in constraints.split(",") if constraints.strip()]
+    operands = [part for part in clauses if not part.startswith("~")]
     outputs = [part for part in operands if part.startswith("=")]
     inputs = operands[len(outputs) :]
-    if given[: len(operands)] != operands or not all(
-        map(_CLOBBER.fullmatch, given[len(operands) :])
+    if clauses[: len(operands)] != operands or not all(
+        map(_CLOBBER.fullmatch, clauses[len(operands) :])
     ):
         raise AssemblyError(
             f"what is overwritten comes last among constraints, got {constraints!r}",
@@ -108,43 +108,43 @@ def check(
     letters = [register.letter for register in written]
     read = _registers("input", inputs, arguments, pack, letters)
     _check_references(text, len(operands))
-    return Operands(tuple(written), tuple(read), ",".join(given))
+    return Operands(tuple(written), tuple(read), ",".join(clauses))
 
 
 def _registers(
-    what: str,
+    role: str,
     constraints: Sequence[str],
     elements: Sequence[ElementType],
     pack: int,
     tied_letters: Sequence[str] = (),
 ) -> list[Register]:
-    needed: list[tuple[int, int, int]] = []
+    packs: list[tuple[int, int, int]] = []
     for value, element in enumerate(elements):
         if pack > 1 and not isinstance(element, PointerType) and element.is_bool:
             raise AssemblyError(
                 "truth values cannot be packed", "cast them to 8-bit integers, or use pack=1"
             )
         count = elements_per_register(element, pack)
-        needed += [(value, first, count) for first in range(0, pack, count)]
-    if len(constraints) != len(needed):
+        packs += [(value, first, count) for first in range(0, pack, count)]
+    if len(constraints) != len(packs):
         shown = ", ".join(map(str, elements)) or "none"
         raise AssemblyError(
-            f"expected {len(needed)} {what} constraints for {pack} elements each of {shown}, "
+            f"expected {len(packs)} {role} constraints for {pack} elements each of {shown}, "
             f"got {len(constraints)}",
             "every 32 bits of packed narrow elements take a register, and so does every wider one",
         )
-    found: list[Register] = []
-    for constraint, (value, first, count) in zip(constraints, needed, strict=True):
+    registers: list[Register] = []
+    for constraint, (value, first, count) in zip(constraints, packs, strict=True):
         element, tied = elements[value], -1
         letter = constraint
         if constraint.isdecimal() and int(constraint) < len(tied_letters):
             tied = int(constraint)
-            if any(register.tied == tied for register in found):
+            if any(register.tied == tied for register in registers):
                 raise AssemblyError(f"two inputs share the register of output {tied}")
             letter = tied_letters[tied]
         if letter not in REGISTER_BITS:
             raise AssemblyError(
-                f"{constraint!r} is no {what} constraint that is known",
+                f"{constraint!r} is no {role} constraint that is known",
                 f"registers are {', '.join(REGISTER_BITS)} of 16, 32, 64, 32 and 64 bits",
             )
         register = Register(letter, element, value, first, count, tied)
@@ -155,8 +155,8 @@ def _registers(
                 f"a register {letter!r} of {register.bits} bits cannot hold {many}",
                 f"use {_fitting(register.used_bits)!r}",
             )
-        found.append(register)
-    return found
+        registers.append(register)
+    return registers
 
 
 def _fitting(bits: int) -> str:
@@ -166,11 +166,11 @@ def _fitting(bits: int) -> str:
 def _check_references(text: str, num_operands: int) -> None:
     if "\0" in text:
         raise AssemblyError("the assembly has a zero character")
-    for found in _OPERAND.finditer(text):
-        number = found["plain"] or found["braced"]
-        if number is None and found["escape"] is None:
+    for reference in _OPERAND.finditer(text):
+        number = reference["plain"] or reference["braced"]
+        if number is None and reference["escape"] is None:
             raise AssemblyError(
-                f"a single $ stands in front of {text[found.end() : found.end() + 8]!r}",
+                f"a single $ stands in front of {text[reference.end() : reference.end() + 8]!r}",
                 "write $0 or ${0} for an operand, and $$ for the character",
             )
         if number is not None and int(number) >= num_operands:
@@ -180,11 +180,11 @@ def _check_references(text: str, num_operands: int) -> None:
 
 
 def renumbered(text: str, names: Mapping[int, str]) -> str:
-    """Return assembly in which operands are called otherwise; escapes stay."""
+    """Rename the operands in a text; escapes stay."""
 
-    def replaced(found: re.Match[str]) -> str:
-        number = found["plain"] or found["braced"]
-        return found[0] if number is None else names.get(int(number), found[0])
+    def replaced(reference: re.Match[str]) -> str:
+        number = reference["plain"] or reference["braced"]
+        return reference[0] if number is None else names.get(int(number), reference[0])
 
     return _OPERAND.sub(replaced, text)
 
@@ -192,8 +192,8 @@ def renumbered(text: str, names: Mapping[int, str]) -> str:
 def substituted(text: str, name: Callable[[int], str]) -> str:
     """Return assembly with `name(number)` in place of its operands."""
 
-    def replaced(found: re.Match[str]) -> str:
-        number = found["plain"] or found["braced"]
+    def replaced(reference: re.Match[str]) -> str:
+        number = reference["plain"] or reference["braced"]
         return "$" if number is None else name(int(number))
 
     return _OPERAND.sub(replaced, text)

@@ -1,10 +1,10 @@
-"""A state, a list of values, threaded through the loops and branches around the ops that update it.
+"""A state, a list of values, threaded through loops and branches in program order.
 
-What follows the program's order without being in memory, as the phase of a mbarrier, is a value
-that each op which updates it replaces by another one. A loop around such an op carries the value,
-a branch returns it. Regions that update none of a state are left as they are.
+The phase of a mbarrier is such a state: it follows the program's order and is not in memory. Each
+op that updates the state replaces its values. A loop around such an op carries them, a branch
+returns them. Regions without an update stay as they are.
 
-Invariant: on every path, an op that updates the state finds it as the last one before it left it.
+Invariant: on every path, an op sees the state as the op before it on that path left it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ State = list[Value]
 
 
 class CarriedState:
-    """Walk ops in program order with a state; subclasses say which ops update it, and how."""
+    """Walk ops in program order with a state; subclasses define the updates."""
 
     def updated_by(self, op: Op, state: State) -> State | None:
-        """Return the state after an op that updates it itself, or None for any other."""
+        """Return the state after an op with an update of its own, or None for any other."""
         raise NotImplementedError
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        """Return the indices of the values that ops nested in `op` update."""
+        """Return the indices of the values updated by ops nested in `op`."""
         raise NotImplementedError
 
     def hint(self, index: int) -> str:
@@ -55,8 +55,8 @@ class CarriedState:
                 entry[index] = block.add_arg(state[index].type, self.hint(index))
             end = self.visit(block, entry)
             pass_on(block, [end[index] for index in indices])
-        made = append_carried(op, [state[index] for index in indices] if is_loop else ())
+        extended = append_carried(op, [state[index] for index in indices] if is_loop else ())
         after = list(state)
-        for index, value in zip(indices, made.results[count:], strict=True):
+        for index, value in zip(indices, extended.results[count:], strict=True):
             after[index] = value
         return after

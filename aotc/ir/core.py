@@ -1,4 +1,4 @@
-"""Values, ops, blocks and kernels: the one data structure every stage reads and writes.
+"""Values, ops, blocks and kernels: the data structure of every stage.
 
 An op is declared like a dataclass. Its fields are operands, attributes, results and nested blocks;
 its opcode, effects and traits (`ir.effects`) are class keywords:
@@ -8,10 +8,10 @@ its opcode, effects and traits (`ir.effects`) are class keywords:
         rhs: Value = operand()
         out: Value = result()
 
-Result types are inferred from operands, attributes and blocks, never passed, so a value cannot
-claim a type that its op does not produce. Control flow is nested blocks that end in a terminator,
-never a graph of branches. Attributes are immutable plain values, so they print and compare as
-they are. Uses are kept in insertion order: the output of every pass must be reproducible.
+Result types are inferred from operands, attributes and blocks, never passed, so a value has exactly
+the type its op produces. Control flow is nested blocks that end in a terminator, never a graph of
+branches. Attributes are immutable plain values, so they print and compare as they are. Uses are
+kept in insertion order: the output of every pass must be reproducible.
 
 Invariant: `value.users` names exactly the ops that have `value` among their operands.
 """
@@ -67,7 +67,7 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """The op that computes this value, or None for a block argument."""
+        """The defining op, or None for a block argument."""
         return self.owner if isinstance(self.owner, Op) else None
 
     def replace_all_uses_with(self, other: Value) -> None:
@@ -80,10 +80,10 @@ class Value:
 
 
 class Block:
-    """Hold a list of ops that run in order, and the arguments they may use.
+    """Hold a list of ops, in order of execution, and the block's arguments.
 
-    `parent` is the op or kernel the block is nested in. Iterating is safe while the current op
-    is removed or ops are inserted around it.
+    `parent` is the op or kernel the block is nested in. Iterating is safe while the current op is
+    removed or ops are inserted around it.
     """
 
     __slots__ = ("args", "first", "last", "parent")
@@ -190,7 +190,7 @@ class Op:
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
     attribute_fields: ClassVar[tuple[FieldSpec, ...]] = ()
     arity: ClassVar[Arity] = Arity()
-    asked: ClassVar[dict[_Question, _Declared]] = {}
+    effect_cache: ClassVar[dict[_Question, _Declared]] = {}
     """Answers of `effects_on`, as far as the class alone decides."""
     registry: ClassVar[dict[str, type[Op]]] = {}
 
@@ -210,16 +210,16 @@ class Op:
         effects: tuple[Effect, ...] | None = None,
         traits: tuple[Trait, ...] = (),
     ) -> None:
-        own = [
+        specs = [
             FieldSpec(spec.role, spec.default, name)
             for name, spec in list(cls.__dict__.items())
             if isinstance(spec, FieldSpec)
         ]
-        cls.fields = (*(spec for spec in cls.fields if spec.name not in cls.__dict__), *own)
+        cls.fields = (*(spec for spec in cls.fields if spec.name not in cls.__dict__), *specs)
         cls.attribute_fields = tuple(spec for spec in cls.fields if spec.role == "attribute")
         cls.arity = Arity.of(cls.fields)
-        cls.asked = {}
-        for spec in own:
+        cls.effect_cache = {}
+        for spec in specs:
             if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
                 raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
         define_accessors(cls)
@@ -251,21 +251,21 @@ class Op:
     def effects_on(
         self, resource: Resource | None, *access: AccessKind, proxy: Proxy | None = None
     ) -> Sequence[Effect]:
-        """Return the effects that this op has on a resource, or on any; on operands it has only."""
+        """Return the op's effects on a resource, or on all; absent operands have none."""
         if not self.effects:
             return ()
         question = (resource, access, proxy)
-        answer = self.asked.get(question)
+        answer = self.effect_cache.get(question)
         if answer is None:
-            answer = self.asked[question] = _declared_on(type(self), question)
+            answer = self.effect_cache[question] = _declared_on(type(self), question)
         declared, is_certain = answer
         if is_certain:
             return declared
         return [
-            each
-            for each in declared
-            if (not each.of or getattr(self, each.of) is not None)
-            and (not each.when or getattr(self, each.when))
+            effect
+            for effect in declared
+            if (not effect.of or getattr(self, effect.of) is not None)
+            and (not effect.when or getattr(self, effect.when))
         ]
 
     def reads(self, resource: Resource | None = None) -> bool:
@@ -282,14 +282,14 @@ class Op:
 
     @property
     def has_side_effects(self) -> bool:
-        """Whether the op does more to any resource than to read it."""
+        """True if the op does more than read."""
         return bool(self.effects_on(None, "allocate", "write", "order"))
 
     # -- structure -------------------------------------------------------------
 
     @property
     def operands(self) -> list[Value]:
-        """The operands that are present, in order."""
+        """The operands present, in order."""
         return [value for value in self.slots if value is not None]
 
     @property
@@ -349,7 +349,7 @@ class Op:
 
     @property
     def parent_op(self) -> Op | None:
-        """The op whose nested block this op is in, or None at the top of a kernel."""
+        """The enclosing op, or None at the top of a kernel."""
         parent = None if self.block is None else self.block.parent
         return parent if isinstance(parent, Op) else None
 
@@ -365,7 +365,7 @@ class Op:
         mapping: dict[Value, Value],
         **attributes: Any,
     ) -> Op:
-        """Return a detached copy whose operands went through `mapping`; results are added to it.
+        """Return a detached copy with operands mapped by `mapping`; results are added to it.
 
         Types are inferred anew, so a mapping to values of other types retypes the copy.
         """
@@ -403,10 +403,10 @@ class Op:
         self.block = self.prev = self.next = None
         try:
             types = self.infer()
-        except ValueError as error:  # what layouts raise for arguments that do not fit
+        except ValueError as error:  # layouts raise it for arguments that do not fit
             raise IRError(f"{self.opcode}: {error}", loc) from error
         self.results = [Value(type_, self, index) for index, type_ in enumerate(types)]
-        # Only now that the op is known to be valid may the values and blocks learn of it.
+        # Register the uses only now: the op is valid.
         for value in slots:
             if value is not None:
                 value.users[self] = value.users.get(self, 0) + 1
@@ -417,7 +417,7 @@ class Op:
 def _declared_effects(
     cls: type[Op], effects: tuple[Effect, ...] | None, *, pure: bool
 ) -> tuple[Effect, ...]:
-    """Check what a class declares. Raises: IRError if that is nothing, or names no field of it."""
+    """Check a class's effects. Raises: IRError if they are missing, or name no field."""
     if pure == (effects is not None):
         raise IRError(f"{cls.opcode}: declare either effects, or that it is pure")
     operand_names = {spec.name for spec in cls.fields if spec.role == "operand"}
@@ -431,18 +431,18 @@ def _declared_effects(
 
 
 def _declared_on(cls: type[Op], question: _Question) -> _Declared:
-    """Return the effects that a class declares, and whether each of its ops has them all."""
+    """Return the effects a class declares, and whether every op of it has them all."""
     resource, access, proxy = question
     declared = tuple(
-        each
-        for each in cls.effects
-        if (resource is None or each.resource is resource)
-        and (not access or each.access in access)
-        and (proxy is None or each.proxy == proxy)
+        effect
+        for effect in cls.effects
+        if (resource is None or effect.resource is resource)
+        and (not access or effect.access in access)
+        and (proxy is None or effect.proxy == proxy)
     )
     names = [spec.name for spec in cls.fields if spec.role == "operand"]
     required = {"", *(names[index] for index in cls.arity.required)}
-    return declared, all(not each.when and each.of in required for each in declared)
+    return declared, all(not effect.when and effect.of in required for effect in declared)
 
 
 def _drop_use(value: Value, op: Op) -> None:
@@ -462,7 +462,7 @@ def build(
 ) -> OpT:
     """Build an op from its generic parts, as the parser does.
 
-    Raises: IRError if the parts are not those the op declares, or do not fit each other.
+    Raises: IRError if the parts differ from the op's declaration, or do not fit each other.
     """
     op = cls.__new__(cls)
     num_given = 0
@@ -476,8 +476,8 @@ def build(
             raise IRError(f"{cls.opcode} needs attribute {spec.name}", loc)
         setattr(op, spec.name, value)
     if num_given != len(attributes):
-        known = [spec.name for spec in cls.attribute_fields]
-        unknown = next(name for name in attributes if name not in known)
+        names = [spec.name for spec in cls.attribute_fields]
+        unknown = next(name for name in attributes if name not in names)
         raise IRError(f"{cls.opcode} has no attribute {unknown}", loc)
     _check_arity(cls, slots, blocks, loc)
     # An alternative constructor, so the private part of the class is its own.
@@ -519,16 +519,18 @@ def clone_block(source: Block, mapping: dict[Value, Value]) -> Block:
 class Kernel:
     """Hold one kernel: its parameters are the arguments of `body`, in launch order.
 
-    `maxnreg` of 0 leaves the registers per thread to ptxas, within what lets an SM hold
-    `min_ctas_per_sm` CTAs, if that is not 0 and spills nothing; `shared_bytes` is what
-    `allocate_shared` found the kernel to need. `num_consumer_groups` groups of `num_warps` warps run
-    concurrently, and layouts are those of one group; `producer_warps` issue loads for them. `guards`
-    are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
+    `maxnreg` of 0 leaves the registers per thread to ptxas, which then lets an SM hold
+    `min_ctas_per_sm` CTAs if that is not 0 and spills nothing. `allocate_shared` sets
+    `shared_bytes`.
+
+    `num_consumer_groups` groups of `num_warps` warps run concurrently, and a layout covers one
+    group. `producer_warps` issue loads for them. `guards` are expressions over the arguments of the
+    launch: the kernel is legal for a launch if none is 0.
+
     A kernel that `is_persistent` is launched with as many CTAs as are resident at a time, as a grid
-    of one axis, and receives the extents of the program grid. A launch gives
-    each program `scratch_bytes` of global memory, uninitialized, in one piece for all.
-    One that `runs_by_cta` tells the CTAs of its cluster apart: each runs the whole kernel on tiles
-    of its own, and none is split among them.
+    of one axis, and receives the extents of the program grid. A launch gives each program
+    `scratch_bytes` of global memory, uninitialized, in one piece for all. With `runs_by_cta` each
+    CTA of a cluster runs the whole kernel on tiles of its own, and no tile is split among CTAs.
     """
 
     name: str
@@ -560,5 +562,5 @@ class Kernel:
         return self.body.walk()
 
     def clone(self) -> Kernel:
-        """Return an equal kernel that shares no op or value with this one."""
+        """Return an equal kernel with its own ops and values."""
         return replace(self, body=clone_block(self.body, {}))

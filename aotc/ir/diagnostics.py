@@ -1,19 +1,19 @@
 """Source locations and the two families of errors.
 
 A user's mistake is a `DiagnosticError` (`CompileError` for a kernel, `ManifestError` for a
-manifest): it says where, what was expected, what was got and what to do, and it renders with the
-source line and a caret. What the machine lacks, room on a disk or memory, is a `HostError` of the
-same family. A mistake of ours is an `IRError`. Nothing else may leave the compiler, so the command
-line can map the first family to exit code 1 and the second to exit code 3.
+manifest): it has a place, an expectation, the actual value and a remedy, and it renders with the
+source line and a caret. A lack of the machine, of room on a disk or of memory, is a `HostError` of
+the same family. A mistake of ours is an `IRError`. Nothing else may leave the compiler, so the
+command line can map the first family to exit code 1 and the second to exit code 3.
 
-Invariant: a location is immutable and names real positions of a real file; rewrites pass on the
-location of what they replace, so every later remark can point at the user's line.
+Invariant: a location is immutable and names real positions of a real file. Rewrites pass on the
+location of the op they replace, so every later remark can point at the user's line.
 
     Exception
     ├── DiagnosticError        the user's mistake
     │   ├── CompileError       in a kernel's source
-    │   ├── ManifestError      in kernels.toml, or in what the command line asked of it
-    │   └── HostError          in nobody's code: what the machine lacks or refused
+    │   ├── ManifestError      in kernels.toml, or in a command line
+    │   └── HostError          no mistake in code: the machine lacked or refused something
     └── IRError                our mistake: invalid IR, a missing rule, a broken invariant
 """
 
@@ -40,11 +40,11 @@ _EXPECTED_GOT = re.compile(r"expected (?P<expected>.*), got (?P<got>.*)", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Name a span of a source file, and the call that brought the compiler there.
+    """Name a span of a source file, and the call through which the compiler came there.
 
-    `line` and `col` count from 1 and from 0, as `ast` has them; `end_col` is exclusive and on the
-    same line. `call_site` is where the enclosing `@jit` function was called from, or None; `function` is
-    that function's name, where it is known.
+    `line` and `col` count from 1 and from 0, as in `ast`; `end_col` is exclusive and on the same
+    line. `call_site` is the call of the enclosing `@jit` function, or None; `function` is the name
+    of this function, or empty.
     """
 
     file: str
@@ -71,14 +71,14 @@ _current_loc: ContextVar[Loc] = ContextVar("aotc_current_loc", default=UNKNOWN_L
 
 
 def current_loc() -> Loc:
-    """Return the location that ops built now are given."""
+    """Return the location for newly built ops."""
     return _current_loc.get()
 
 
 class at:  # noqa: N801 - a verb, as contextlib's are
     """Give `loc` to the ops built inside the `with` block."""
 
-    # A class, which costs half of what a generator does: passes enter one for each op they build.
+    # A class, at half the cost of a generator: passes enter one for each op they build.
     __slots__ = ("_loc", "_token")
 
     _token: Token[Loc]
@@ -124,7 +124,7 @@ def render_caret(loc: Loc, indent: str = "  ") -> str:
 
 
 def _num_cells(text: str) -> int:
-    """Return the columns that `text` takes on a terminal."""
+    """Return the number of terminal columns of `text`."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
@@ -132,9 +132,9 @@ def _num_cells(text: str) -> int:
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Return a text with all that could steer a terminal written as escapes, but for `keep`.
+    """Escape all characters that could steer a terminal, but for `keep`.
 
-    Names and remarks come from files that anybody may have written.
+    Names and remarks come from files anybody may have written.
     """
     if text.isprintable():
         return text
@@ -152,8 +152,8 @@ def one_line(text: str) -> str:
 class DiagnosticError(Exception):
     """Report a mistake of the user's, with its place and its remedy.
 
-    `message` says what was expected and what was got; `remedy` what to do, or an empty string.
-    `others` are mistakes that were found along with this one.
+    `message` gives the expectation and the actual value, `remedy` the way out, or an empty string.
+    `others` are mistakes found along with this one.
     """
 
     def __init__(self, message: str, loc: Loc | None = None, *, remedy: str = "") -> None:
@@ -165,16 +165,16 @@ class DiagnosticError(Exception):
         self.others: tuple[DiagnosticError, ...] = ()
 
     def add_context(self, line: str) -> None:
-        """Append a line that says what was being built, such as the kernel and its config."""
+        """Append a line of context, such as the kernel and its config."""
         self.context.append(line)
 
     def render(self) -> str:
         """Return the whole report: place, message, source line, caret, call chain, remedy."""
-        known = self.loc is not None and self.loc != UNKNOWN_LOC
-        place = f"{self.loc}: " if known else ""
-        # A line break of a name's cannot begin a line that looks like a report of its own.
-        lines = [one_line(f"{place}error: {self.message}")]
-        if known and self.loc is not None:
+        has_loc = self.loc is not None and self.loc != UNKNOWN_LOC
+        prefix = f"{self.loc}: " if has_loc else ""
+        # A line break in a name cannot begin a line that looks like a report of its own.
+        lines = [one_line(f"{prefix}error: {self.message}")]
+        if has_loc and self.loc is not None:
             lines.append(render_caret(self.loc))
             sites = list(self.loc.chain())[1:]
             for site in sites[:_MAX_CALL_SITES]:
@@ -189,15 +189,15 @@ class DiagnosticError(Exception):
 
     def describe(self) -> dict[str, object]:
         """Return the mistake, without the others, as JSON-ready data."""
-        found = _EXPECTED_GOT.fullmatch(self.message)
+        match = _EXPECTED_GOT.fullmatch(self.message)
         loc = self.loc if self.loc is not None and self.loc != UNKNOWN_LOC else None
         return {
             "file": loc.file if loc else None,
             "line": loc.line if loc else None,
             "column": loc.col + 1 if loc else None,
             "message": self.message,
-            "expected": found["expected"] if found else None,
-            "got": found["got"] if found else None,
+            "expected": match["expected"] if match else None,
+            "got": match["got"] if match else None,
             "remedy": self.remedy or None,
         }
 
@@ -208,7 +208,7 @@ class DiagnosticError(Exception):
 class CompileError(DiagnosticError):
     """Report a mistake in a kernel's source.
 
-    `feature` names what is refused without the names of the user's: mistakes of one kind share it.
+    `feature` names the refused feature without the user's names: mistakes of one kind share it.
     """
 
     def __init__(
@@ -221,9 +221,9 @@ class CompileError(DiagnosticError):
 class ResourceError(CompileError):
     """Report a kernel that needs more than its target has.
 
-    Not the source is wrong but the config: a build leaves the variant out, with a remark.
-    `source_files` are those that were read to find out and `searches` those for imported modules,
-    as far as it came to that.
+    The config is wrong, not the source: a build leaves the variant out, with a remark.
+    `source_files` were read on the way, and `searches` are its look-ups of imported modules, up to
+    the failure.
     """
 
     source_files: tuple[tuple[str, str], ...] = ()
@@ -231,11 +231,11 @@ class ResourceError(CompileError):
 
 
 class ManifestError(DiagnosticError):
-    """Report a mistake in a manifest, or in what was asked of it."""
+    """Report a mistake in a manifest or in a request about it."""
 
 
 class HostError(DiagnosticError):
-    """Report what the machine lacks or refused: room on a disk, memory, a process, a tool."""
+    """Report a lack or refusal of the machine: disk, memory, a process, a tool."""
 
 
 _TEMPORARY = "free some, or set TMPDIR to a folder that has room"
@@ -253,14 +253,14 @@ _HOST_REMEDIES = {
     errno.EIO: "check the disk",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
-# What may also come of a mistake of ours, unless the caller knows better.
+# These may also come of a mistake of ours, unless the caller knows better.
 _AMBIGUOUS = (errno.EACCES, errno.ENOENT)
 
 
 def host_error(error: OSError | MemoryError, doing: str = "") -> HostError | None:
-    """Return the report of what the system refused, or None if that is no reason of the machine's.
+    """Return the report of a refusal by the system, or None if the machine is not at fault.
 
-    `doing` says what could not be done, such as "cannot make a folder in /tmp".
+    `doing` names the failed action, such as "cannot make a folder in /tmp".
     """
     if isinstance(error, MemoryError):
         return HostError("out of memory", remedy=_HOST_REMEDIES[errno.ENOMEM])
@@ -282,12 +282,12 @@ class IRError(Exception):
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that `name` was most likely meant to be, or None."""
-    found = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
-    return found[0] if found else None
+    """Return the candidate nearest to a misspelt `name`, or None."""
+    matches = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return a remedy naming the nearest candidate, or an empty string."""
-    found = nearest(name, candidates)
-    return f"did you mean {found!r}?" if found else ""
+    candidate = nearest(name, candidates)
+    return f"did you mean {candidate!r}?" if candidate else ""

@@ -1,12 +1,12 @@
-"""What an op does to the world outside of its results, and what kind of op it is.
+"""Effects of ops on resources, and traits of ops.
 
-Every op class declares its effects, each on a named resource and, where one operand says which part
-of the resource, on that operand; or that it is pure, and has none. Traits say what passes may take
-for granted of an op. A pass asks an op for these and holds no list of op classes of its own: a list
-that a new op is not added to is a race or a lost optimization.
+Every op class declares its effects or is pure, without any. An effect is on a named resource and,
+where an operand selects a part of it, on this operand. Traits tell passes further facts about an
+op. A pass queries both and holds no list of op classes of its own: forgetting a new op in such a
+list is a race or a lost optimization.
 
-Invariant: a declaration is complete. What an op declares no effect on, it neither reads nor writes
-nor orders.
+Invariant: a declaration is complete. An op neither reads nor writes nor orders any resource it does
+not declare.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Proxy = Literal["generic", "async"]
 
 
 class Resource(Enum):
-    """Name what an effect is on."""
+    """Name the resource of an effect."""
 
     GLOBAL = "global memory"
     SHARED = "shared memory of a CTA, or of the CTAs of its cluster"
@@ -61,7 +61,7 @@ class Trait(Enum):
     COSTLY = "takes many instructions for each element, or slow ones"
     NO_INSTRUCTION = "has an effect for the compiler alone: no instruction comes of it"
 
-    # Ops are asked for traits thousands of times a compile: that of `Enum` is a call into Python.
+    # Passes query traits thousands of times a compile, and `Enum`'s hash is a call into Python.
     __hash__ = object.__hash__
 
 
@@ -69,10 +69,10 @@ class Trait(Enum):
 class Effect:
     """Describe one effect of an op class.
 
-    `of` names the operand that says where; without one it may be anywhere in the resource, or is on
-    all of it. An operand that is absent has no effect. `when` names an attribute that is false where
-    the op does not have the effect. Threads see what the async `proxy` does only after a wait, and it
-    sees what they do only after a fence.
+    `of` names the operand of the effect; without one it may be anywhere in the resource, or is on
+    all of it. An absent operand has no effect. `when` names an attribute; the effect holds only if
+    it is true. Threads see effects of the async `proxy` only after a wait, and it sees theirs only
+    after a fence.
     """
 
     access: AccessKind
@@ -83,28 +83,28 @@ class Effect:
 
 
 def allocates(resource: Resource) -> Effect:
-    """Declare that an op makes a part of the resource, other than any before."""
+    """Declare an op's allocation of a new part of the resource."""
     return Effect("allocate", resource)
 
 
 def reads(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
-    """Declare that an op reads the resource."""
+    """Declare a read of the resource."""
     return Effect("read", resource, of, proxy, when)
 
 
 def writes(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
-    """Declare that an op writes the resource."""
+    """Declare a write of the resource."""
     return Effect("write", resource, of, proxy, when)
 
 
 def starts(resource: Resource, *, of: str = "") -> Effect:
-    """Declare that an op starts what ends later, for an op that orders the resource to wait for.
+    """Declare an asynchronous start, to be awaited by an op that orders the resource.
 
-    That alone is no reason to keep the op if its results are unused.
+    It alone is no reason to keep the op if its results are unused.
     """
     return Effect("start", resource, of)
 
 
 def orders(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
-    """Declare that accesses to the resource do not cross an op, or that it waits for what runs."""
+    """Declare an ordering: accesses do not cross the op, or it waits for running work."""
     return Effect("order", resource, of, proxy, when)

@@ -1,4 +1,4 @@
-"""The element type that a tensor map is encoded with: mostly that of its tensor."""
+"""The element type encoded in a tensor map: mostly the one of its tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aotc.ir.types import I64, U64, ScalarType, TensorMapType
 
 
 def encoded_element(tensor: Value) -> ScalarType:
-    """Return the element type that a tensor map is encoded with.
+    """Return the element type to encode in a tensor map.
 
     Reductions take their type from the map, and bitwise ones of int64 are an illegal instruction:
     seen on an H200. Bits have no sign, so the map is of uint64 then.

@@ -1,15 +1,15 @@
 """The integer expressions of grids, guards, scratch sizes and tensor-map fields.
 
-A manifest says `cdiv(n_cols, BLOCK)`; at launch somebody has to compute it without a compiler. So
-an expression lives in three forms: text (manifest, messages), a tree (here), and bytecode
-(`package/archive/bytecode.py`), which the archive carries and the runtime runs. The language is specified
-in `docs/reference/archive-format.md`, section 6.
+A manifest says `cdiv(n_cols, BLOCK)`, and a launch computes it without a compiler. So an expression
+has three forms: text (manifest, messages), a tree (here), and bytecode
+(`package/archive/bytecode.py`) in the archive, run by the runtime. The language is specified in
+`docs/reference/archive-format.md`, section 6.
 
 Arithmetic is on checked 64-bit integers with Python's floor semantics. There are no loops and no
 jumps, so the length of the text bounds the work; `and` and `or` evaluate both sides.
 
 Invariants: `parse(to_text(e)) == e`; for a mapping split in two, evaluating `fold(e, first)` with
-the second gives what evaluating `e` with both gives.
+the second equals evaluating `e` with both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TENSOR_RANK = 5
 
 
 class ExpressionError(ValueError):
-    """Report what is wrong with an expression, and which characters of its text are, from 0."""
+    """Report an error in an expression, with its span of the text, from column 0."""
 
     def __init__(self, message: str, col: int = 0, num_chars: int = 1) -> None:
         super().__init__(message)
@@ -109,7 +109,7 @@ def _cdiv(a: int, b: int) -> int:
 class _Operator(NamedTuple):
     """One row of the operator tables.
 
-    `compute` works on unbounded integers; that of a unary operator is given 0 as its first.
+    `compute` works on unbounded integers; for a unary operator the first is 0.
     """
 
     precedence: int
@@ -157,7 +157,7 @@ def walk(root: Expression) -> Iterator[Expression]:
 
 
 def conjuncts(root: Expression) -> Iterator[Expression]:
-    """Yield the conditions that `and` joins at the top of `root`, in order."""
+    """Yield the operands of top-level `and`s, in order."""
     if isinstance(root, Binary) and root.op == "and":
         yield from conjuncts(root.lhs)
         yield from conjuncts(root.rhs)
@@ -234,9 +234,9 @@ class _Parser:
     def take(self, text: str) -> _Token:
         token = self.token
         if token.kind == "end" or token.text != text:
-            meant = _MEANT.get(token.text)
+            hint = _MEANT.get(token.text)
             raise ExpressionError(
-                f"expected `{text}`, got {token}" + (f": {meant}" if meant else ""), token.col
+                f"expected `{text}`, got {token}" + (f": {hint}" if hint else ""), token.col
             )
         self.index += 1
         return token
@@ -251,7 +251,7 @@ class _Parser:
         return node
 
     def expression(self, precedence: int = _OR) -> Expression:
-        """Parse an expression of operators that bind at least as tightly as `precedence`."""
+        """Parse an expression with operators of at least this `precedence`."""
         self.nesting += 1
         if self.nesting > MAX_TREE_DEPTH:
             raise ExpressionError(f"more than {MAX_TREE_DEPTH} levels deep", self.token.col)
@@ -331,8 +331,8 @@ class _Parser:
             args.append(self.expression())
         self.take(")")
         if len(args) < 2 or (function.text == "cdiv" and len(args) != 2):
-            wanted = "two" if function.text == "cdiv" else "at least two"
-            message = f"`{function.text}` takes {wanted} arguments, got {len(args)}"
+            count = "two" if function.text == "cdiv" else "at least two"
+            message = f"`{function.text}` takes {count} arguments, got {len(args)}"
             raise ExpressionError(message, function.col)
         result = args[0]
         for arg in args[1:]:
@@ -359,16 +359,16 @@ class _Parser:
 def parse(text: str) -> Expression:
     """Parse one expression.
 
-    Raises: `ExpressionError` with the column of what does not belong there.
+    Raises: `ExpressionError` with the column of the first unexpected token.
     """
     if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
         raise ExpressionError(f"expected an expression of at most {MAX_TEXT_BYTES} bytes")
     parser = _Parser(text)
     root = parser.expression()
     if parser.token.kind != "end":
-        meant = _MEANT.get(parser.token.text)
+        hint = _MEANT.get(parser.token.text)
         message = f"expected an operator or the end, got {parser.token}"
-        raise ExpressionError(message + (f": {meant}" if meant else ""), parser.token.col)
+        raise ExpressionError(message + (f": {hint}" if hint else ""), parser.token.col)
     return root
 
 
@@ -404,17 +404,17 @@ def to_text(node: Expression) -> str:
         case Binary(op, lhs, rhs) if op in _FUNCTIONS:
             return f"{op}({to_text(lhs)}, {to_text(rhs)})"
         case Binary(op, lhs, rhs):
-            own = _BINARY[op].precedence
+            precedence = _BINARY[op].precedence
             # Comparisons do not chain, so neither of their sides may be one.
-            left = _operand_text(lhs, own + (own == _COMPARE))
-            return f"{left} {op} {_operand_text(rhs, own + 1)}"
+            left = _operand_text(lhs, precedence + (precedence == _COMPARE))
+            return f"{left} {op} {_operand_text(rhs, precedence + 1)}"
 
 
 # ---------------------------------------------------------------------------------- evaluation
 
 
 def compute(node: Unary | Binary, lhs: int, rhs: int) -> int:
-    """Apply a node's operator to operands that are known; `lhs` of a unary one is 0.
+    """Apply a node's operator to constant operands; `lhs` of a unary one is 0.
 
     Raises: `ExpressionError` for an overflow or a division by zero.
     """
@@ -429,7 +429,7 @@ def compute(node: Unary | Binary, lhs: int, rhs: int) -> int:
 
 
 def fold(root: Expression, constants: Mapping[str, int]) -> Expression:
-    """Replace names by their values and compute what is then constant.
+    """Replace names by their values and fold constants.
 
     Raises: `ExpressionError` for an overflow or a division by zero among constants: such an
     expression would fail at every launch.
@@ -440,7 +440,7 @@ def fold(root: Expression, constants: Mapping[str, int]) -> Expression:
 def _fold(
     root: Expression, operands: Sequence[Expression], constants: Mapping[str, int]
 ) -> Expression:
-    """Fold a node whose operands are folded."""
+    """Fold a node with folded operands."""
     match root, operands:
         case Name(name, col), _ if name in constants:
             value = int(constants[name])
@@ -464,8 +464,8 @@ def _fold(
 class Folder:
     """Fold one expression for many assignments of its names.
 
-    What a part of the expression comes to is kept for the values that the part depends on, so a
-    condition of few names is computed once and not for every config of a grid.
+    The folded form of a subexpression is cached by the values it depends on. So a condition on few
+    names is computed once and not for every config of a grid.
     """
 
     def __init__(self, root: Expression) -> None:
@@ -477,27 +477,27 @@ class Folder:
     def __call__(self, constants: Mapping[str, int]) -> Expression:
         """Return `fold(root, constants)`. Raises: as `fold` does."""
         key = tuple([constants.get(name) for name in self._names])
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _fold(
+        folded = self._known.get(key)
+        if folded is None:
+            folded = self._known[key] = _fold(
                 self._root, [f(constants) for f in self._operands], constants
             )
-        return found
+        return folded
 
 
 def settle(root: Expression) -> Expression:
-    """Return a folded condition without the operands of `and` and `or` that cannot matter.
+    """Return a folded condition without irrelevant operands of `and` and `or`.
 
-    It is true for the same values as `root`. An operand that another one has settled is not
-    read again, not even to fail.
+    It is true for the same values as `root`. An operand settled by another one is not read again,
+    not even to fail.
     """
     if not isinstance(root, Binary) or root.op not in ("and", "or"):
         return root
     lhs, rhs = settle(root.lhs), settle(root.rhs)
-    for known, other in ((lhs, rhs), (rhs, lhs)):
-        if isinstance(known, Integer):
-            settles = bool(known.value) == (root.op == "or")
-            return Integer(int(settles and root.op == "or"), known.col) if settles else other
+    for constant, other in ((lhs, rhs), (rhs, lhs)):
+        if isinstance(constant, Integer):
+            settles = bool(constant.value) == (root.op == "or")
+            return Integer(int(settles and root.op == "or"), constant.col) if settles else other
     return Binary(root.op, lhs, rhs, root.col)
 
 

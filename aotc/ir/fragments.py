@@ -1,10 +1,10 @@
-"""Which registers of a thread make up the fragments of an `mma.sync`.
+"""Registers of a thread in the fragments of an `mma.sync`.
 
 `mma.sync` multiplies a 16xK by a Kx8 fragment, spread over a warp in one fixed way. A tile is many
-fragments, and its layout says which register holds which element. What a layout must satisfy is
-less than being the manual's picture: a dot does not change when rows, columns or K are permuted,
-as long as both tiles that have the axis are permuted alike. So the fragments
-are read off the layouts of the three tiles, and what is checked is that they agree:
+fragments, and its layout maps registers to elements. A layout need not be the manual's picture: a
+dot does not change when rows, columns or K are permuted, as long as both tiles with this axis are
+permuted alike. So the fragments are read off the layouts of the three tiles, and only their
+agreement is checked:
 
     axis M   registers of A and of the accumulator; lanes 2-4 of both
     axis N   registers of B and of the accumulator; lanes 2-4 of B are one more register of the
@@ -14,8 +14,8 @@ are read off the layouts of the three tiles, and what is checked is that they ag
 A tile smaller than a fragment leaves bits without an element. Along M and N the missing rows and
 columns are copies, computed and dropped; along K copies would be summed, so they are zeros.
 
-Invariant: every multiply-add of the dot is in exactly one instruction.
-Source: PTX ISA, "Matrix Fragments for mma.m8n8k4", "…m16n8k8", "…m16n8k16", "…m16n8k32".
+Invariant: every multiply-add of the dot is in exactly one instruction. Source: PTX ISA, "Matrix
+Fragments for mma.m8n8k4", "…m16n8k8", "…m16n8k16", "…m16n8k32".
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Fragments:
     """Name the registers of every fragment of a dot.
 
     `a[batch][row][k]`, `b[batch][column][k]` and `acc[batch][row][column]` are fragments: words in
-    the order of the instruction's operands, each the registers of the elements packed in it; those
-    of `acc` hold one element. In lanes with a bit of `copy_lanes` set, A and B hold copies along
-    K, to be zeroed.
+    the order of the instruction's operands, each the registers of the elements packed in it. A word
+    of `acc` has one element. In lanes with a bit of `copy_lanes` set, A and B hold copies along K,
+    to be zeroed.
     """
 
     a: Grid
@@ -108,7 +108,7 @@ def fragments(
     return Fragments(a_grid, b_grid, acc_grid, a.zero_mask("lane") & ((1 << _K_LANES) - 1))
 
 
-# ---- what the layouts must share --------------------------------------------------------------
+# ---- agreement of the layouts ------------------------------------------------------------------
 
 
 class _RegisterBits:
@@ -141,13 +141,13 @@ class _RegisterBits:
         return gf2.span_table(self.masks(0) if self.rank > 2 else [])
 
 
-def _agree(what: str, left: Sequence[int], right: Sequence[int]) -> None:
+def _agree(dimension: str, left: Sequence[int], right: Sequence[int]) -> None:
     if left != right:
-        raise ValueError(f"operands of a dot disagree along {what}: {left} and {right}")
+        raise ValueError(f"operands of a dot disagree along {dimension}: {left} and {right}")
 
 
 def _check_threads(a: LinearLayout, b: LinearLayout, acc: LinearLayout) -> None:
-    """Check that lanes and warps hold the rows and columns that the instruction expects."""
+    """Check that lanes and warps hold the instruction's rows and columns."""
     a_lanes, b_lanes, acc_lanes = (layout.bases("lane") for layout in (a, b, acc))
     _agree("M", [c[-2] for c in a_lanes], [0, 0, *(c[-2] for c in acc_lanes[_K_LANES:])])
     _agree("K", [c[-1] for c in a_lanes], [*(c[-2] for c in b_lanes[:_K_LANES]), 0, 0, 0])
@@ -183,7 +183,7 @@ def _table(masks: Sequence[int], bits: int, *, copies: bool = True) -> list[int]
 
 
 def _words(summed: Sequence[int], in_word: int, k_words: int, rows: Sequence[int]) -> list[Word]:
-    """Return the words of a fragment, those of different rows next to each other.
+    """Return the words of a fragment; words of different rows are neighbours.
 
     `summed` are the register bits along K: the lowest are in a word, the next tell words apart.
     """

@@ -4,8 +4,8 @@ Bit `i` of an integer is coordinate `i` of a vector, addition is XOR, and a matr
 of its columns. Tiles have a few dozen bits, so one machine word holds a vector and elimination
 costs a handful of integer operations a column: layouts are queried thousands of times a kernel.
 
-Invariant: functions are pure and answers depend on the order of the arguments only, so that every
-choice of basis made with them is reproducible.
+Invariant: functions are pure and results depend on the order of the arguments only, so every choice
+of basis is reproducible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 
 def combine(columns: Sequence[int], mask: int) -> int:
-    """Return the XOR of the columns whose index is a set bit of `mask`: the matrix times `mask`."""
+    """Return the XOR of the columns at the set bits of `mask`: the matrix times `mask`."""
     out = 0
     while mask:
         low = mask & -mask
@@ -32,17 +32,17 @@ def span_table(columns: Iterable[int], start: int = 0) -> list[int]:
 
 
 class Span:
-    """Grow a subspace vector by vector, and say how its members are made of what was added.
+    """Grow a subspace vector by vector, and express members by the added vectors.
 
-    A vector that is already in the span is counted, so masks refer to insertion order, but it is
-    never used in an answer: that is what makes free bits zero.
+    A vector already in the span is counted, so masks refer to insertion order, but no answer uses
+    it. So free bits are zero.
     """
 
     __slots__ = ("_count", "_rows")
 
     def __init__(self, vectors: Iterable[int] = ()) -> None:
-        # (vector, mask of the added vectors that make it). No later row has the leading bit of an
-        # earlier one, so one pass in order clears all leading bits of whatever is reduced.
+        # (vector, mask of the added vectors it sums). No later row has the leading bit of an
+        # earlier one, so one pass in order clears all leading bits of a vector.
         self._rows: list[tuple[int, int]] = []
         self._count = 0
         for vector in vectors:
@@ -68,7 +68,7 @@ class Span:
         return self._eliminate(vector)[0] == 0
 
     def solve(self, vector: int) -> int | None:
-        """Return the mask of added vectors whose XOR is `vector`, or None if it is no member."""
+        """Return the mask of added vectors with the XOR `vector`, or None if it is no member."""
         rest, mask = self._eliminate(vector)
         return None if rest else mask
 
@@ -88,9 +88,9 @@ def rank(vectors: Iterable[int]) -> int:
 
 
 def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]:
-    """Return, in order, the vectors that each enlarge the span of `modulo` and those before."""
+    """Return, in order, the vectors outside the span of `modulo` and earlier vectors."""
     rows = _echelon(modulo)
-    kept: list[int] = []
+    basis: list[int] = []
     for vector in vectors:
         rest = vector
         for row in rows:
@@ -98,12 +98,12 @@ def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]
                 rest ^= row
         if rest:
             rows.append(rest)
-            kept.append(vector)
-    return kept
+            basis.append(vector)
+    return basis
 
 
 def _echelon(vectors: Iterable[int]) -> list[int]:
-    """Return rows as those of `Span`, without what they are made of."""
+    """Return rows in echelon form, as in `Span`, without their masks."""
     rows: list[int] = []
     for vector in vectors:
         rest = vector
@@ -116,30 +116,30 @@ def _echelon(vectors: Iterable[int]) -> list[int]:
 
 
 def intersection(left: Sequence[int], right: Sequence[int]) -> list[int]:
-    """Return a basis of what the spans of `left` and `right` share.
+    """Return a basis of the intersection of the spans of `left` and `right`.
 
-    Each member is made of the first vectors of `left` that can make it, so that a basis vector of
-    `left` that is itself shared is returned as it is.
+    Each member is made of the earliest possible vectors of `left`, so a shared vector of `left` is
+    returned unchanged.
     """
     left = independent(left)
     right_span = Span(right)
     shared = [vector for vector in left if vector in right_span]
-    # Eliminate what is left of `left` modulo `right`: each dependence is one more shared vector.
+    # Eliminate the rest of `left` modulo `right`: each dependence is one more shared vector.
     rest = [vector for vector in left if vector not in right_span]
     images = Span()
-    used: list[int] = []
+    reduced: list[int] = []
     for vector in rest:
         image = right_span.reduce(vector)
         mask = images.solve(image)
         if mask is not None:
-            shared.append(vector ^ combine(used, mask))
+            shared.append(vector ^ combine(reduced, mask))
         images.add(image)
-        used.append(vector)
+        reduced.append(vector)
     return shared
 
 
 def complement(vectors: Iterable[int], num_bits: int) -> list[int]:
-    """Return unit vectors, lowest first, that complete `vectors` to a basis of `num_bits` bits."""
+    """Return unit vectors, lowest first, to complete `vectors` to a basis of `num_bits` bits."""
     return independent((1 << bit for bit in range(num_bits)), vectors)
 
 

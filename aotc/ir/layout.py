@@ -1,10 +1,10 @@
 """Layouts: linear maps over GF(2) from the bits of the hardware to the elements of a tile.
 
-A layout says which element of a tile sits where. Its input dimensions name places: `register`,
+A layout maps hardware places to elements of a tile. Its input dimensions name places: `register`,
 `lane`, `warp` and `block` for a tile spread over threads, `offset` for one in shared memory. Its
 output dimensions are the tile's axes, `dim0`, `dim1` and so on. All extents are powers of two, and
-the map is fixed by its *bases*: the element that each single input bit leads to. Any other place
-leads to the XOR of the bases of its set bits. A 4x4 tile on four lanes of four registers:
+the map is fixed by its *bases*: the element of each single input bit. Any other place leads to the
+XOR of the bases of its set bits. A 4x4 tile on four lanes of four registers:
 
     #ll<register=[[0,1],[1,0]] lane=[[0,2],[2,0]] : [4,4]>
 
@@ -14,18 +14,18 @@ leads to the XOR of the bases of its set bits. A 4x4 tile on four lanes of four 
                                                         2  l2r0   l2r1   l3r0   l3r1
     lane 1, register 3 -> (0,2) ^ (1,1) = (1,3)         3  l2r2   l2r3   l3r2   l3r3
 
-The map runs from hardware to tensor because only that way is it a function: two threads may hold
-the same element (a zero or repeated basis broadcasts), a thread never holds two in one register.
+The map runs from hardware to tensor, since the reverse is no function: two threads may hold the
+same element (a zero or repeated basis broadcasts), but a register holds one.
 
 Coordinates are packed into one integer, the element's row-major index: the last axis has the low
 bits. A reshape therefore changes no basis at all, only how the bits are cut into axes. Input bits
 are packed the other way round, the first dimension low, so registers count fastest.
 
-What a map is made of, its evaluation and the cutting and ordering of its dimensions is in
-`aotc.ir.linear_map`; here are ranks, inverses and products, and what shape ops do to a layout.
+`aotc.ir.linear_map` stores and evaluates maps, and cuts and orders their dimensions. Here are
+ranks, inverses and products, and the shape ops on layouts.
 
-Invariant: that of `LinearMap`. What does not hold for the arguments of an operation (its
-*requires*) is raised as ValueError.
+Invariant: as of `LinearMap`. An operation raises ValueError when its arguments break its
+*requires*.
 
 Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (2025).
 """
@@ -61,13 +61,13 @@ class LinearLayout(LinearMap):
 
     @classmethod
     def identity(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
-        """Return the layout that sends `in_dim` to `out_dim` unchanged."""
+        """Return the identity from `in_dim` to `out_dim`."""
         bits = log2_exact(size)
         return cls.from_columns([(in_dim, [1 << bit for bit in range(bits)])], ((out_dim, bits),))
 
     @classmethod
     def zeros(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
-        """Return the layout that sends all of `in_dim` to 0 of `out_dim`, an axis of extent 1."""
+        """Return the layout from all of `in_dim` to 0 of `out_dim`, an axis of extent 1."""
         return cls.from_columns([(in_dim, [0] * log2_exact(size))], ((out_dim, 0),))
 
     # ---- properties ---------------------------------------------------------------------------
@@ -91,23 +91,23 @@ class LinearLayout(LinearMap):
         """Return, for each input, the mask of its redundant bits.
 
         A bit is free when lower bits, in the order of the dimensions, already reach its basis.
-        Ensures: the places whose free bits are 0 hold every held element exactly once. So a
-        thread with a free lane or warp bit set holds nothing that need be stored.
+        Ensures: the places with all free bits 0 hold every held element exactly once. So a thread
+        with a free lane or warp bit set need not store anything.
 
             #ll<register=[[1]] lane=[[2],[0],[3]] : [4]>  ->  {"register": 0, "lane": 0b110}
         """
         return dict(_free_masks(self))
 
     def zero_mask(self, in_dim: str) -> int:
-        """Return the mask of the bits of `in_dim` that lead nowhere: pure broadcast."""
+        """Return the mask of the bits of `in_dim` with zero bases: pure broadcast."""
         return sum((column == 0) << bit for bit, column in enumerate(self.columns(in_dim)))
 
     def num_consecutive(self, in_dim: str = "register", order: Sequence[int] | None = None) -> int:
-        """Return how many values of `in_dim`, from any multiple of that many, are consecutive.
+        """Return the length of aligned runs of consecutive values of `in_dim`.
 
-        `order` lists the axes from the one that counts fastest; by default the last does.
-        Ensures: with result `n`, elements `k*n … k*n + n-1` of `in_dim` step by one along the
-        flattened order and the first is at a multiple of `n`, for any values of the other inputs.
+        `order` lists the axes, fastest first; by default the last axis is fastest. Ensures: with
+        result `n`, elements `k*n … k*n + n-1` of `in_dim` step by one along the flattened order.
+        The first is at a multiple of `n`, for any values of the other inputs.
 
             #ll<register=[[0,1],[0,2],[1,0]] lane=[[0,4]] : [2,8]>   ->  4;  order (0, 1) -> 1
         """
@@ -119,15 +119,15 @@ class LinearLayout(LinearMap):
         run = 0
         while run < len(columns) and columns[run] == 1 << run:
             run += 1
-        others = 0
+        other_columns = 0
         for name, other in layout.ins:
             for column in other[run:] if name == in_dim else other:
-                others |= column
-        aligned = (others & -others).bit_length() - 1 if others else run
+                other_columns |= column
+        aligned = (other_columns & -other_columns).bit_length() - 1 if other_columns else run
         return 1 << min(run, aligned)
 
     def is_identity_on(self, dim: str) -> bool:
-        """Say whether output `dim` is input `dim`, and that input changes nothing else."""
+        """Return whether output `dim` is input `dim`, which changes no other output."""
         if dim not in self.in_dims or dim not in self.out_dims:
             return False
         rest = [name for name in self.in_dims if name != dim]
@@ -166,15 +166,15 @@ class LinearLayout(LinearMap):
         """Return the inverse map, from coordinates to places.
 
         Requires: bijective. Ensures: `x.compose(x.invert())` and the reverse are identities, and
-        `x.invert().invert() == x`. Dimensions come out in reverse order, which keeps the packed
-        bits of both sides as they are.
+        `x.invert().invert() == x`. Dimensions come out in reverse order, so the packed bits of both
+        sides are unchanged.
         """
         if not self.is_bijective():
             raise ValueError(f"{self} is not bijective")
         return _right_inverse(self)
 
     def pseudo_invert(self) -> LinearLayout:
-        """Return a map from coordinates to one place that holds the element, free bits 0.
+        """Return a map from coordinates to one place of the element, with free bits 0.
 
         Requires: surjective. Ensures: `x.pseudo_invert().compose(x)` is the identity.
         """
@@ -195,7 +195,7 @@ class LinearLayout(LinearMap):
         return _invert_and_compose(self, outer)
 
     def __mul__(self, other: LinearLayout) -> LinearLayout:
-        """Return the product: `self` is a tile, `other` says how such tiles are laid out.
+        """Return the product: `other` lays out copies of the tile `self`.
 
         Input and output dimensions are united by name, the bits of `self` below those of `other`.
 
@@ -231,9 +231,9 @@ class LinearLayout(LinearMap):
         if any(bits > self.out_bits(name) for name, bits in tile.outs):
             return None
         outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self.outs)
-        place = scatter(outs, self.outs, mine)
-        back = {unit: bit for bit, unit in enumerate(place)}
-        high = sum(place)
+        targets = scatter(outs, self.outs, mine)
+        back = {unit: bit for bit, unit in enumerate(targets)}
+        high = sum(targets)
         ins: list[tuple[str, list[int]]] = []
         for name, columns in self.ins:
             rest = columns[tile.in_bits(name) :]
@@ -254,9 +254,9 @@ class LinearLayout(LinearMap):
             [name for name in self.out_dims if name not in names],
         )
 
-    # ---- what the shape operations of tiles do to a layout ------------------------------------
-    # All are exact: the result holds, in every register of every thread, the element that the
-    # operation makes of the one that was there. Outputs are positional (`dim0`, …) afterwards.
+    # ---- shape operations of tiles ---------------------------------------------------------------
+    # All are exact: every register of every thread holds the operation's result on the element it
+    # held before. Outputs are positional (`dim0`, …) afterwards.
 
     def transpose(self, order: Sequence[int]) -> LinearLayout:
         """Permute the axes: axis `i` of the result is axis `order[i]`.
@@ -280,10 +280,10 @@ class LinearLayout(LinearMap):
         return self.reshape((*shape[:axis], 1, *shape[axis:]))
 
     def reduce(self, axis: int) -> LinearLayout:
-        """Drop an axis: what differed only along it is now the same element.
+        """Drop an axis: elements that differ only along it become one.
 
         Ensures: the number of registers is unchanged; bases along the axis become zero, so
-        `free_variable_masks` names the threads that hold copies.
+        `free_variable_masks` names the threads with copies.
 
             #ll<register=[[0,1],[1,0]] lane=[[0,2]] : [2,4]>.reduce(1)
                 == #ll<register=[[0],[1]] lane=[[0]] : [2]>
@@ -291,10 +291,10 @@ class LinearLayout(LinearMap):
         return _reduce(self, axis)
 
     def broadcast_source(self, shape: Sequence[int]) -> LinearLayout:
-        """Return the layout of a tile of `shape` that broadcasts to this one and moves nothing.
+        """Return the layout of a tile of `shape` whose broadcast to this one moves nothing.
 
-        Requires: `shape` has this layout's extents or 1 for each axis.
-        Ensures: register for register, a thread holds the element that its result repeats.
+        Requires: `shape` has this layout's extents or 1 for each axis. Ensures: register for
+        register, a thread holds the element it repeats.
         """
         layout = self
         if len(shape) != len(self.outs):
@@ -307,9 +307,9 @@ class LinearLayout(LinearMap):
         return layout
 
     def broadcast_to(self, shape: Sequence[int]) -> LinearLayout:
-        """Repeat axes of extent 1 in new registers, above the present ones, the last axis lowest.
+        """Repeat axes of extent 1 in new high registers, the last axis lowest.
 
-        Ensures: register `r` of the result holds what register `r mod registers` held.
+        Ensures: register `r` of the result is a copy of register `r mod registers`.
         """
         wide = self.reshape(self.shape)
         if len(shape) != len(wide.shape):
@@ -337,9 +337,9 @@ class LinearLayout(LinearMap):
         return wide.with_columns("register", (1, *wide.columns("register")))
 
     def split_register_bit(self) -> int | None:
-        """Return the register bit that alone selects the half along the last axis, or None.
+        """Return the register bit selecting the half along the last axis alone, or None.
 
-        Half `h` of a thread is then its registers with that bit equal to `h`, in order.
+        Half `h` of a thread is then its registers with this bit equal to `h`, in order.
         """
         if not self.shape or self.shape[-1] != 2:
             return None
@@ -363,7 +363,7 @@ class LinearLayout(LinearMap):
     def concat(self, axis: int = 0) -> LinearLayout:
         """Return the layout of two such tiles concatenated along `axis`.
 
-        Ensures: the registers of the first tile come first, then those of the second.
+        Ensures: the registers of the first tile precede the registers of the second.
         """
         shape = self.shape
         if not 0 <= axis < len(shape):
@@ -379,13 +379,13 @@ class LinearLayout(LinearMap):
     def to_text(self) -> str:
         """Return the canonical one-line form, `#ll<register=[[0,1]] lane=[[1,0]] : [2,2]>`.
 
-        Outputs that are not `dim0`, `dim1`, … are named: `#ll<offset=[[1]] : [bank=2]>`.
+        Outputs other than `dim0`, `dim1`, … are named: `#ll<offset=[[1]] : [bank=2]>`.
         """
         return _to_text(self)
 
     @staticmethod
     def from_text(text: str) -> LinearLayout:
-        """Return the layout that `to_text` printed. Raises: ValueError, with what is wrong."""
+        """Parse the text of `to_text`. Raises: ValueError for any other text."""
         return _from_text(text)
 
     def __str__(self) -> str:
@@ -405,7 +405,7 @@ def _same_map(left: LinearLayout, right: LinearLayout) -> bool:
 
 
 # ---- memoised results -------------------------------------------------------------------------
-# Kept outside the class so that the cache does not depend on bound methods; layouts hash in O(1).
+# Outside the class, so the cache does not depend on bound methods; layouts hash in O(1).
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)
@@ -430,7 +430,7 @@ def _right_inverse(layout: LinearLayout) -> LinearLayout:
     for name, bits in reversed(layout.outs):
         ins.append((name, [mask for mask in solutions[:bits] if mask is not None]))
         solutions = solutions[bits:]
-    return LinearLayout.from_columns(ins, _places(layout))
+    return LinearLayout.from_columns(ins, _ins_as_outs(layout))
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)
@@ -448,11 +448,11 @@ def _invert_and_compose(layout: LinearLayout, outer: LinearLayout) -> LinearLayo
                 raise ValueError(f"{outer} does not hold all that {layout} holds")
             masks.append(mask)
         ins.append((name, masks))
-    return LinearLayout.from_columns(ins, _places(outer))
+    return LinearLayout.from_columns(ins, _ins_as_outs(outer))
 
 
-def _places(layout: LinearLayout) -> Outs:
-    """Return the inputs of a layout as outputs: reversed, so that packed bits keep their place."""
+def _ins_as_outs(layout: LinearLayout) -> Outs:
+    """Return the inputs of a layout as outputs: reversed, so packed bits keep their place."""
     return tuple((name, len(columns)) for name, columns in reversed(layout.ins))
 
 
@@ -461,8 +461,8 @@ def _transpose(layout: LinearLayout, order: tuple[int, ...]) -> LinearLayout:
     if sorted(order) != list(range(len(layout.outs))):
         raise ValueError(f"{order} does not permute the {len(layout.outs)} axes of {layout}")
     names = layout.out_dims
-    moved = layout.transpose_outs([names[axis] for axis in order])
-    return moved.rename_outs([f"dim{axis}" for axis in range(len(order))])
+    transposed = layout.transpose_outs([names[axis] for axis in order])
+    return transposed.rename_outs([f"dim{axis}" for axis in range(len(order))])
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)
@@ -475,8 +475,8 @@ def _reduce(layout: LinearLayout, axis: int) -> LinearLayout:
     names = layout.out_dims
     if not 0 <= axis < len(names):
         raise ValueError(f"axis {axis} is outside 0..{len(names) - 1}")
-    kept = layout.sublayout(layout.in_dims, names[:axis] + names[axis + 1 :])
-    return kept.rename_outs([f"dim{i}" for i in range(len(names) - 1)])
+    reduced = layout.sublayout(layout.in_dims, names[:axis] + names[axis + 1 :])
+    return reduced.rename_outs([f"dim{i}" for i in range(len(names) - 1)])
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)

@@ -1,13 +1,13 @@
-"""How the threads of a distributed tile reach the elements of a tile in memory.
+"""Memory accesses of the threads that hold a distributed tile.
 
-Given the layout of a tile over threads and the layout of a buffer, an element's offset is the XOR
-of what the thread contributes (`thread_offsets`) and what the register contributes; a sum, where
-the two have no bit in common, so that the latter fits an instruction's immediate. Registers
-whose offsets form an aligned run are one vector access (`vector_accesses`). Planning conversions
-and lowering loads and stores of shared memory ask the same questions, so they are answered here.
+Given the layouts of a tile over threads and of a buffer, an element's offset is an XOR of two
+parts. One depends on the thread (`thread_offsets`), one on the register. It is a sum where the two
+have no bit in common, so the latter fits an instruction's immediate. Registers whose offsets form
+an aligned run are one vector access (`vector_accesses`). The planner of conversions and the
+lowering of shared loads and stores both use these functions.
 
-Invariant: every element that a thread holds is in exactly one access, once; registers that hold a
-copy of another are left out, and `representatives` says of which.
+Invariant: every element of a thread is in exactly one access, once. Registers with a copy of
+another register are left out, and `representatives` maps them to the original.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class ThreadOffsets:
-    """What each bit of a thread's lane and warp contributes (by XOR) to its offset, in elements."""
+    """Offsets in elements, by XOR, of each lane bit and each warp bit of a thread."""
 
     lanes: tuple[int, ...]
     warps: tuple[int, ...]
@@ -44,28 +44,28 @@ def representatives(layout: LinearLayout) -> tuple[int, ...]:
     span = gf2.Span()
     stands_for: list[int] = []
     for bit, column in enumerate(layout.columns("register")):
-        known = span.solve(column)
+        combination = span.solve(column)
         span.add(column)
-        stands_for.append(1 << bit if known is None else gf2.combine(stands_for, known))
+        stands_for.append(1 << bit if combination is None else gf2.combine(stands_for, combination))
     return tuple(gf2.span_table(stands_for))
 
 
 def distinct_register_bits(layout: LinearLayout) -> list[int]:
-    """Return the register bits that lead to an element lower ones do not reach."""
+    """Return the register bits with an element that lower bits do not reach."""
     span = gf2.Span()
     return [bit for bit, column in enumerate(layout.columns("register")) if span.add(column)]
 
 
 @lru_cache(maxsize=2048)
 def thread_offsets(layout: LinearLayout, memory: LinearLayout) -> ThreadOffsets:
-    """Return where in `memory` the register 0 of each thread lies.
+    """Return the offset in `memory` of each thread's register 0.
 
-    Requires: `memory`, with the input `offset`, holds all that `layout` does.
+    Requires: `memory`, with the input `offset`, holds all elements of `layout`.
     """
     mask = memory.in_size("offset") - 1
-    span = _places(memory)
+    span = _offset_span(memory)
     lanes, warps = (
-        tuple(_place(span, column) & mask for column in layout.columns(name))
+        tuple(_offset_of(span, column) & mask for column in layout.columns(name))
         for name in ("lane", "warp")
     )
     return ThreadOffsets(lanes, warps)
@@ -75,21 +75,21 @@ def thread_offsets(layout: LinearLayout, memory: LinearLayout) -> ThreadOffsets:
 def vector_accesses(
     layout: LinearLayout, memory: LinearLayout, vector_elems: int
 ) -> tuple[tuple[Access, ...], ...]:
-    """Return the accesses of `vector_elems` elements that cover a thread's registers once.
+    """Cover a thread's registers once by accesses of `vector_elems` elements.
 
     One tuple for each value of `memory`'s input `repetition`, so a single one for a plain buffer.
-    Which repetition an element lies in must not depend on the thread.
+    The repetition of an element must not depend on the thread.
 
     Raises: ValueError when the registers hold no such vectors, or when a thread's offset is not a
     multiple of them.
     """
     bits = distinct_register_bits(layout)
     columns = layout.columns("register")
-    held = gf2.Span(columns[bit] for bit in bits)
+    register_span = gf2.Span(columns[bit] for bit in bits)
     width = vector_elems.bit_length() - 1
     vector: list[int] = []
     for element in memory.columns("offset")[:width]:
-        mask = held.solve(element)
+        mask = register_span.solve(element)
         if mask is None:
             raise ValueError(f"registers of {layout} hold no {vector_elems} neighbours of {memory}")
         vector.append(gf2.combine([1 << bit for bit in bits], mask))
@@ -99,30 +99,30 @@ def vector_accesses(
     if any(offset & (vector_elems - 1) for offset in (*offsets.lanes, *offsets.warps)):
         raise ValueError(f"threads of {layout} are not aligned to {vector_elems} in {memory}")
 
-    span = _places(memory)
+    span = _offset_span(memory)
     starts = gf2.independent([1 << bit for bit in bits], vector)
-    places = [_place(span, columns[start.bit_length() - 1]) for start in starts]
+    positions = [_offset_of(span, columns[start.bit_length() - 1]) for start in starts]
     out: list[list[Access]] = [[] for _ in range(memory.in_size("repetition"))]
     offset_bits = memory.in_bits("offset")
-    for start, place in zip(gf2.span_table(starts), gf2.span_table(places), strict=True):
-        # Begin where the vector does: at an offset that is a multiple of its length.
-        inside = place & (vector_elems - 1)
+    for start, position in zip(gf2.span_table(starts), gf2.span_table(positions), strict=True):
+        # Begin at the vector's start: at an offset divisible by its length.
+        inside = position & (vector_elems - 1)
         registers = gf2.span_table(vector, start ^ gf2.combine(vector, inside))
-        offset = (place ^ inside) & ((1 << offset_bits) - 1)
-        out[place >> offset_bits].append(Access(tuple(registers), offset))
+        offset = (position ^ inside) & ((1 << offset_bits) - 1)
+        out[position >> offset_bits].append(Access(tuple(registers), offset))
     return tuple(map(tuple, out))
 
 
 @lru_cache(maxsize=2048)
 def run_elems_in_order(layout: LinearLayout, memory: LinearLayout) -> int:
-    """Return how many of the lowest registers lie in `memory` in their order, whatever the rest.
+    """Return how many of the lowest registers lie in `memory` in order, despite the rest.
 
-    That is the longest run of which every one, of all registers and threads, starts at a multiple
-    of its length.
+    It is the longest run for which all runs, of all registers and threads, start at a multiple of
+    its length.
     """
-    span = _places(memory)
+    span = _offset_span(memory)
     mask = memory.in_size("offset") - 1
-    registers = [_place(span, column) & mask for column in layout.columns("register")]
+    registers = [_offset_of(span, column) & mask for column in layout.columns("register")]
     threads = thread_offsets(layout, memory)
     bits = 0
     while bits < len(registers) and registers[bits] == 1 << bits:
@@ -134,12 +134,12 @@ def run_elems_in_order(layout: LinearLayout, memory: LinearLayout) -> int:
 
 
 @lru_cache(maxsize=2048)
-def _places(memory: LinearLayout) -> gf2.Span:
+def _offset_span(memory: LinearLayout) -> gf2.Span:
     return gf2.Span((*memory.columns("offset"), *memory.columns("repetition")))
 
 
-def _place(span: gf2.Span, element: int) -> int:
-    place = span.solve(element)
-    if place is None:
+def _offset_of(span: gf2.Span, element: int) -> int:
+    position = span.solve(element)
+    if position is None:
         raise ValueError(f"element {element} is not in the buffer")
-    return place
+    return position

@@ -1,7 +1,7 @@
-"""How coordinates, and the bases of layouts, are packed into integers.
+"""Packing of coordinates, and of the bases of layouts, into integers.
 
 An element is its row-major index: the last dimension has the low bits. These functions move bits
-between packings that cut the index differently; they know dimensions and sizes, not layouts.
+between packings with different cuts of the index; they know dimensions and sizes, not layouts.
 
 Invariant: all sizes are powers of two, so packing is concatenation of bits.
 """

@@ -1,8 +1,8 @@
 """The one-line text of a layout: `#ll<register=[[0,1]] lane=[[1,0]] : [2,2]>`.
 
-Inputs come in order, each with the coordinates its bits lead to, then the extents of the outputs:
-bare when they are the axes `dim0`, `dim1`, … of a tile, named otherwise (`: [bank=32,word=8]`).
-Works on plain tuples, so that it stands below `LinearLayout`.
+Inputs come in order, each with the coordinates of its bases, then the extents of the outputs: bare
+when they are the axes `dim0`, `dim1`, … of a tile, named otherwise (`: [bank=32,word=8]`). These
+functions work on plain tuples and do not import `LinearLayout`.
 
 Invariant: one layout has one text, and parsing it gives the same dimensions, bases and extents.
 """
@@ -36,7 +36,7 @@ def format_layout(
 
 
 def parse_layout(text: str) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
-    """Return the input bases and output extents that `text` names.
+    """Return the input bases and output extents in `text`.
 
     Raises: ValueError when `text` is not of this form or names a dimension twice.
     """

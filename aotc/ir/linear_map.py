@@ -1,8 +1,8 @@
 """Linear maps over GF(2) between named dimensions, given by their packed bases.
 
-What a `LinearLayout` (`aotc.ir.layout`) is made of, before it means a tile: the image of each input
-bit, evaluation at a place, and other ways to cut, order and name the dimensions. Nothing here asks
-for a rank or an inverse.
+The base of `LinearLayout` (`aotc.ir.layout`), without tiles: the image of each input bit,
+evaluation at a place, and other ways to cut, order and name the dimensions. Nothing here asks for a
+rank or an inverse.
 
 Invariant: a map is immutable, its hash is computed once, and every basis lies inside the output
 extents. Two maps are equal when their dimensions, in order, and their bases are.
@@ -73,7 +73,7 @@ class LinearMap:
             and self._outs == other._outs
         )
 
-    # ---- what it is made of -------------------------------------------------------------------
+    # ---- dimensions and bases -----------------------------------------------------------------
 
     @property
     def in_dims(self) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class LinearMap:
     def table(self, in_dim: str, **places: int) -> list[int]:
         """Return the row-major index at every value of `in_dim`, the other inputs fixed.
 
-        One XOR an entry: `layout.table("register", lane=3)` is all that a thread holds.
+        One XOR an entry: `layout.table("register", lane=3)` lists all elements of a thread.
         """
         return gf2.span_table(self.columns(in_dim), self.apply_packed(**places))
 
@@ -231,13 +231,13 @@ class LinearMap:
         return type(self).from_columns(ins.items(), self._outs)
 
     def remove_zero_bases(self, in_dim: str = "register") -> Self:
-        """Drop the bits of `in_dim` that lead nowhere: `[[0,1],[0,0],[1,0]]` -> `[[0,1],[1,0]]`."""
+        """Drop the zero bases of `in_dim`: `[[0,1],[0,0],[1,0]]` -> `[[0,1],[1,0]]`."""
         return self.with_columns(in_dim, [column for column in self.columns(in_dim) if column])
 
     def sublayout(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> Self:
-        """Keep only these inputs and these outputs; what led to a dropped output leads to 0."""
+        """Keep only these inputs and outputs; bases lose their dropped coordinates."""
         wanted_ins, wanted_outs = tuple(in_dims), tuple(out_dims)
-        kept = [(name, columns) for name, columns in self._ins if name in wanted_ins]
+        ins = [(name, columns) for name, columns in self._ins if name in wanted_ins]
         positions: list[int] = []
         shift = 0
         for name, bits in reversed(self._outs):
@@ -246,7 +246,7 @@ class LinearMap:
             shift += bits
         outs = tuple((name, bits) for name, bits in self._outs if name in wanted_outs)
         return type(self).from_columns(
-            [(name, gather_bits(columns, positions)) for name, columns in kept], outs
+            [(name, gather_bits(columns, positions)) for name, columns in ins], outs
         )
 
     def sublayout_is_zero(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> bool:
@@ -255,7 +255,7 @@ class LinearMap:
 
 
 def _initialise(layout: LinearMap, ins: Ins, outs: Outs) -> None:
-    """Set the fields of a new map, the one time that is allowed."""
+    """Set the fields of a new, still mutable map."""
     limit = sum(bits for _, bits in outs)
     if len(dict(ins)) != len(ins) or len(dict(outs)) != len(outs):
         raise ValueError(f"a dimension is named twice in {[n for n, _ in (*ins, *outs)]}")
@@ -267,8 +267,8 @@ def _initialise(layout: LinearMap, ins: Ins, outs: Outs) -> None:
     object.__setattr__(layout, "_hash", hash((ins, outs)))
 
 
-def move_outs(layout: MapT, place: Sequence[int], outs: Outs) -> MapT:
-    """Send packed output bit `i` to the vector `place[i]` of `outs`."""
+def move_outs(layout: MapT, targets: Sequence[int], outs: Outs) -> MapT:
+    """Send packed output bit `i` to the vector `targets[i]` of `outs`."""
     return type(layout).from_columns(
-        [(name, [gf2.combine(place, c) for c in columns]) for name, columns in layout.ins], outs
+        [(name, [gf2.combine(targets, c) for c in columns]) for name, columns in layout.ins], outs
     )

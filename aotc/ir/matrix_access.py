@@ -1,9 +1,9 @@
 """Moving 8x8 matrices between shared memory and a warp: `ldmatrix` and `stmatrix` as layouts.
 
-A matrix is 8 rows of 16 bytes, each at an address that one lane gives, and its elements are spread
-over the warp in one fixed way. Seen from memory, a lane moves a run of 16 bytes; seen from the
-registers, it holds 4 bytes out of each matrix. Both are layouts of the same tile, and they differ
-by which hardware bits lead where. For 2-byte elements:
+A matrix is 8 rows of 16 bytes, each at the address of one lane, and its elements are spread over
+the warp in one fixed way. Seen from memory, a lane moves a run of 16 bytes; seen from the
+registers, it holds 4 bytes out of each matrix. Both are layouts of the same tile, with different
+assignments of hardware bits. For 2-byte elements:
 
     mode     b16                            b16.trans
     run      register 0, lanes 0-1          lanes 2-4
@@ -11,13 +11,12 @@ by which hardware bits lead where. For 2-byte elements:
 
 In general, a 4-byte word of a matrix is the lowest registers of the tile; the two registers above
 tell up to four matrices apart, whose rows are the addresses of lanes 8-31. A transposing access
-keeps the two bytes of a unit together, so with elements of one byte the run has register 0 too,
-and the rows register 1.
+keeps the two bytes of a unit together, so with elements of one byte the run has register 0 too, and
+the rows register 1.
 
-So a matrix access of a tile is an access by vectors of 16 bytes under another layout, the *view*,
-with nothing else to know: whether it fits a buffer, where the addresses are, what collides in
-banks are the questions asked of any vector access. What fits is a question to the layouts and not
-a list of cases.
+So a matrix access of a tile is an access by vectors of 16 bytes under another layout, the *view*.
+Fit to a buffer, addresses and bank conflicts are computed as for any vector access. The layouts
+decide the fit, not a list of cases.
 
 Source: PTX ISA, "ldmatrix" and "stmatrix".
 """
@@ -42,10 +41,10 @@ _LANE_BITS = 5
 
 @lru_cache(maxsize=1024)
 def matrix_view(layout: LinearLayout, element_bits: int, mode: MatrixMode) -> LinearLayout | None:
-    """Return the layout that lanes have of a tile when they access it by rows of matrices.
+    """Return the layout of a tile for access by rows of matrices.
 
-    Its lowest registers are the run of 16 bytes, in memory order. Returns None if the tile's
-    layout has no such matrices. Without a mode it is `layout` itself.
+    Its lowest registers are the run of 16 bytes, in memory order. Returns None if the tile's layout
+    has no such matrices. Without a mode it is `layout` itself.
     """
     if not mode:
         return layout
@@ -75,7 +74,7 @@ def word_register_bits(element_bits: int) -> int:
 
 
 def _unit_register_bits(element_bits: int) -> int:
-    """Return how many register bits are inside the 2 bytes that a transposition moves whole."""
+    """Return the number of register bits inside the 2 bytes a transposition moves whole."""
     return log2_exact(max(1, 8 * _UNIT_BYTES // element_bits))
 
 
@@ -88,7 +87,7 @@ def num_matrices(layout: LinearLayout, element_bits: int) -> int:
 def word_registers(
     layout: LinearLayout, element_bits: int, view_register: int
 ) -> list[tuple[int, ...]]:
-    """Return the registers in each word of the access that begins at a register of the view."""
+    """Return the registers in each word of the access at a register of the view."""
     in_word = word_register_bits(element_bits)
     matrices = num_matrices(layout, element_bits)
     run = log2_exact(8 * RUN_BYTES // element_bits)
@@ -100,15 +99,15 @@ def word_registers(
 
 
 def check_runs(view: LinearLayout, memory: LinearLayout, run_elems: int) -> None:
-    """Check that the runs of a view lie in memory in their order, each at a multiple of its length.
+    """Check that runs of a view lie in memory in order, at multiples of their length.
 
     Raises: ValueError.
     """
     run = log2_exact(run_elems)
-    places = view.invert_and_compose(memory).sublayout(view.in_dims, ["offset"])
+    offsets = view.invert_and_compose(memory).sublayout(view.in_dims, ["offset"])
     in_run = view.columns("register")[:run] == memory.columns("offset")[:run]
     starts = [
-        place for name, columns in places.ins for place in columns[run * (name == "register") :]
+        column for name, columns in offsets.ins for column in columns[run * (name == "register") :]
     ]
     if not in_run or any(start & (run_elems - 1) for start in starts):
         raise ValueError(f"the rows of matrices of {view} are not runs of {memory}")

@@ -1,8 +1,8 @@
-"""Fields of op classes: what a class declares, and the constructor and properties it gets for that.
+"""Fields of op classes, and the constructor and properties generated from them.
 
 An op class is written like a dataclass (see `aotc.ir.core`); each of its fields is one of the
-markers below. Constructor and properties are made once for each class: building an op is what
-every pass does most, and a generic constructor would go through the declarations each time.
+markers below. Constructor and properties are generated once for each class: building ops is the
+most frequent work of a pass, and a generic constructor would go through the declarations each time.
 
 Invariant: operands, results and blocks stand in an op's lists in the order of their fields, and the
 variadic field of each, if any, is the last.
@@ -34,10 +34,10 @@ class FieldSpec:
 
 @dataclass(frozen=True, slots=True)
 class Arity:
-    """Count what an op class declares, so that generic parts can be checked against it.
+    """Count an op class's operands, results and blocks, to check generic parts.
 
-    `required` are the indices of the operands that may not be absent; `variadic` says that any
-    number of operands may follow the first `num_operands`.
+    `required` are the indices of the mandatory operands; with `variadic`, any number of operands
+    may follow the first `num_operands`.
     """
 
     num_operands: int = 0

@@ -6,7 +6,7 @@ from aotc.ir.core import Block, Kernel, Op
 
 
 def number_ops(kernel: Kernel) -> dict[Op, tuple[int, int]]:
-    """Number all ops in program order: the first and the last of what is nested in each."""
+    """Number all ops in program order: each op's own number and the last one nested in it."""
     numbers: dict[Op, tuple[int, int]] = {}
     _number(kernel.body, numbers, 0)
     return numbers
@@ -25,7 +25,7 @@ def _number(block: Block, numbers: dict[Op, tuple[int, int]], counter: int) -> i
 
 
 def enclosing_in(user: Op, block: Block | None) -> Op:
-    """Return the op around `user`, or itself, that is in `block`."""
+    """Return `user` or its ancestor directly in `block`."""
     outer = user
     for ancestor in user.ancestors():
         if outer.block is block:

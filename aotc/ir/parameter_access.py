@@ -1,11 +1,11 @@
-"""Which memory a kernel reads and writes, by the parameter that points at it.
+"""Memory access of a kernel, by pointer parameter.
 
-Every pointer that is loaded from, stored to or updated is traced back through address arithmetic, shapes,
-branches and loops to parameters. So a header can say `const`, and a launcher can refuse to write
-to a tensor that is read-only.
+Every pointer of a load, store or update is traced back through address arithmetic, shapes, branches
+and loops to parameters. So a header can say `const`, and a launcher can refuse to write to a
+read-only tensor.
 
-Invariant: what is said holds for every launch. Where a pointer's origin cannot be seen (it was
-loaded, or made from an integer) nothing is said of any parameter.
+Invariant: the access holds for every launch. A pointer of unknown origin (loaded, or made from an
+integer) adds none to any parameter.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _MOVES = (Trait.ELEMENTWISE, Trait.SAME_VALUES, Trait.SHAPE_ONLY, Trait.ALIAS)
 
 
 def parameter_access(kernel: Kernel) -> dict[str, Access]:
-    """Return, for each pointer or descriptor parameter, how its memory is used.
+    """Return the access to the memory of each pointer or descriptor parameter.
 
-    A parameter that is neither read nor written is "read": it is not written.
+    A parameter neither read nor written is "read": it is not written.
     """
     pointers = {
         arg: info.name
         for arg, info in zip(kernel.body.args, kernel.params, strict=True)
         if isinstance(arg.type, PointerType | DescriptorType)
     }
-    used = dict.fromkeys(pointers, 0)
+    access = dict.fromkeys(pointers, 0)
     for op in kernel.walk():
         for effect in op.effects_on(Resource.GLOBAL, "read", "write"):
             if not effect.of and not op.operands:
                 continue  # it may access memory anywhere, but no pointer leads there
             for root in pointer_roots(getattr(op, effect.of)) if effect.of else (None,):
-                if root not in used:
+                if root not in access:
                     return dict.fromkeys(pointers.values(), "unknown")
-                used[root] |= _READ if effect.access == "read" else _WRITE
-    return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
+                access[root] |= _READ if effect.access == "read" else _WRITE
+    return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in access.items()}
 
 
 def union(left: Access, right: Access) -> Access:
@@ -55,7 +55,7 @@ def union(left: Access, right: Access) -> Access:
 
 
 def pointer_roots(pointer: Value) -> list[Value]:
-    """Return the values that a pointer comes from, of which no more can be said."""
+    """Return the origins of a pointer, as far back as they can be traced."""
     roots: dict[Value, None] = {}
     seen: dict[Value, None] = {}
     worklist = [pointer]
@@ -73,7 +73,7 @@ def pointer_roots(pointer: Value) -> list[Value]:
 
 
 def _sources(value: Value) -> list[Value] | None:
-    """Return the pointers that `value` may be, moved; None if it is an origin."""
+    """Return the pointers `value` is derived from; None if it is an origin."""
     op = value.op
     if op is None:
         owner = value.owner
@@ -84,7 +84,7 @@ def _sources(value: Value) -> list[Value] | None:
         return _results(op, value.index)
     if op.has(*_MOVES):
         return [
-            each for each in op.operands if isinstance(element_of(each.type), PointerType)
+            operand for operand in op.operands if isinstance(element_of(operand.type), PointerType)
         ] or None
     return None
 

@@ -1,4 +1,4 @@
-"""Parameters of a kernel: where a launch takes the value of each from, and what it promises of it."""
+"""Parameters of a kernel: the launch argument of each, and the promises about its value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Say what tensor a descriptor describes, in expressions over the arguments of the launch.
+    """Describe a descriptor's tensor, in expressions over the arguments of the launch.
 
     `address` is a pointer argument. `shape` and `strides` are in elements, outermost axis first;
     the innermost axis is dense, so `strides` has one entry fewer. Every extent is at least 1.
@@ -37,15 +37,14 @@ SCRATCH_ALIGNMENT_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class ParamInfo:
-    """Describe a kernel parameter: its name and what the launcher promises of its value.
+    """Describe a kernel parameter: its name and the launcher's promises about its value.
 
-    `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
-    With `noalias` the memory that the kernel accesses through a pointer is accessed through no other
-    parameter, unless both only read it.
-    `source` says what the launcher passes if that is not the argument called `name`: an expression
-    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `LAUNCH_SOURCES`, which come
-    of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
-    describes.
+    `divisibility` is a divisor of the argument (for a pointer: of its address in bytes). With
+    `noalias` the kernel accesses the memory behind a pointer through no other parameter, unless
+    both only read it. `source` is the launcher's value if it is not the argument called `name`: an
+    expression such as "x.shape[0]", a tensor's extent, or "x", its address; or one of
+    `LAUNCH_SOURCES`, which come of no argument. A descriptor made by the compiler has a `tensor`
+    for the launcher to describe.
     """
 
     name: str
@@ -56,14 +55,14 @@ class ParamInfo:
 
     @property
     def argument(self) -> str:
-        """The argument of the launch that this parameter comes from."""
+        """The launch argument behind this parameter."""
         if self.tensor is not None:
             return self.tensor.address
         return self.source.partition(".")[0] or self.name
 
 
 def whole_rows(params: Iterable[ParamInfo]) -> tuple[str, ...]:
-    """Return the tensors of which code takes an extent to be a multiple of something."""
+    """Return the tensors with a promised divisor of an extent."""
     arguments = (
         info.argument
         for info in params

@@ -1,9 +1,9 @@
 """The pass runner: runs an ordered list of passes over a kernel, and watches.
 
-What one wants of a pipeline besides its result (the IR between two passes, a check after each,
-where the time goes) hangs off one callback here, so no pass knows of it.
+One callback gives access to the IR between two passes, checks after each and timings, so no pass
+knows of them.
 
-Invariant: a pass gets valid IR and leaves valid IR; with `verify_each` that is checked.
+Invariant: a pass gets valid IR and leaves valid IR; `verify_each` checks it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Observer:
     clock: Callable[[], float] = time.perf_counter
 
     def after(self, name: str, kernel: Kernel, elapsed_seconds: float) -> None:
-        """Note that pass `name` has run. Raises: IRError if it left invalid IR."""
+        """Record the end of pass `name`. Raises: IRError if it left invalid IR."""
         self.seconds[name] = self.seconds.get(name, 0.0) + elapsed_seconds
         if self.print_to is not None and name in self.print_after:
             self.print_to(f"// after {name}\n{print_kernel(kernel)}")

@@ -1,11 +1,11 @@
 """Building and rewriting: an insertion point, and a worklist driver for local patterns.
 
-Ops are built detached and placed by a `Builder`, so construction and placement do not hide in
-each other. A pattern is a function from an op to the values that replace it; the driver owns the
+Ops are built detached and placed by a `Builder`, so construction and placement are visible
+separately. A pattern is a function from an op to its replacement values; the driver owns the
 worklist, the erasing and the locations, so a pattern is only its idea.
 
-A pattern may inspect its op, what computes the op's operands and at what uses its results: when
-one of those changes, the op is tried again; what lies further away is not watched.
+A pattern may inspect its op, the producers of its operands and the users of its results. When one
+of these changes, the op is tried again; farther ops are not watched.
 
 Invariant: after `rewrite` no pattern applies to any op, and every new op carries the location of
 the op it replaces.
@@ -30,14 +30,14 @@ class Builder:
 
     @classmethod
     def before_op(cls, op: Op) -> Builder:
-        """Return a builder that inserts just before `op`."""
+        """Return a builder inserting just before `op`."""
         if op.block is None:
             raise IRError(f"{op.opcode} is in no block", op.loc)
         return cls(op.block, op)
 
     @classmethod
     def after_op(cls, op: Op) -> Builder:
-        """Return a builder that inserts just after `op`."""
+        """Return a builder inserting just after `op`."""
         if op.block is None:
             raise IRError(f"{op.opcode} is in no block", op.loc)
         return cls(op.block, op.next)
@@ -50,12 +50,12 @@ class Builder:
 
 
 def copy_ops(
-    ops: Iterable[Op], mapping: Mapping[Value, Value], place: Builder
+    ops: Iterable[Op], mapping: Mapping[Value, Value], builder: Builder
 ) -> dict[Value, Value]:
-    """Place copies of `ops`, whose operands go through `mapping`; return it with their results added."""
+    """Place copies of `ops` with mapped operands; return `mapping` with their results added."""
     added = dict(mapping)
     for op in ops:
-        place(op.clone(added))
+        builder(op.clone(added))
     return added
 
 
@@ -71,15 +71,15 @@ def append_carried(op: OpT, inits: Sequence[Value] = ()) -> OpT:
     a branch has none.
     """
     blocks, op.blocks = op.blocks, ()
-    made = Builder.before_op(op)(
+    extended = Builder.before_op(op)(
         build(type(op), [*op.slots, *inits], op.attributes, blocks, op.loc)
     )
-    op.replace_with(made.results[: len(op.results)])
-    return made
+    op.replace_with(extended.results[: len(op.results)])
+    return extended
 
 
 def pass_on(block: Block, values: Sequence[Value]) -> None:
-    """Append values to what the terminator of a block passes on."""
+    """Append values to the operands of a block's terminator."""
     end = block.terminator
     end.set_slots([*end.slots, *values])
 
@@ -125,13 +125,13 @@ def _holds_throughout(op: Op, predicate: Callable[[Op], bool]) -> bool:
 
 
 def erase_dead(op: Op) -> None:
-    """Erase an op if nothing observes it, and then what was computed for it alone."""
+    """Erase an op if nothing observes it, and then its otherwise unused producers."""
     worklist = [op]
     while worklist:
-        each = worklist.pop()
-        if each.block is not None and is_trivially_dead(each):
-            worklist += _producers(each)
-            each.erase()
+        candidate = worklist.pop()
+        if candidate.block is not None and is_trivially_dead(candidate):
+            worklist += _producers(candidate)
+            candidate.erase()
 
 
 def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) -> bool:
@@ -151,12 +151,12 @@ def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) 
             op.erase()
             changed = True
             continue
-        known = patterns.get(type(op))
-        if known is None:
+        candidates = patterns.get(type(op))
+        if candidates is None:
             continue
         builder = Builder.before_op(op)
         with at(op.loc):
-            for pattern in known:
+            for pattern in candidates:
                 replacement = pattern(op, builder)
                 if replacement is None and not builder.added:
                     continue
@@ -177,6 +177,6 @@ def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) 
 
 
 def _producers(op: Op) -> list[Op]:
-    """Return the ops that lose a user when `op` is erased with everything nested in it."""
+    """Return the ops losing a user when `op` is erased with its nested ops."""
     nested = [inner for block in op.blocks for inner in block.walk()]
     return [value.op for user in (op, *nested) for value in user.operands if value.op is not None]

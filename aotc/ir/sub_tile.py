@@ -1,7 +1,7 @@
-"""Parts of a tile: the layout of a part that every thread holds in registers of its own.
+"""Layouts of the parts of a tile cut along register bits.
 
-A tile is cut along an axis where its bits are on registers alone: then each part is held by the
-same threads in the same way, and a thread's registers of one part are those with these bits fixed.
+A tile is cut along an axis with its bits on registers alone. Then each part is held by the same
+threads in the same way, and a thread's registers of one part are the ones with these bits fixed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ def sub_tile(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout | Non
 
     #ll<register=[[1],[4]] lane=[[2]] : [8]>  ->  #ll<register=[[1]] lane=[[2]] : [4]> for [4]
     """
-    kept: list[tuple[int, ...]] = []
+    register_bases: list[tuple[int, ...]] = []
     for basis in layout.bases("register"):
         outside = [step >= extent for step, extent in zip(basis, shape, strict=True)]
         if not any(outside):
-            kept.append(basis)
+            register_bases.append(basis)
         elif sum(map(bool, basis)) > 1 or basis[outside.index(True)].bit_count() > 1:
             return None
-    bases = {name: layout.bases(name) for name in layout.in_dims} | {"register": tuple(kept)}
+    bases = {name: layout.bases(name) for name in layout.in_dims} | {
+        "register": tuple(register_bases)
+    }
     columns = [basis for name in layout.in_dims for basis in bases[name]]
     if any(step >= extent for basis in columns for step, extent in zip(basis, shape, strict=True)):
         return None
@@ -40,23 +42,24 @@ def within(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
     if layout.shape == shape:
         return layout
     outs = tuple((f"dim{axis}", log2_exact(extent)) for axis, extent in enumerate(shape))
-    moved = scatter(layout.outs, outs)
+    unit_columns = scatter(layout.outs, outs)
     return LinearLayout.from_columns(
-        [(name, [gf2.combine(moved, c) for c in columns]) for name, columns in layout.ins], outs
+        [(name, [gf2.combine(unit_columns, c) for c in columns]) for name, columns in layout.ins],
+        outs,
     )
 
 
 def part_registers(
     layout: LinearLayout, part: LinearLayout, start: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the registers of a tile that are those of the part that begins at `start`.
+    """Return the registers of a tile in the part at `start`.
 
     Raises: ValueError when a thread does not hold them.
     """
     where = {element: register for register, element in enumerate(layout.table("register"))}
     origin = layout.pack(start)
-    found = [where.get(origin ^ e) for e in within(part, layout.shape).table("register")]
-    registers = tuple(register for register in found if register is not None)
-    if len(registers) < len(found):
+    matches = [where.get(origin ^ e) for e in within(part, layout.shape).table("register")]
+    registers = tuple(register for register in matches if register is not None)
+    if len(registers) < len(matches):
         raise ValueError(f"threads of {layout} do not hold the part at {tuple(start)}")
     return registers

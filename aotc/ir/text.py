@@ -13,10 +13,10 @@ declared. Layouts are long and repeat, so each distinct one is named once at the
       scf.return
     }
 
-Attributes that have their default are left out, and so may be absent operands at the end. Printed
-types of results are checked when read.
+Attributes with their default are left out, and so may be absent operands at the end. Printed types
+of results are checked when read.
 
-Invariant: `print_kernel(parse_kernel(text)) == text` for every text that `print_kernel` made.
+Invariant: `print_kernel(parse_kernel(text)) == text` for every output of `print_kernel`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class _Printer:
         self.counter = 0
 
     def name(self, value: Value) -> str:
-        known = self.names.get(value)
-        return self.new_name(value, value.hint) if known is None else known
+        name = self.names.get(value)
+        return self.new_name(value, value.hint) if name is None else name
 
     def new_name(self, value: Value, hint: str) -> str:
         """Name `value` by its hint, made unique by a number; without a usable one by a number."""
@@ -162,7 +162,9 @@ class _Printer:
     def loc(self, loc: Loc) -> str:
         if loc == UNKNOWN_LOC:
             return ""
-        sites = [f"{json.dumps(at.file)} {at.line} {at.col} {at.end_col}" for at in loc.chain()]
+        sites = [
+            f"{json.dumps(site.file)} {site.line} {site.col} {site.end_col}" for site in loc.chain()
+        ]
         return " loc(" + ", ".join(sites) + ")"
 
     def kernel(self, kernel: Kernel) -> str:
@@ -291,18 +293,18 @@ class _Parser:
         return token
 
     def accept(self, text: str) -> bool:
-        found = self.token.text == text and self.token.kind != "end"
-        if found:
+        matches = self.token.text == text and self.token.kind != "end"
+        if matches:
             self.advance()
-        return found
+        return matches
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
             raise self.fail(repr(text))
 
-    def take(self, kind: str, what: str) -> _Token:
+    def take(self, kind: str, expected: str) -> _Token:
         if self.token.kind != kind:
-            raise self.fail(what)
+            raise self.fail(expected)
         return self.advance()
 
     def sequence(self, item: Callable[[], Any], close: str) -> list[Any]:
@@ -449,12 +451,12 @@ class _Parser:
         return self.block_body(args)
 
     def block_body(self, args: Sequence[tuple[_Token, Type]]) -> Block:
-        made = Block([type_ for _, type_ in args])
-        for (name, _), value in zip(args, made.args, strict=True):
+        block = Block([type_ for _, type_ in args])
+        for (name, _), value in zip(args, block.args, strict=True):
             self.define(name, value)
         while not self.accept("}"):
-            made.insert(self.op())
-        return made
+            block.insert(self.op())
+        return block
 
     def op(self) -> Op:
         names: list[_Token] = []
@@ -480,17 +482,17 @@ class _Parser:
                 types.append(self.type())
         loc = self.loc()
         try:
-            made = build(cls, slots, attributes, blocks, loc)
+            op = build(cls, slots, attributes, blocks, loc)
         except (IRError, TypeError, AttributeError) as error:
-            # The latter two come of an attribute of the wrong kind, which only text can hold.
+            # The latter two come of an attribute of the wrong kind, possible in text alone.
             raise IRError(str(error), self.loc_of(opcode)) from error
-        actual = [value.type for value in made.results]
+        actual = [value.type for value in op.results]
         if actual != types or len(names) != len(actual):
             shown = ", ".join(map(str, actual))
             raise IRError(f"{opcode.text} has results ({shown})", self.loc_of(opcode))
-        for name, value in zip(names, made.results, strict=True):
+        for name, value in zip(names, op.results, strict=True):
             self.define(name, value)
-        return made
+        return op
 
     def param(self) -> tuple[_Token, Type, ParamInfo]:
         name, type_ = self.arg()
@@ -521,12 +523,12 @@ class _Parser:
 
 
 def has_operands(cls: type[Op]) -> bool:
-    """Return whether ops of `cls` can have operands, so that `(` opens them and not a block."""
+    """Return whether ops of `cls` can have operands, so `(` opens these and not a block."""
     return cls.arity.num_operands > 0 or cls.arity.variadic
 
 
 def parse_kernel(text: str, file: str = "<ir>") -> Kernel:
-    """Read a kernel back from text. Raises: IRError at the place that cannot be read."""
+    """Parse a kernel from text. Raises: IRError at the first syntax error."""
     parser = _Parser(text, file)
     kernel = parser.kernel()
     if parser.token.kind != "end":

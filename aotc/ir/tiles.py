@@ -1,4 +1,4 @@
-"""Ask what passes ask of ops on tiles: shapes, whether an op is elementwise, which values are one variable."""
+"""Queries on tile ops: shape, elementwise, uniform, loop-carried joins."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def is_uniform(value: Value) -> bool:
     )
 
 
-def uniform_in(value: Value, layout: LinearLayout, place: Builder) -> Value:
+def uniform_in(value: Value, layout: LinearLayout, builder: Builder) -> Value:
     """Return a uniform tile again, in a layout."""
     op, kind = value.op, value.type
     assert op is not None
     assert isinstance(kind, TileType)
     if isinstance(op, arith.Constant):
-        return place(arith.Constant(op.value, kind.with_layout(layout))).out
-    return place(op.clone({}, layout=layout)).results[0]
+        return builder(arith.Constant(op.value, kind.with_layout(layout))).out
+    return builder(op.clone({}, layout=layout)).results[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Name the values that are one variable (`targets`) and those that flow into it."""
+    """Name the values of one variable (`targets`) and the values flowing into it."""
 
     targets: tuple[Value, ...]
     sources: tuple[Value, ...]
 
 
 def joins_of(op: Op) -> Iterator[Join]:
-    """Yield the tile variables that `op` joins."""
+    """Yield the tile variables joined by `op`."""
     rule = _JOINS.get(type(op))
     if rule is not None:
         for join in rule(op):
@@ -76,8 +76,8 @@ def _join_for(op: Op) -> Iterator[Join]:
 def _join_if(op: Op) -> Iterator[Join]:
     assert isinstance(op, scf.If)
     arms = op.then.terminator.operands, op.orelse.terminator.operands
-    for out, one, two in zip(op.outs, *arms, strict=True):
-        yield Join((out,), (one, two))
+    for out, first, second in zip(op.outs, *arms, strict=True):
+        yield Join((out,), (first, second))
 
 
 def _join_while(op: Op) -> Iterator[Join]:

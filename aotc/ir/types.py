@@ -1,8 +1,8 @@
 """Types of values: scalars, pointers, tiles, shared-memory buffers and tensor descriptors.
 
 Scalars carry their signedness, so one `arith.div` serves both and an interpreter maps a type to a
-NumPy dtype without looking at the op. A tile has no layout in tile IR and always has one in gpu
-IR; it is part of the type, so an op that mixes two layouts cannot be built.
+NumPy dtype without looking at the op. A tile has no layout in tile IR and always has one in gpu IR.
+The layout is part of the type, so an op that mixes two layouts cannot be built.
 
 Invariant: types are immutable and compare by value; every shape extent is a power of two.
 """
@@ -102,7 +102,7 @@ ElementType: TypeAlias = ScalarType | PointerType
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """Hold a tile of elements; `layout` says which thread holds which, None before scheduling."""
+    """Hold a tile of elements; `layout` maps threads to elements, None before scheduling."""
 
     element: ElementType
     shape: tuple[int, ...]
@@ -124,9 +124,8 @@ class TileType:
 class SharedType:
     """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates.
 
-    A buffer of several stages holds that many tiles, one after the other, each followed by
-    `padding_bytes` so that the next one is aligned. The last `unused_bytes` of a tile are not
-    allocated, but neither written nor read.
+    A buffer of several stages holds one tile a stage, each followed by `padding_bytes` to align the
+    next one. The last `unused_bytes` of a tile are not allocated, and neither written nor read.
     """
 
     element: ScalarType
@@ -163,12 +162,12 @@ class SharedType:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorType:
-    """Describe a tensor in global memory that is loaded and stored in tiles of the shape `block`.
+    """Describe a tensor in global memory, loaded and stored in tiles of the shape `block`.
 
-    With several `num_parts` the CTAs of a cluster split a load along its first axis of several elements, and
-    multicast.
-    Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis is the innermost and
-    dense. A parameter of a kernel has this type, or what is made of a map in memory.
+    With several `num_parts` the CTAs of a cluster split a load along its first axis of several
+    elements, and multicast. Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis
+    is the innermost and dense. Parameters of a kernel have this type, and descriptors of maps in
+    memory.
     """
 
     element: ScalarType
@@ -189,7 +188,7 @@ class DescriptorType:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapType:
-    """Name a tensor map, a `CUtensorMap`: what TMA needs to know of a tensor.
+    """Name a tensor map, a `CUtensorMap`: the tensor description for TMA.
 
     A copy moves a `box`, axes outermost first as the tensor's, and its rows lie in shared memory
     with a swizzle of `swizzle_bytes`: 0 for none, 32, 64 or 128.
@@ -206,7 +205,7 @@ class TensorMapType:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a box in shared memory: what a copy moves, whatever of it is out of bounds."""
+        """Bytes of a box in shared memory, the size of each copy, out of bounds or not."""
         return _product(self.box) * self.element.size_bytes
 
 
@@ -222,7 +221,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 def element_of(type_: Type) -> ElementType:
     """Return the element type of a tile, buffer or tensor, or the scalar or pointer itself."""
-    # A tile's is what is asked for most: unions are slow to test.
+    # Tiles first, the most frequent: unions are slow to test.
     if isinstance(type_, TileType):
         return type_.element
     return type_ if isinstance(type_, ScalarType | PointerType) else type_.element
@@ -236,7 +235,7 @@ def shape_of(type_: Type) -> tuple[int, ...]:
 
 
 def with_element(type_: Type, element: ElementType) -> Type:
-    """Return a type of the same shape and layout whose elements are `element`."""
+    """Return a type of the same shape and layout with another element type."""
     if not isinstance(type_, TileType):
         return element
     # Sharing the object makes the comparisons of every later op a test of identity.

@@ -1,7 +1,7 @@
-"""The verifier: what must hold of every kernel before and after every pass.
+"""The verifier of the IR's structure, run before and after every pass.
 
-It checks the structure only (types agree with what ops infer, operands dominate their uses, use
-lists are exact, blocks end in their terminator); what an op means is checked where it is built.
+Types agree with those inferred by ops, operands dominate their uses, use lists are exact, blocks
+end in their terminator. The meaning of an op is checked where it is built.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aotc.ir.types import Type
 
 
 def verify(kernel: Kernel) -> None:
-    """Check `kernel`. Raises: IRError naming the first op that breaks an invariant."""
+    """Check `kernel`. Raises: IRError at the first op with a broken invariant."""
     if len(kernel.params) != len(kernel.body.args):
         raise IRError(
             f"kernel {kernel.name} has {len(kernel.params)} parameters described, "
@@ -75,7 +75,7 @@ def _verify_op(op: Op, scope: dict[Value, None]) -> None:
 
 
 def _verify_users(value: Value, owner: Op | Kernel) -> None:
-    """Check that those who use `value` do so, and are themselves in a block."""
+    """Check that the listed users of `value` use it, and are themselves in a block."""
     for user in value.users:
         if value not in user.slots:
             raise IRError(f"{value!r} lists {user.opcode} as a user, but it is none", owner.loc)

@@ -20,9 +20,9 @@ Steps: TypeAlias = Generator["Steps[Any]", Any, AnswerT]
 
 
 def run(call: Steps[AnswerT]) -> AnswerT:
-    """Run a recursive function that is written as a generator, on a stack of its own.
+    """Run a recursive generator on an explicit stack.
 
-    Where it would call itself, it yields the call: `left = yield depth(op.lhs)`.
+    In place of a recursive call, it yields the call: `left = yield depth(op.lhs)`.
     """
     stack: list[Steps[Any]] = [call]
     answer: Any = None
@@ -35,14 +35,14 @@ def run(call: Steps[AnswerT]) -> AnswerT:
                 stack.pop()
                 answer = end.value
     finally:
-        # After an error: what they entered is left from the inside out.
+        # After an error: close the suspended calls from the inside out.
         for suspended in reversed(stack):
             suspended.close()
     return answer
 
 
 def reached(start: Iterable[KeyT], neighbours: Callable[[KeyT], Iterable[KeyT]]) -> Iterator[KeyT]:
-    """Yield what is reached from `start` along `neighbours`: each key once, depth first."""
+    """Yield the keys reachable from `start` along `neighbours`, each once, depth first."""
     marks: dict[KeyT, None] = {}
     stack = [iter(start)]
     while stack:
@@ -57,5 +57,5 @@ def reached(start: Iterable[KeyT], neighbours: Callable[[KeyT], Iterable[KeyT]])
 
 
 def users_through_views(buffer: Value) -> Iterator[Op]:
-    """Yield the ops that use a buffer or a view of it, and those that make views of it."""
+    """Yield the users of a buffer and of its views, including the ops that make the views."""
     return reached(buffer.users, lambda op: op.results[0].users if op.has(Trait.ALIAS) else ())

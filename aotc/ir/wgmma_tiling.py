@@ -1,13 +1,13 @@
-"""How a dot is tiled by `wgmma`: its fragments in registers and its matrix descriptors.
+"""Tiling of a dot by `wgmma`: its fragments in registers and its matrix descriptors.
 
-One instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes deep. Which registers
-hold its rows and columns of the accumulator, and its part of an A in registers, is fixed by the
-manual, so it is looked up in the layouts of the tiles by the element that each position holds.
+One instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes deep. The manual fixes
+the registers of the accumulator and of an A in registers. So they are looked up in the layouts of
+the tiles, by the element at each position.
 
 An operand in shared memory is described by a first byte, two strides and a swizzle, in one of two
-orders: K contiguous, or the rows of A and columns of B, here both called *rows*. A descriptor says
-where each bit of a row or of K leads. So it is read off the buffer's layout: undo the swizzle,
-follow the bits, and see whether two strides describe them.
+orders: K contiguous, or the rows of A and columns of B, here both called *rows*. A descriptor gives
+the address step of each bit of a row or of K. So it is read off the buffer's layout: undo the
+swizzle, follow the bits, and see whether two strides describe them.
 
                  bits of a row                               bits of K
     K, none      16 bytes three times, stride                element, leading
@@ -16,12 +16,12 @@ follow the bits, and see whether two strides describe them.
     rows, swizz. element three times, 16 bytes up to the     the span three times, stride
                  span, leading
 
-Swizzles apply to addresses, so an instruction may begin wherever the layout without swizzle has
-its first element, as long as the buffer is aligned to the pattern.
+Swizzles apply to addresses, so an instruction may begin wherever the layout without swizzle has its
+first element, as long as the buffer is aligned to the pattern.
 
-Invariant: the instructions of a `WgmmaTiling` multiply every pair of elements exactly once.
-Source: PTX ISA, "Register Fragments for wgmma.mma_async", "Shared Memory Matrix Layout",
-"Strides", "Matrix Descriptor Format".
+Invariant: the instructions of a `WgmmaTiling` multiply every pair of elements exactly once. Source:
+PTX ISA, "Register Fragments for wgmma.mma_async", "Shared Memory Matrix Layout", "Strides", "Matrix
+Descriptor Format".
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ Coords = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MatrixInMemory:
-    """Describe an operand in shared memory; `row_bits` and `k_bits` say where each bit leads.
+    """Describe an operand in shared memory; `row_bits` and `k_bits` are address steps.
 
-    Those are bytes from the start of the buffer, before the swizzle. `rows_contiguous` is the
-    order that the instruction calls transposed.
+    Each bit of a row or of K has its step, in bytes before the swizzle. `rows_contiguous` is the
+    instruction's transposed order.
     """
 
     leading_bytes: int
@@ -71,7 +71,7 @@ class MatrixInMemory:
     k_bits: tuple[int, ...]
 
     def start_bytes(self, row: int, k: int) -> int:
-        """Return where the part of the matrix that begins at an element does."""
+        """Return the byte offset of the part of the matrix at an element."""
         return gf2.combine(self.row_bits, row) ^ gf2.combine(self.k_bits, k)
 
     @property
@@ -83,11 +83,11 @@ class MatrixInMemory:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorTile:
-    """Hold the part of a warpgroup's accumulator that one instruction computes, `columns` wide.
+    """Hold one instruction's part of a warpgroup's accumulator, `columns` wide.
 
     It begins at `row` and `column` of the warpgroup's own part. `acc` are its registers in the
-    order of the instruction. If A is in registers, `a[k]` are the 32-bit registers of A at that step
-    of K, each as the elements packed in it.
+    order of the instruction. If A is in registers, `a[k]` are the 32-bit registers of A at this
+    step of K, each as the elements packed in it.
     """
 
     row: int
@@ -114,9 +114,10 @@ class WgmmaTiling:
 
 
 def instruction_columns(columns: int, result: ElementType) -> int:
-    """Return the columns of the narrowest instruction with at least `columns`, by its result type.
+    """Return the columns of the narrowest instruction with at least `columns`.
 
-    They are a multiple of 8, and beyond 32 of integers a multiple of 16. More than one has are those of several.
+    They are a multiple of 8, and beyond 32 of integers a multiple of 16. Beyond the widest
+    instruction they are the columns of several.
     """
     is_wide_integer = result == I32 and columns > _LAST_INTEGER_EIGHTH
     step = _INTEGER_STEP if is_wide_integer else MIN_COLUMNS
@@ -150,10 +151,10 @@ def tile_wgmma(
     *,
     in_memory: bool,
 ) -> WgmmaTiling:
-    """Return how to tile a dot by wgmma; `in_memory` says that A is in a shared buffer.
+    """Tile a dot by wgmma; with `in_memory`, A is in a shared buffer.
 
-    `num_columns`, unless 0, computes only the first columns, by one instruction or several about equally wide
-    ones; no other warpgroup may have columns of the tile.
+    `num_columns`, unless 0, limits the dot to the first columns, by one instruction or several
+    about equally wide ones; no other warpgroup may have columns of the tile.
 
     Raises: ValueError if no instruction, or no matrix descriptor, fits the layouts.
     """
@@ -163,8 +164,8 @@ def tile_wgmma(
         raise ValueError(f"{a.shape[1]} elements of K are not a multiple of {k}")
     columns = _columns_of_instruction(acc)
     count = -(-num_columns // MAX_COLUMNS) or 1
-    own = columns << sum(step >= columns for _, step in acc.bases("register"))
-    if num_columns and own != acc.shape[1]:
+    num_columns_held = columns << sum(step >= columns for _, step in acc.bases("register"))
+    if num_columns and num_columns_held != acc.shape[1]:
         raise ValueError(f"{num_columns} of {acc.shape[1]} columns are several warpgroups'")
     _check_acc_threads(acc)
     parts = _parts(num_columns, count) if num_columns else ()
@@ -193,10 +194,10 @@ def _parts(num_columns: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def _columns_of_instruction(acc: LinearLayout) -> int:
-    """Return the columns that a warpgroup holds next to each other, at most as many as fit."""
-    held = acc.bases("register")
+    """Return the number of contiguous columns in a warpgroup, at most an instruction's."""
+    bases = acc.bases("register")
     columns = MIN_COLUMNS
-    while columns < MAX_COLUMNS and (0, columns) in held:
+    while columns < MAX_COLUMNS and (0, columns) in bases:
         columns *= 2
     return columns
 
@@ -225,17 +226,19 @@ def _acc_tiles(
 ) -> Iterator[AccumulatorTile]:
     """Yield the accumulator tiles of a warpgroup, row by row.
 
-    They are `parts` of the columns, or whatever `columns` the warpgroup holds next to each other.
+    They are `parts` of the columns, or the contiguous `columns` of the warpgroup.
     """
     words: dict[Coords, int] = {}
     k, per_word = 8 * K_BYTES // element_bits, _WORD_BITS // element_bits
     if not in_memory:
         _check_a_threads(a, acc, per_word)
         words = _registers_by_place(a)
-    held = _registers_by_place(acc)
+    registers = _registers_by_place(acc)
     inside = [(0, 1), (8, 0), *((0, 8 << bit) for bit in range(log2_exact(columns // 8)))]
-    starts = sorted(place for place in held if place[0] % ROWS == 0 and place[1] % columns == 0)
-    if len(starts) << len(inside) != len(held):
+    starts = sorted(
+        coords for coords in registers if coords[0] % ROWS == 0 and coords[1] % columns == 0
+    )
+    if len(starts) << len(inside) != len(registers):
         raise ValueError(f"registers of {acc} do not hold whole results of wgmma")
     tiles = [(row, column, columns) for row, column in starts]
     if parts:
@@ -247,13 +250,16 @@ def _acc_tiles(
             column,
             width,
             tuple(
-                _held(held, place, acc)
+                _register_at(registers, coords, acc)
                 for eighth in range(0, width, MIN_COLUMNS)
-                for place in _span(inside[:2], (row, column + eighth))
+                for coords in _span(inside[:2], (row, column + eighth))
             ),
             tuple(
                 tuple(
-                    tuple(_held(words, place, a) for place in _span(_in_word(per_word), start))
+                    tuple(
+                        _register_at(words, coords, a)
+                        for coords in _span(_in_word(per_word), start)
+                    )
                     for start in _span([(8, 0), (0, 4 * per_word)], (row, first))
                 )
                 for first in range(0, a.shape[1], k)
@@ -268,25 +274,25 @@ def _in_word(per_word: int) -> list[Coords]:
 
 
 def _registers_by_place(layout: LinearLayout) -> dict[Coords, int]:
-    """Return which register of the first thread holds an element."""
+    """Map each element of the first thread to its register."""
     return {
         (row, column): register
         for register, (row, column) in enumerate(layout.coords_table("register"))
     }
 
 
-def _held(held: dict[Coords, int], place: Coords, layout: LinearLayout) -> int:
-    if place not in held:
-        raise ValueError(f"the first thread of {layout} does not hold {place}")
-    return held[place]
+def _register_at(registers: dict[Coords, int], coords: Coords, layout: LinearLayout) -> int:
+    if coords not in registers:
+        raise ValueError(f"the first thread of {layout} does not hold {coords}")
+    return registers[coords]
 
 
 def _span(steps: Sequence[Coords], start: Coords) -> list[Coords]:
     """Return `start` plus each subset of the steps, the first step varying fastest."""
-    places = [start]
+    positions = [start]
     for row, column in steps:
-        places += [(each[0] + row, each[1] + column) for each in places]
-    return places
+        positions += [(coords[0] + row, coords[1] + column) for coords in positions]
+    return positions
 
 
 # ---- matrices in memory -----------------------------------------------------------------------
@@ -296,16 +302,16 @@ def _span(steps: Sequence[Coords], start: Coords) -> list[Coords]:
 def matrix_in_memory(
     buffer: LinearLayout, row_axis: int, rows: int, element_bits: int
 ) -> MatrixInMemory:
-    """Return the description of an operand of which an instruction takes `rows`.
+    """Describe an operand for an instruction of `rows`.
 
-    Raises: ValueError if a descriptor cannot say where its elements are.
+    Raises: ValueError if a descriptor cannot describe its layout.
     """
     size_bytes = element_bits // 8
-    places = gf2.Span(buffer.columns("offset"))
+    offsets = gf2.Span(buffer.columns("offset"))
     for span in _SPANS_BYTES:
         bits = [
             [
-                _without_swizzle(places.solve(column) or 0, size_bytes, span)
+                _without_swizzle(offsets.solve(column) or 0, size_bytes, span)
                 for column in _axis_columns(buffer, axis)
             ]
             for axis in (row_axis, 1 - row_axis)
@@ -318,11 +324,11 @@ def matrix_in_memory(
             if rows_contiguous and element_bits != 16:
                 continue
             strides: dict[str, int] = {}
-            order = _order(size_bytes, span, rows_contiguous=rows_contiguous)
+            order = _expected_steps(size_bytes, span, rows_contiguous=rows_contiguous)
             counts = (log2_exact(rows), log2_exact(K_BYTES // size_bytes))
             if all(
-                _leads(found[:wanted], expected, strides)
-                for found, expected, wanted in zip(bits, order, counts, strict=True)
+                _matches_steps(addresses[:count], expected, strides)
+                for addresses, expected, count in zip(bits, order, counts, strict=True)
             ):
                 return MatrixInMemory(
                     strides.get("leading", _CHUNK_BYTES),
@@ -351,35 +357,37 @@ def _without_swizzle(offset_elems: int, size_bytes: int, span: int) -> int:
 
 
 def _disjoint(bits: Sequence[Sequence[int]]) -> bool:
-    """Return whether each bit leads to one bit of the address, so that addresses add up."""
+    """Return whether each bit steps by one bit of the address, so addresses add up."""
     return all(address & (address - 1) == 0 for group in bits for address in group)
 
 
 _Expected = Iterator[tuple[str, int]]
 
 
-def _order(size_bytes: int, span: int, *, rows_contiguous: bool) -> tuple[_Expected, _Expected]:
+def _expected_steps(
+    size_bytes: int, span: int, *, rows_contiguous: bool
+) -> tuple[_Expected, _Expected]:
     """Return where the bits of a row and of K are to lead: bytes, or so many times a stride."""
     in_chunk = [("", size_bytes << bit) for bit in range(log2_exact(_CHUNK_BYTES // size_bytes))]
     eight = [("", (span or _CHUNK_BYTES) << bit) for bit in range(3)]
     if not rows_contiguous:
         chunks = [("", _CHUNK_BYTES)] if span else [("leading", 1)]
-        return _then(eight, "stride"), iter([*in_chunk, *chunks])
+        return _with_stride(eight, "stride"), iter([*in_chunk, *chunks])
     if not span:
-        return _then(in_chunk, "stride"), _then(eight, "leading")
+        return _with_stride(in_chunk, "stride"), _with_stride(eight, "leading")
     inside = [("", _CHUNK_BYTES << bit) for bit in range(log2_exact(span // _CHUNK_BYTES))]
-    return _then([*in_chunk, *inside], "leading"), _then(eight, "stride")
+    return _with_stride([*in_chunk, *inside], "leading"), _with_stride(eight, "stride")
 
 
-def _then(known: Sequence[tuple[str, int]], stride: str) -> _Expected:
-    yield from known
+def _with_stride(steps: Sequence[tuple[str, int]], stride: str) -> _Expected:
+    yield from steps
     for bit in count():
         yield stride, 1 << bit
 
 
-def _leads(found: Sequence[int], expected: _Expected, strides: dict[str, int]) -> bool:
-    """Return whether bits lead where they are to; a stride is what its first bit says."""
-    for address, (name, times) in zip(found, expected, strict=False):
+def _matches_steps(addresses: Sequence[int], expected: _Expected, strides: dict[str, int]) -> bool:
+    """Return whether the bits step as expected; a stride is fixed by its first bit."""
+    for address, (name, times) in zip(addresses, expected, strict=False):
         step = strides.setdefault(name, address) if name else 1
         if address != step * times or (name and step >> _CHUNK_BITS + _FIELD_BITS):
             return False

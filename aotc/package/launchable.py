@@ -1,12 +1,12 @@
-"""`aotc.compile`: a kernel that is compiled for one specialisation, and launches itself.
+"""Compile a kernel for one specialisation, and launch it: `aotc.compile`.
 
     kernel = aotc.compile(add, args=(x, y, out, n), constants={"BLOCK": 1024})
     kernel[lambda meta: (cdiv(n, meta["BLOCK"]),)](x, y, out, n)
 
-What launches is the runtime, from an archive of this one kernel, which is made and opened in memory at
-the first launch: its guards, tensor maps and checks of arguments are those of any archive.
+The runtime launches it from an archive of this one kernel, built and opened in memory at the first
+launch. So its guards, tensor maps and checks of arguments are the same as for any archive.
 
-Invariant: what is launched was compiled for the constants and fixed values that the launch passes; the
+Invariant: a launched kernel was compiled for the constants and fixed values of the launch; the
 runtime checks dtypes and promises.
 """
 
@@ -42,7 +42,7 @@ from aotc.package.manifest.parameters import Function, Parameter
 from aotc.package.manifest.spec import CartesianConfigs, KernelSpec
 from aotc.package.manifest.variant_grid import expand
 from aotc.runtime import ArgumentError, Kernel, Library, load
-from aotc.target import TARGETS
+from aotc.target import TARGETS, best_for
 from aotc.triton.specialization import (
     SCALARS,
     TYPE_NAMES,
@@ -76,34 +76,35 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
 ) -> LaunchableKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
-    `signature` gives each argument its type. With `args`, those of a launch, in order or by name, it need
-    only have what they do not tell: types are those that Triton gives them, with the promises that they
-    keep, and `tl.constexpr` parameters among them are constants.
+    `signature` gives each argument its type. With `args`, the arguments of a launch, in order or by
+    name, it only needs the remaining types. Their types are Triton's, with the promises they keep,
+    and `tl.constexpr` parameters among them are constants.
 
-    With `source`, Python as text, `kernel` is a name in it; what it imports is found from the current
-    folder. A function whose source Python has but no file, as in a notebook, is compiled from that.
+    With `source`, Python as text, `kernel` is a name in it; its imports are resolved from the
+    current folder. A function without a file but with source text, as in a notebook, is compiled
+    from its text.
 
-    `target` may be "native", that of this machine's first GPU. `config` are config keys by name, as the
-    fields of `aotc.config.Config` describe them:
-    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
-    used, such as "wgmma". With
-    `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
-    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
-    be persistent: `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
-    `CompileLimits`; with `strict` they refuse a kernel whose threads spill more than `spill_bytes`, else
-    `metadata.remarks` says so.
+    `target` may be "native": this machine's first GPU. `config` are config keys by name, the fields
+    of `aotc.config.Config`: `num_warps=8, num_stages=4`, say. `without` names features of the
+    target to leave unused, such as "wgmma". With `map_pointers` the kernel may use tensor maps for
+    loads through pointers, as the first choice of a build does; `metadata.params` lists them, and
+    `metadata.guards` their conditions. It may also be persistent: see `metadata.is_persistent`.
+    `limits` bound the compile, by the names of `CompileLimits`. With `strict` they refuse a kernel
+    with more than `spill_bytes` of spills per thread, else `metadata.remarks` reports it.
 
-    Without `enable_fp_fusion`, a product and a sum are rounded each. Without `enable_reflect_ftz`, functions
-    of libdevice keep subnormals.
+    Without `enable_fp_fusion`, a product and a sum are rounded each. Without `enable_reflect_ftz`,
+    functions of libdevice keep subnormals.
 
-    Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
-        for a kernel that no CTA of the target has room for, or that spills beyond a strict limit.
+    Raises: CompileError for mistakes in the kernel or the arguments; its subclass ResourceError for
+    a kernel too large for a CTA of the target, or with spills beyond a strict limit.
     """
-    given: Mapping[str, str] = {} if signature is None else signature
+    types: Mapping[str, str] = {} if signature is None else signature
     if args is not None:
         parameters = kernel_parameters(*locate(kernel, source))
-        told, passed = _told_by(parameters, args, {*given, *(constants or {})})
-        given, constants = {**told, **given}, {**passed, **(constants or {})}
+        argument_types, passed = _types_and_constants(
+            parameters, args, {*types, *(constants or {})}
+        )
+        types, constants = {**argument_types, **types}, {**passed, **(constants or {})}
     elif signature is None:
         raise CompileError(
             "expected the types of the kernel's arguments",
@@ -111,7 +112,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         )
     request = compile_request(
         kernel,
-        signature=given,
+        signature=types,
         source=source,
         constants=_plain(constants),
         target=_native_target() if target == NATIVE else target,
@@ -123,44 +124,46 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         enable_reflect_ftz=enable_reflect_ftz,
         config=config,
     )
-    made = compile_kernel(request, keep_asm=True)
+    compiled = compile_kernel(request, keep_asm=True)
     max_spill_bytes, _ = split_limits(limits or {})
-    if max_spill_bytes is not None and (problem := made.metadata.spill_problem(max_spill_bytes)):
-        remedy = f"limits={{'spill_bytes': {made.metadata.local_bytes}}} allows it"
+    if max_spill_bytes is not None and (
+        problem := compiled.metadata.spill_problem(max_spill_bytes)
+    ):
+        remedy = f"limits={{'spill_bytes': {compiled.metadata.local_bytes}}} allows it"
         raise ResourceError(problem, remedy=remedy)
     parameters = kernel_parameters(request.source, request.kernel)
-    return LaunchableKernel(made.cubin, made.metadata, made.asm, request, parameters)
+    return LaunchableKernel(compiled.cubin, compiled.metadata, compiled.asm, request, parameters)
 
 
 def _plain(constants: object) -> Any:
-    """Return constants as archives have them; what is no mapping is left to the check of the request."""
+    """Return constants as stored in archives; a non-mapping is left to the check of the request."""
     if not isinstance(constants, Mapping):
         return constants
-    given = cast("Mapping[str, object]", constants)
-    # A function is named here: in an archive its identity stands for it.
-    return {name: constant(named_constant(value)) for name, value in given.items()}
+    mapping = cast("Mapping[str, object]", constants)
+    # Name a function by its identity, as in an archive.
+    return {name: constant(named_constant(value)) for name, value in mapping.items()}
 
 
 def _native_target() -> str:
     machine = ask()
     for gpu in machine.gpus[:1]:
-        runs = [name for name, one in TARGETS.items() if one.runs_on(gpu.major, gpu.minor)]
-        if runs:
-            return runs[-1]
+        target = best_for(gpu.major, gpu.minor)
+        if target is not None:
+            return target.name
     message = f"expected a GPU that aotc has a target for, got {machine.problem or 'another one'}"
     raise CompileError(message, remedy=f"name a target: {', '.join(TARGETS)}")
 
 
-# ---- what arguments tell -----------------------------------------------------------------------
-
-
-def _told_by(
+def _types_and_constants(
     parameters: Sequence[KernelParameter],
     args: Sequence[object] | Mapping[str, object],
-    known: Iterable[str],
+    specified: Iterable[str],
 ) -> tuple[dict[str, str], dict[str, object]]:
-    """Return types and constants that arguments tell, but for what is known. Raises: CompileError."""
-    names = [one.name for one in parameters]
+    """Return the types and constants implied by arguments, except specified ones.
+
+    Raises: CompileError.
+    """
+    names = [parameter.name for parameter in parameters]
     if isinstance(args, Mapping):
         passed = dict(args)
         for name in passed:
@@ -177,20 +180,20 @@ def _told_by(
         passed = dict(zip(names, args, strict=False))
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}
-    for one in parameters:
-        if one.name not in passed or one.name in known:
+    for parameter in parameters:
+        if parameter.name not in passed or parameter.name in specified:
             continue
-        value = passed[one.name]
-        if one.is_constexpr:
-            constants[one.name] = value
+        value = passed[parameter.name]
+        if parameter.is_constexpr:
+            constants[parameter.name] = value
         else:
-            annotated = _annotated_type(one.annotation, value)
-            signature[one.name] = annotated or argument_type(value, named_constant)
+            annotated = _annotated_type(parameter.annotation, value)
+            signature[parameter.name] = annotated or argument_type(value, named_constant)
     return signature, constants
 
 
 def _annotated_type(annotation: str, value: object) -> str:
-    """Return the type of a number that an annotation says, or "" if it does not."""
+    """Return the type of a number from its annotation, or "" without one."""
     word = annotation.strip("'\"").rpartition(".")[2]
     if word not in TYPE_NAMES or is_pointer(value) or not isinstance(value, int | float):
         return ""
@@ -201,14 +204,11 @@ def _annotated_type(annotation: str, value: object) -> str:
     return element + ":16" * is_multiple
 
 
-# ---- launches ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class LaunchableKernel(CompiledKernel):
-    """A compiled kernel that launches itself: `kernel[grid](*args)`, as a Triton function does.
+    """A compiled kernel that launches itself: `kernel[grid](*args)`, like a Triton function.
 
-    `request` says what it was compiled for, `parameters` what its function takes.
+    `request` is its compile request, `parameters` are its function's.
     """
 
     request: CompileRequest
@@ -218,7 +218,7 @@ class LaunchableKernel(CompiledKernel):
     )
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
-        """Return what launches on a grid: a number, up to three, or a function of all constants."""
+        """Return a launcher for a grid: a number, up to three, or a function of all constants."""
 
         def launch(*args: object, **keywords: object) -> None:
             self.launch(args, keywords, grid=grid)
@@ -236,10 +236,10 @@ class LaunchableKernel(CompiledKernel):
     ) -> None:
         """Launch with the arguments of the function, in order and by name.
 
-        Constants and what the signature fixes may be left out; what is passed must be what the kernel
-        was compiled for. `stream` and `scratch` are as in `aotc.runtime`.
+        Constants and arguments fixed by the signature may be left out; given ones must equal the
+        compiled values. `stream` and `scratch` are as in `aotc.runtime`.
 
-        Raises: `AotcError`, of the class that says why.
+        Raises: `AotcError`, of a class for the reason.
         """
         passed = self._bind(args, keywords or {})
         extents: Any = grid({**self._built, **passed}) if callable(grid) else grid
@@ -249,20 +249,20 @@ class LaunchableKernel(CompiledKernel):
         )
 
     def load(self, device: int | None = None, *, driver: str | None = None) -> Kernel:
-        """Make the kernel ready on a device, the current one for None, unless it is; return it.
+        """Return the kernel loaded on a device, the current one for None; load it at first.
 
         `driver` is the CUDA driver's library, "libcuda.so.1" unless given. Raises: `AotcError`.
         """
-        found = self._opened.get(device)
-        if found is None:
+        loaded = self._opened.get(device)
+        if loaded is None:
             earlier = next(iter(self._opened.values()), None)
             if earlier is None:
                 library = load(self.to_archive(), device=device, driver=driver)
             else:
                 library = earlier[0]
                 library.load(device)
-            found = self._opened[device] = library, library[self.metadata.symbol]
-        return found[1]
+            loaded = self._opened[device] = library, library[self.metadata.symbol]
+        return loaded[1]
 
     def close(self) -> None:
         """Unload the kernel from all devices; its launches must have finished."""
@@ -271,9 +271,9 @@ class LaunchableKernel(CompiledKernel):
         self._opened.clear()
 
     def to_archive(self) -> bytes:
-        """Return an archive of this kernel alone, as `aotc build` writes it: callers give the grid.
+        """Return an archive of this kernel alone, as from `aotc build`; callers give the grid.
 
-        Raises: CompileError, ManifestError if no archive can say what it was compiled for.
+        Raises: CompileError, ManifestError if no archive can express its specialisation.
         """
         spec = self._spec()
         target = TARGETS[self.request.target].excluding(self.request.without)
@@ -286,11 +286,9 @@ class LaunchableKernel(CompiledKernel):
         record = assemble(expansion, [(expansion.variants[0], built)]).kernel
         return encode(Archive(record.name, "0.0.0", (record,), toolchain_text()))
 
-    # -- what it was compiled for ----------------------------------------------------------------
-
     @cached_property
     def _config(self) -> dict[str, Any]:
-        """The config keys that are not left to the compiler."""
+        """The config keys with a value, not left to the compiler."""
         values = {name: getattr(self.request.config, name) for name in CONFIG_KEYS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -302,13 +300,13 @@ class LaunchableKernel(CompiledKernel):
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """The function's parameters."""
-        return tuple(one.name for one in self.parameters)
+        return tuple(parameter.name for parameter in self.parameters)
 
     @cached_property
     def _fixed(self) -> dict[str, ArgumentType]:
-        """What launches do not pass to the runtime, by the name that the runtime has for it."""
+        """Arguments not passed to the runtime, by the runtime's names."""
         parsed = {name: parse_type(text) for name, text in self._flat.items()}
-        return {name: one for name, one in parsed.items() if not one.is_passed}
+        return {name: argument for name, argument in parsed.items() if not argument.is_passed}
 
     @cached_property
     def _flat(self) -> dict[str, str]:
@@ -321,15 +319,18 @@ class LaunchableKernel(CompiledKernel):
         }
 
     def _spec(self) -> KernelSpec:
-        """Return the kernel as a manifest says it."""
+        """Return the kernel as a manifest would describe it."""
         loc = Loc(self.request.source, 1)
-        listed = [Parameter(*(one.name, one.is_constexpr, True)) for one in self.parameters]
+        parameters = [
+            Parameter(*(parameter.name, parameter.is_constexpr, True))
+            for parameter in self.parameters
+        ]
         types = self._types
         config = {n: v for n, v in self._config.items() if v != CONFIG_KEYS[n].default}
         return KernelSpec(
             name=self.metadata.symbol,
             source=self.request.source,
-            function=Function(self.metadata.symbol, tuple(listed), loc),
+            function=Function(self.metadata.symbol, tuple(parameters), loc),
             signature={name: parse_type(text) for name, text in self._flat.items()},
             types={},
             constants={},
@@ -348,15 +349,18 @@ class LaunchableKernel(CompiledKernel):
     @cached_property
     def _types(self) -> dict[str, str | TupleType]:
         """The types of the arguments, in the order of the function's parameters."""
-        given = dict(self.request.signature)
+        signature = dict(self.request.signature)
         return {
-            one.name: parse_tuple_type(text) if is_tuple_type(text) else text
-            for one in self.parameters
-            if (text := given.get(one.name)) is not None
+            parameter.name: parse_tuple_type(text) if is_tuple_type(text) else text
+            for parameter in self.parameters
+            if (text := signature.get(parameter.name)) is not None
         }
 
     def _bind(self, args: Sequence[object], keywords: Mapping[str, object]) -> dict[str, object]:
-        """Return what a launch passes by parameter; constants are checked. Raises: ArgumentError."""
+        """Map parameters to the arguments of a launch; constants are checked.
+
+        Raises: ArgumentError.
+        """
         names = self._names
         if len(args) > len(names):
             raise self._wrong("", f"at most {len(names)} arguments", str(len(args)))
@@ -384,7 +388,7 @@ class LaunchableKernel(CompiledKernel):
         return passed
 
     def _arguments(self, passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-        """Yield the arguments that the runtime is passed. Raises: ArgumentError."""
+        """Yield the arguments for the runtime. Raises: ArgumentError."""
         for name, kind in self._types.items():
             if name in passed:
                 yield from self._leaves(name, kind, passed[name])
@@ -398,8 +402,8 @@ class LaunchableKernel(CompiledKernel):
             items = items_of(value)
             if items is None or len(items) != len(kind.items):
                 raise self._wrong(name, f"a tuple of {len(kind.items)}", repr(value))
-            for key, item, one in zip(kind.keys(name), kind.items, items, strict=True):
-                yield from self._leaves(key, item, one)
+            for key, item, leaf_value in zip(kind.keys(name), kind.items, items, strict=True):
+                yield from self._leaves(key, item, leaf_value)
             return
         if name not in self._flat:
             if not _is_function(value, kind):
@@ -411,13 +415,13 @@ class LaunchableKernel(CompiledKernel):
         elif value != fixed.value:
             raise self._wrong(name, kind, repr(value), _COMPILE_AGAIN)
 
-    def _wrong(self, name: str, expected: str, got: str, remedy: str = "") -> ArgumentError:
+    def _wrong(self, name: str, expected: str, actual: str, remedy: str = "") -> ArgumentError:
         """Return the error of an argument."""
         where = f"{self.metadata.symbol}{f', {name}' if name else ''}"
-        told = f"; {remedy}" if remedy else ""
-        error = ArgumentError(f"{where}: expected {expected}, got {got}{told}")
+        suffix = f"; {remedy}" if remedy else ""
+        error = ArgumentError(f"{where}: expected {expected}, got {actual}{suffix}")
         error.kernel, error.field = self.metadata.symbol, name
-        error.expected, error.got, error.remedy = expected, got, remedy
+        error.expected, error.got, error.remedy = expected, actual, remedy
         return error
 
 
@@ -425,7 +429,7 @@ _COMPILE_AGAIN = "compile it again for this value"
 
 
 def _is_function(value: object, name: str) -> bool:
-    """Return whether a function, decorated or not, is the one of this name, which may tell its file."""
+    """Return whether a function, decorated or not, has this name, possibly with its file."""
     function = getattr(value, "fn", value)
     if not hasattr(function, "__code__"):
         return False
@@ -436,7 +440,7 @@ def _is_function(value: object, name: str) -> bool:
 
 
 def _device_of(values: Iterable[object]) -> int | None:
-    """Return the device that the first tensor lies on, None if none says so."""
+    """Return the device of the first tensor with one, or None."""
     for value in values:
         if hasattr(value, "get_device"):
             device = cast("Any", value).get_device()

@@ -1,4 +1,4 @@
-"""Write manifests and records; what the system refuses is a `HostError`."""
+"""Write manifests and records; failures of the system are `HostError`s."""
 
 from __future__ import annotations
 

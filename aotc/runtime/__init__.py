@@ -1,7 +1,8 @@
 """The loader: open an archive of compiled kernels and launch them from Python.
 
-One implementation with the C library: it is compiled into the extension `_native`. Nothing of the
-compiler is imported, nor llvmlite, NumPy or torch; see `docs/reference/python-api.md`.
+It shares one implementation with the C library, compiled into the extension `_native`. It
+imports nothing of the compiler, nor llvmlite, NumPy or torch; see
+`docs/reference/python-api.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-/* _native.c: the module: its state, its types, and how errors become exceptions.
+/* _native.c: the module: its state, its types, and the conversion of errors to exceptions.
  *
- * All that lasts is in the module's state; there are no globals, so the module can be imported,
+ * All lasting data is in the module's state; there are no globals, so the module can be imported,
  * dropped and imported again.
  */
 #include "_native_launcher.h"
@@ -30,7 +30,7 @@ PyObject *native_take_exception(void) {
 #endif
 }
 
-/* Texts of the library may be cut in the middle of a character. */
+/* Texts of the library may be truncated within a character. */
 static PyObject *decode(const char *text) {
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
@@ -39,7 +39,7 @@ int native_raise(struct native_state *state, const aotc_error *error) {
     PyObject *cause = native_take_exception();
     if (cause != NULL && !PyErr_GivenExceptionMatches(cause, PyExc_Exception)) {
         PyErr_SetObject((PyObject *)Py_TYPE(cause),
-                        cause); /* KeyboardInterrupt and the like go on */
+                        cause); /* KeyboardInterrupt and the like propagate */
         Py_DECREF(cause);
         return -1;
     }
@@ -228,7 +228,7 @@ static void release(void *module) { (void)clear(module); }
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, execute},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* The decompression hook finds its way back into Python by the thread alone. */
+    /* The decompression hook finds its interpreter by the thread alone. */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
     {0, NULL},

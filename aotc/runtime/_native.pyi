@@ -1,4 +1,4 @@
-# Types of the extension module; what it does is told in aotc/runtime/_native.h.
+# Types of the extension module, described in aotc/runtime/_native.h.
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -57,10 +57,10 @@ class Kernel:
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> Selection: ...
-    # Write down what a launch would be on a GPU of a compute capability; None for no programs. Loads
-    # and launches with the C library's own code, on a driver that records: no GPU is needed, and an
-    # archive that has a plan cannot be loaded for a GPU any more. Pointers may be any numbers.
-    # `at_once` program instances of a persistent kernel are resident at a time.
+    # Record a launch on a GPU of a compute capability; None for no programs. Loads and launches with
+    # the C library's own code, on a recording driver: no GPU is needed, but the archive can no longer
+    # be loaded for a GPU. Pointers may be any numbers. `at_once` program instances of a persistent
+    # kernel are resident at a time.
     def _plan(
         self,
         capability: tuple[int, int],
@@ -75,10 +75,10 @@ class Kernel:
         scratch: tuple[int, int] | None = None,
     ) -> Plan | None: ...
 
-# A launch of a function. What is kept of it is kept by the values of `constants`, whether others are one
-# of the values of `fixed`, types and options. `launcher[grid](…)` binds what is passed to `names` and `options`, and launches
-# the first kernel that `_find` returned for such a launch and that does not refuse it by one of
-# `refusals`. If all do, `_find_again` is asked for others; if those do too, `_refuse` raises.
+# The launches of a function, cached by the values of `constants`, values of `fixed`, types and options.
+# `launcher[grid](…)` binds its arguments to `names` and `options`, and launches the first kernel of
+# `_find` that does not refuse by one of `refusals`. If all do, `_find_again` is asked for others; if
+# those do too, `_refuse` raises.
 class Launcher:
     def __new__(
         cls,
@@ -104,16 +104,17 @@ class GridSubscript:
     ) -> Callable[[object], Launch]: ...
     def __call__(self, instance: object, grid: object, /) -> Launch: ...
 
-# Bases of classes whose objects have a launcher as `aotc_launcher`, or a chain as `aotc_chain`, an attribute that is
-# kept in the object once it was asked for.
+# Bases of classes whose objects have a launcher as `aotc_launcher`, or a chain as `aotc_chain`. The
+# attribute is cached in the object.
 class Jitted:
     def __getitem__(self, grid: object, /) -> Launch: ...
 
 class Chained:
     def __getitem__(self, grid: object, /) -> Launch: ...
 
-# The decorators of a function, from the outermost to its launcher: of each None, the autotuner's, or the constants that
-# heuristics compute. `chain[grid](…)` goes past them, or calls `run` where `chosen` does not know the config yet.
+# The decorators of a function, from the outermost to its launcher: for each None, the autotuner's, or
+# the constants of heuristics. `chain[grid](…)` bypasses them, or calls `run` if `chosen` does not know
+# the config yet.
 class Chain:
     def __new__(
         cls,

@@ -1,8 +1,8 @@
 /* _native_archive.c: Archive, an open archive as a Python object.
  *
- * The object owns a handle, which its kernels share; closing takes the archive out of the handle,
- * so a kernel that somebody still holds says that it is closed. Loading runs without Python's lock,
- * on a reference of its own, and takes the lock back for each blob that is decompressed.
+ * The object owns a handle, shared by its kernels. Closing takes the archive out of the handle, so
+ * a kernel in use afterwards reports that it is closed. Loading runs without Python's lock, on a
+ * reference of its own, and takes the lock back for each decompressed blob.
  */
 #include "_native.h"
 
@@ -11,7 +11,7 @@
 struct native_archive {
     PyObject_HEAD struct native_state *state;
     struct native_handle *handle;
-    PyObject *kernels; /* name -> Kernel, those that were asked for */
+    PyObject *kernels; /* name -> Kernel, as far as requested */
 };
 
 /* ---- handles -------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     const struct native_handle *handle = user;
     const PyGILState_STATE lock = PyGILState_Ensure();
     PyObject *raw = NULL;
-    /* A copy: the function may keep what it is given longer than there is an archive. */
+    /* A copy: the function may keep it longer than the archive exists. */
     PyObject *frame = PyBytes_FromStringAndSize(source, (Py_ssize_t)source_bytes);
     if (frame != NULL) {
         raw = PyObject_CallFunction(handle->decompress, "On", frame, (Py_ssize_t)target_bytes);
@@ -44,7 +44,7 @@ aotc_archive *native_hold(const struct native_handle *handle) {
     return handle->archive;
 }
 
-/* The last one unloads, without Python's lock: it may wait for the GPU. */
+/* The last reference unloads, without Python's lock: it may wait for the GPU. */
 void native_let_go(aotc_archive *archive) {
     Py_BEGIN_ALLOW_THREADS aotc_release(archive);
     Py_END_ALLOW_THREADS
@@ -150,7 +150,7 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options)
                          : open_memory(self, source, &options);
     }
-    /* A library knows the names of all kernels, so none of a large root is left for later. */
+    /* A library needs the names of all kernels, so complete the root now. */
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
     if (result == 0 && aotci_root_complete(self->handle->archive, &error) != AOTC_OK) {
@@ -221,7 +221,7 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     const aotc_kernel *kernel = NULL;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    /* Without Python's lock, which another thread that opens a kernel waits for when it decompresses. */
+    /* Without Python's lock: another thread that opens a kernel waits for it in decompression. */
     aotc_archive *archive = native_hold(self->handle);
     aotc_status status;
     Py_BEGIN_ALLOW_THREADS status = aotc_kernel_get(archive, text, &kernel, &error);

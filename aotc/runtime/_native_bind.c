@@ -1,7 +1,8 @@
-/* _native_bind.c: from the keywords of a call to the arguments of a launch.
+/* _native_bind.c: bind the keywords of a call to the arguments of a launch.
  *
- * Keywords are compared by identity first, since both sides are interned. What is borrowed from a
- * dictionary of the caller's is held by a copy of that dictionary until the launch is over.
+ * Keywords are compared by identity first, since both sides are interned. References borrowed from
+ * a dictionary of the caller's are kept alive by a copy of that dictionary until the launch is
+ * over.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 /* ---- binding -------------------------------------------------------------------------------- */
 
 void native_begin(struct launch *launch, struct native_kernel *kernel) {
-    /* Each by itself: for a block of this size compilers call, or use an instruction that takes longer. */
+    /* Field by field: for a block of this size compilers call memset, or use a slower instruction. */
     launch->kernel = kernel;
     launch->state = kernel->state;
     launch->reads_base = launch->is_deferred = launch->has_stream = launch->has_vote = false;
@@ -58,7 +59,7 @@ int native_bad_argument(const struct launch *launch, uint32_t index, const char 
 }
 
 int native_bad_protocol(const struct launch *launch, uint32_t index, const char *expected) {
-    /* The exception that is set tells the rest: it becomes the cause. */
+    /* The current exception has the details: it becomes the cause. */
     return native_bad_argument(launch, index, expected,
                                "one that raised an exception when it was asked",
                                "see the exception that caused this one");
@@ -112,7 +113,7 @@ int native_bind_positional(struct launch *launch, PyObject *const *args, Py_ssiz
     return 0;
 }
 
-/* Say whether two strings are equal; interned ones are the same object. -1 on failure. */
+/* Return whether two strings are equal; interned ones are the same object. -1 on failure. */
 static int same_name(PyObject *a, PyObject *b) {
     if (a == b) {
         return 1;
@@ -144,7 +145,7 @@ static bool bind_choice(struct launch *launch, PyObject *name, PyObject *object,
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->choice_count; ++i) {
         if (same_name(kernel->choice_names[i], name)) {
-            /* Strings of a class of the caller's may come twice, even from a dictionary. */
+            /* Strings of a derived class may repeat, even in a dictionary. */
             if (launch->choices_given >> i & 1) {
                 *result = given_twice(launch, "choice", kernel->choice_names[i]);
                 return true;
@@ -185,7 +186,7 @@ bool native_read_plain_grid(struct launch *launch, PyObject *object) {
     bool is_plain = rank >= 1 && rank <= 3;
     for (Py_ssize_t i = 0; is_plain && i < rank; ++i) {
         PyObject *item = PyTuple_GET_ITEM(object, i);
-        int overflow; /* set by the call alone: see _native_kernel.c */
+        int overflow; /* set only by the call: see _native_kernel.c */
         is_plain = PyLong_CheckExact(item);
         if (is_plain) {
             launch->grid[i] = PyLong_AsLongLongAndOverflow(item, &overflow);
@@ -226,7 +227,7 @@ int native_read_grid(struct launch *launch, PyObject *object) {
     return 0;
 }
 
-/* Hand each entry of a dictionary to `take`, from a copy that is held until the launch is over. */
+/* Pass each entry of a dictionary to `take`, from a copy held until the launch is over. */
 static int for_each_entry(struct launch *launch, PyObject *dictionary,
                           int (*take)(struct launch *launch, PyObject *name, PyObject *value)) {
     Py_ssize_t position = 0;

@@ -1,14 +1,14 @@
 /* _native_chain.c: launches of decorated functions: an autotuner's config, constants of heuristics.
  *
- *     Chain        the decorators of a function, from the outermost to its launcher
- *     ChainLaunch  chain[grid], which is called
+ *   Chain        the decorators of a function, from the outermost to its launcher
+ *   ChainLaunch  the callable chain[grid]
  *
- * What is passed is bound once. The autotuner's step sets what the config has that was chosen for
- * arguments like these before; the others run a program for each constant, or call the function where
- * there is none, or it has no answer. Whatever is not known yet, or goes wrong before the launch, is left
- * to the decorators' own `run`.
+ * A call's arguments are bound once. The autotuner's step applies the config chosen earlier for
+ * like arguments. Heuristics run a program for each constant, or call the function if there is no
+ * program, or it has no answer. Unknown cases, and errors before the launch, go to the decorators'
+ * own `run`.
  *
- * Entries and values are held while code of somebody's may run.
+ * Entries and values are held while foreign code may run.
  */
 #include "_native_tuned.h"
 #include "_native_program.h"
@@ -21,18 +21,18 @@ enum { MAX_COMPUTED = 64 };
 struct native_chain {
     PyObject_HEAD struct native_state *state;
     struct native_launcher *launcher;
-    PyObject *steps;   /* of each: None, the autotuner's, or a tuple of (name, function, program) */
-    /* Of the constants of all steps, one after the other. */
+    PyObject *steps;   /* for each: None, the autotuner's, or a tuple of (name, function, program) */
+    /* The constants of all steps, concatenated. */
     struct constant {
         uint32_t place; /* of the parameter */
         struct program *program; /* or NULL */
     } *constants;
     size_t constant_count;
     PyObject *tuner;   /* or None */
-    PyObject *run;     /* what the outermost decorator does */
-    PyObject *chosen;  /* (args, kwargs) -> (config, settings) of a launch that `run` did, or None */
+    PyObject *run;     /* the outermost decorator's method */
+    PyObject *chosen;  /* (args, kwargs) -> (config, settings) of a launch by `run`, or None */
     struct native_tuned tuned;
-    PyObject *last;    /* the entry whose config the autotuner says is the best, or NULL */
+    PyObject *last;    /* the entry with the autotuner's best config, or NULL */
     PyObject *best_config; /* the attribute's name */
 };
 
@@ -42,20 +42,20 @@ struct chain_call {
     PyObject *keywords, *grid;
 };
 
-/* What steps have computed so far, and what functions are given. */
+/* The results of steps so far, and the arguments for functions. */
 struct computing {
     PyObject *objects[MAX_NAMES];
     PyObject *values[MAX_COMPUTED]; /* of the first constants, owned */
     size_t count;
-    PyObject *passed; /* what functions are given, or NULL: none was called */
+    PyObject *passed; /* the arguments for functions, or NULL: none was called */
     PyObject *entry;  /* of the autotuner, or NULL */
-    bool are_known;   /* `known` is what arguments are now: since, no code of anybody's ran */
+    bool are_known;   /* `known` is current: no foreign code ran since */
     struct known_tensor known[MAX_KNOWN_TENSORS];
 };
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Set what the config of an entry has. 0 or -1. */
+/* Apply an entry's config. 0 or -1. */
 static int apply_config(struct native_chain *self, struct computing *now) {
     PyObject *entry = now->entry;
     const uint32_t *places = native_entry_array(entry, ENTRY_PLACES);
@@ -76,7 +76,7 @@ static int apply_config(struct native_chain *self, struct computing *now) {
                             PyTuple_GET_ITEM(entry, ENTRY_CONFIG));
 }
 
-/* What a call passes by name: as Triton, without defaults. */
+/* A call's arguments by name: as in Triton, without defaults. */
 static PyObject *passed_by_name(const struct native_chain *self, const struct chain_call *call) {
     PyObject *passed = PyDict_New();
     for (Py_ssize_t i = 0; passed != NULL && i < call->count; ++i) {
@@ -94,7 +94,7 @@ static PyObject *passed_by_name(const struct native_chain *self, const struct ch
     return passed;
 }
 
-/* What functions are given: what was passed, the config, and the constants before. 0 or -1. */
+/* Make the arguments for functions: the call's, the config, and the earlier constants. 0 or -1. */
 static int make_passed(const struct native_chain *self, const struct chain_call *call,
                        struct computing *now) {
     now->passed = passed_by_name(self, call);
@@ -135,7 +135,7 @@ static int compute_one(const struct native_chain *self, const struct chain_call 
                                 PyTuple_GET_ITEM(self->launcher->names, constant->place), value);
 }
 
-/* Compute the constants of a step, each with those before it. */
+/* Compute the constants of a step, each from the earlier ones. */
 static int compute(const struct native_chain *self, const struct chain_call *call, PyObject *step,
                    struct computing *now) {
     int result = 0;
@@ -158,7 +158,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
     now.are_known = false;
     if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords,
                              now.objects) < 0) {
-        PyErr_Clear(); /* `run` will say it as Triton does */
+        PyErr_Clear(); /* `run` will report it as Triton does */
         return NOT_KNOWN;
     }
     for (Py_ssize_t i = 0; outcome == LAUNCHED && i < PyTuple_GET_SIZE(self->steps); ++i) {
@@ -178,7 +178,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
     const struct known_tensor *known = now.are_known ? now.known : NULL;
     if (outcome == LAUNCHED &&
         native_launcher_launch(self->launcher, now.objects, known, call->grid) < 0) {
-        /* Of an autotuner another config may do. */
+        /* With an autotuner another config may work. */
         const bool is_refused =
             now.entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
         outcome = is_refused ? NOT_KNOWN : FAILED;
@@ -195,7 +195,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
     return outcome;
 }
 
-/* Let the autotuner say what it chose for a launch, and keep it. 0 or -1. */
+/* Query the autotuner's choice for a launch, and store it. 0 or -1. */
 static int keep_choice(struct native_chain *self, const struct chain_call *call, PyObject *args,
                        PyObject *words) {
     PyObject *objects[MAX_NAMES];
@@ -231,7 +231,7 @@ static PyObject *launch_by_run(struct native_chain *self, const struct chain_cal
     }
     is_made = is_made && PyDict_SetItemString(words, "grid", call->grid) == 0 &&
               PyDict_SetItemString(words, "warmup", Py_False) == 0;
-    Py_CLEAR(self->last); /* `run` says which config is the best */
+    Py_CLEAR(self->last); /* `run` sets the best config */
     PyObject *result = is_made ? PyObject_Call(self->run, args, words) : NULL;
     if (result != NULL && self->tuner != Py_None && self->steps != Py_None &&
         keep_choice(self, call, args, words) < 0) {
@@ -255,7 +255,7 @@ static PyObject *call_chain(PyObject *object, PyObject *const *args, size_t flag
     PyObject *grid = Py_NewRef(((struct native_chain_launch *)object)->grid);
     const struct chain_call call = {args, PyVectorcall_NARGS(flagged_count), keywords, grid};
     Py_INCREF(self);
-    /* Hooks see what `run` passes on. */
+    /* Hooks see the arguments of `run`. */
     const bool is_plain =
         self->steps != Py_None && PyList_GET_SIZE(self->launcher->hooks) == 0;
     const enum outcome outcome = is_plain ? launch_known(self, &call) : NOT_KNOWN;
@@ -357,7 +357,7 @@ static int read_constant(struct native_chain *self, PyObject *item) {
     return 0;
 }
 
-/* Check that steps are None, or what a call can go through without looking. 0 or -1. */
+/* Check that each step is None, or a tuple that calls can use without checks. 0 or -1. */
 static int read_steps(struct native_chain *self) {
     int tuner_count = 0;
     self->constants = PyMem_Calloc(MAX_COMPUTED, sizeof *self->constants);
@@ -432,7 +432,8 @@ static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* What holds the decorators, and with them the chain, goes with the object alone: a call may go on. */
+/* References to the decorators, and so to the chain, are dropped only with the object: a call may
+ * be running. */
 static int chain_clear(PyObject *object) {
     struct native_chain *self = (struct native_chain *)object;
     return self->tuned.entries == NULL ? 0 : native_tuned_clear(&self->tuned);

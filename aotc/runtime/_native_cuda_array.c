@@ -1,8 +1,8 @@
 /* _native_cuda_array.c: arrays with __cuda_array_interface__, version 2 or 3: CuPy, Numba and
  * others.
  *
- * The interface names the stream on which the contents become ready; nothing is synchronised here,
- * the launch goes to that stream. It names no device, and NumPy's types, without bfloat16 and
+ * The interface names the stream that makes the contents ready; nothing is synchronized here,
+ * the launch goes to that stream. It names no device, and has NumPy's types, without bfloat16 and
  * float8.
  *
  * Source: Numba's documentation, CUDA Array Interface (Version 3).
@@ -31,7 +31,7 @@ static uint32_t typestr_dtype(const char *text) {
     return AOTC_DTYPE_NONE;
 }
 
-/* Look an entry up and hold it: what is done with one may change the dictionary. NULL without an
+/* Look an entry up and hold it, because its use may change the dictionary. NULL without an
  * exception if there is none. */
 static PyObject *entry_of(PyObject *interface, PyObject *name) {
     return Py_XNewRef(PyDict_GetItemWithError(interface, name));
@@ -112,7 +112,7 @@ static int read_interface_shape(struct launch *launch, uint32_t index, PyObject 
     return result;
 }
 
-/* The stream on which the array's contents become ready: None says nothing. */
+/* The stream that makes the array's contents ready; None if unknown. */
 static int read_interface_stream(struct launch *launch, uint32_t index, PyObject *interface) {
     PyObject *stream = entry_of(interface, launch->state->names.stream);
     const bool is_named = stream != NULL && stream != Py_None;
@@ -134,7 +134,7 @@ int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
     int result =
         interface == NULL ? -1 : read_interface_view(&launch->state->names, interface, &view);
     if (has_dlpack && (result < 0 || view.dtype == AOTC_DTYPE_NONE)) {
-        /* What NumPy has no name for, such as bfloat16, DLPack does. */
+        /* DLPack covers dtypes without a NumPy name, such as bfloat16. */
         Py_XDECREF(interface);
         PyErr_Clear();
         launch->args[index].kind = 0;

@@ -1,4 +1,4 @@
-/* _native_describe.c: everything that the C library tells of a kernel, as nested tuples.
+/* _native_describe.c: the C library's information on a kernel, as nested tuples.
  *
  * Plain data in a fixed order; aotc/runtime/info.py gives it names. Nothing here is fast.
  */

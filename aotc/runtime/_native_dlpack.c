@@ -1,15 +1,15 @@
 /* _native_dlpack.c: tensors through DLPack: the C exchange table, and capsules.
  *
  * The table gives address, dtype, device, shape and the framework's current stream by C calls
- * alone; it is what makes a launch with torch tensors cheap. A capsule costs a call into Python and
- * makes the producer order its work before the launch's stream; it is given back, unconsumed, when
+ * alone, so a launch with torch tensors is cheap. A capsule costs a call into Python and
+ * makes the producer order its work before the launch's stream. It is returned, unconsumed, when
  * the launch is over, and its destructor then frees it.
  */
 #include "_native.h"
 
 #include <string.h>
 
-/* ---- what a DLTensor says ------------------------------------------------------------------- */
+/* ---- the fields of a DLTensor --------------------------------------------------------------- */
 
 static uint32_t dl_dtype(const struct dl_tensor *tensor) {
     static const struct {
@@ -92,7 +92,7 @@ const struct dl_exchange *native_find_exchange(struct native_state *state, PyTyp
     PyObject *capsule = PyObject_GetAttr((PyObject *)type, state->names.exchange);
     const struct dl_exchange *table = NULL;
     if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
-        /* It stays as long as the process does. */
+        /* It lives as long as the process. */
         table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     }
     Py_XDECREF(capsule);
@@ -113,7 +113,7 @@ static int take_exchange(struct launch *launch, uint32_t index, const struct dl_
     if (launch->has_stream || launch->asked == exchange || tensor->device_type != DL_CUDA) {
         return 0;
     }
-    void *stream; /* set by the call alone: see _native_kernel.c */
+    void *stream; /* set only by the call: see _native_kernel.c */
     if (exchange->current_stream(DL_CUDA, tensor->device_id, &stream) != 0) {
         return native_bad_protocol(launch, index,
                                    "a tensor whose current stream its framework can tell");
@@ -122,14 +122,14 @@ static int take_exchange(struct launch *launch, uint32_t index, const struct dl_
     return native_vote_stream(launch, index, (uintptr_t)stream);
 }
 
-/* Read a tensor; torch's table tells of pinned memory as of any other of the host. */
+/* Read a tensor; torch's table reports pinned memory as host memory. */
 static int describe(PyObject *object, const struct dl_exchange *exchange,
                     struct dl_tensor *tensor) {
     if (exchange->tensor_from_object(object, tensor) != 0) {
         return -1;
     }
     if (tensor->device_type == DL_CPU && native_is_pinned(object)) {
-        /* The question ran code of the framework: only what is read after it counts. */
+        /* The query ran code of the framework: only later reads count. */
         if (exchange->tensor_from_object(object, tensor) != 0) {
             return -1;
         }
@@ -156,10 +156,10 @@ int native_take_known(struct launch *launch, uint32_t index, const struct known_
 /* ---- capsules
  * ------------------------------------------------------------------------------------ */
 
-/* Ask an object for a capsule, ordered before the launch's stream. */
+/* Request a capsule from an object, ordered before the launch's stream. */
 static PyObject *export(struct launch *launch, PyObject *object) {
     struct native_state *state = launch->state;
-    /* In DLPack 1 is the legacy default stream, 2 the one of each thread; 0 would be ambiguous. */
+    /* In DLPack 1 is the legacy default stream, 2 the per-thread one; 0 would be ambiguous. */
     PyObject *stream = PyLong_FromUnsignedLongLong(launch->stream == 0 ? 1 : launch->stream);
     if (stream == NULL) {
         return NULL;

@@ -1,8 +1,7 @@
-/* _native_dlpack.h: the structs of DLPack 1.3 that the loader reads, with the layouts that dlpack.h
- * fixes.
+/* _native_dlpack.h: the structs of DLPack 1.3 that the loader reads, with the layouts of dlpack.h.
  *
  * Source: DLPack, include/dlpack/dlpack.h and the Python specification of its documentation. A
- * major version fixes the layouts; what a minor one adds is at the end.
+ * major version fixes the layouts; a minor one appends fields.
  */
 #ifndef AOTC_NATIVE_DLPACK_H
 #define AOTC_NATIVE_DLPACK_H
@@ -64,7 +63,7 @@ struct dl_managed_versioned {
 struct dl_exchange {
     struct dl_version version;
     const struct dl_exchange *previous; /* the same for an older major version */
-    void (*allocate)(void);             /* the three that are not used here */
+    void (*allocate)(void);             /* three functions not used here */
     void (*managed_from_object)(void);
     void (*managed_to_object)(void);
     int (*tensor_from_object)(void *object, struct dl_tensor *tensor); /* may be NULL */

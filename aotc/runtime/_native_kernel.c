@@ -1,13 +1,14 @@
 /* _native_kernel.c: Kernel, a callable: convert the arguments of a call, choose, launch.
  *
- *     kernel(x, y, n, CAUSAL=True, stream=s)            every keyword a param, a choice, or one
- *                                                       of stream, grid, config
- *     kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
- *     kernel.select(args, ...)                          what a launch would do
+ *   kernel(x, y, n, CAUSAL=True, stream=s)            every keyword a param, a choice, or one
+ *                                                     of stream, grid, config
+ *   kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
+ *   kernel.select(args, ...)                          the effect of a launch
  *
- * The call is the hot path: it is a vectorcall and allocates nothing. What another function sets for it, on success, is
- * not set before: a processor that renames memory (AMD's since Zen 2) takes the value before for the one that is read,
- * and starts anew, which takes as long as the rest of the function.
+ * The call is the hot path: it is a vectorcall and allocates nothing. A variable that another
+ * function sets on success is not initialized before: a processor that renames memory (AMD's since
+ * Zen 2) would predict the read to return the initial value, and restart, which takes as long as
+ * the rest of the function.
  */
 #include "_native.h"
 
@@ -30,7 +31,7 @@ static int missing_argument(const struct launch *launch, uint32_t index) {
     return native_bad_argument(launch, index, "a value", "none", NULL);
 }
 
-/* A scalar whose type variable the other arguments decide, unless it says its dtype itself. */
+/* A scalar whose type variable the other arguments determine, unless it has its own dtype. */
 static int read_variable_scalar(struct launch *launch, uint32_t index) {
     const unsigned variable = (unsigned)launch->kernel->params[index].type_variable;
     PyObject *object = launch->objects[index];
@@ -52,8 +53,8 @@ static int read_variable_scalar(struct launch *launch, uint32_t index) {
     return native_read_scalar(launch, index, is_pair ? number : object, dtype);
 }
 
-/* Read what waited: first what may need the stream, then the scalars whose dtypes the former
- * decide. */
+/* Read the deferred arguments: first those that may need the stream, then the scalars whose dtypes
+ * the former determine. */
 static int convert_deferred(struct launch *launch) {
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->param_count; ++i) {
@@ -103,8 +104,8 @@ static int closed(const struct native_kernel *kernel) {
                        .remedy = "load it again");
 }
 
-/* Launch, or select, what may have been left for its first launch to load: without Python's lock, which
- * other loads need to decompress. */
+/* Launch, or select, with possible lazy loading: without Python's lock, which other loads need to
+ * decompress. */
 static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
                             aotc_selection *selection, aotc_error *error) {
     struct native_kernel *self = (struct native_kernel *)Py_NewRef((PyObject *)launch->kernel);
@@ -112,7 +113,7 @@ static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
     aotc_status status;
     self->handle->references += 1; /* the decompression hook uses it */
     for (uint32_t i = 0; i < self->param_count; ++i) {
-        Py_INCREF(launch->objects[i]); /* another thread may let go of them */
+        Py_INCREF(launch->objects[i]); /* another thread may drop them */
     }
     Py_BEGIN_ALLOW_THREADS status = selection == NULL
                                         ? aotc_launch(self->kernel, desc, error)
@@ -128,7 +129,7 @@ static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
 }
 
 int native_run(struct launch *launch, aotc_selection *selection) {
-    /* From here on nothing of Python's runs until the launch is done. */
+    /* From here on no Python code runs until the launch is done. */
     if (launch->kernel->handle->archive == NULL) {
         return closed(launch->kernel);
     }
@@ -187,7 +188,7 @@ static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t fla
     Py_RETURN_NONE;
 }
 
-/* Launch; or only select, if there is a selection to fill; or let a recorder write it down. */
+/* Launch; or only select, if there is a selection to fill; or record the launch. */
 static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywords,
                                aotc_selection *selection, struct recorder *recorder) {
     static char *words[] = {"args", "grid", "stream", "config", "choices", "pdl", "scratch", NULL};
@@ -228,7 +229,7 @@ static PyObject *kernel_launch(PyObject *object, PyObject *args, PyObject *keywo
     Py_RETURN_NONE;
 }
 
-/* Import aotc.runtime.info, when somebody first looks. */
+/* Import aotc.runtime.info, at its first use. */
 static int import_info(struct native_state *state) {
     if (state->describe == NULL) {
         state->describe = PyImport_ImportModule("aotc.runtime.info");
@@ -253,7 +254,7 @@ static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywo
                                (unsigned long long)(uintptr_t)chosen.function);
 }
 
-/* _plan((major, minor), at_once, args, **options): what a launch would be on such a GPU. */
+/* _plan((major, minor), at_once, args, **options): the plan of a launch on such a GPU. */
 static PyObject *kernel_plan(PyObject *object, PyObject *args, PyObject *keywords) {
     struct native_kernel *self = (struct native_kernel *)object;
     struct recorder recorder;
@@ -359,7 +360,7 @@ static void kernel_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* Call a function of aotc.runtime.info with what there is to say of a kernel. */
+/* Call a function of aotc.runtime.info with a kernel's description. */
 static PyObject *ask_info(struct native_kernel *self, const char *function) {
     struct native_state *state = self->state;
     if (import_info(state) < 0) {

@@ -1,12 +1,12 @@
 /* _native_launcher.c: launches as Triton programs write them, function[grid](*args, **constants).
  *
- *     Launcher  the parameters of a function, and what its launches came to
- *     Launch    launcher[grid], which is called
+ *   Launcher  the parameters of a function, and its specializations
+ *   Launch    the callable launcher[grid]
  *
- * What a launch passes is bound to the function's parameters as Python would. Values of constants,
+ * A launch's arguments are bound to the function's parameters as Python would. Values of constants,
  * types of the other arguments and options are the key of a specialization, which `_find` of the
  * class derived from Launcher looks up once. The key of the last launch is compared first, by
- * identity and without looking into a dictionary.
+ * identity and without a dictionary lookup.
  *
  * Arguments belong to the caller until the call is over, defaults to the launcher.
  */
@@ -17,17 +17,17 @@
 
 enum { MAX_KNOWN = 4096 };
 
-/* What of an argument a launch is kept by. */
+/* The part of an argument in the key of a launch. */
 enum key_kind {
     BY_VALUE, /* constants and options */
     BY_TYPE,
-    BY_FIXED, /* whether it is a value that some kernel was built for; memory and other values by type */
+    BY_FIXED, /* whether it is a value of some kernel; memory and other values by type */
 };
 
 /* ---- the launcher --------------------------------------------------------------------------- */
 
-/* Parameters, or options, and what was passed for them, as a new dictionary: a copy of one that has
- * the names need not grow. */
+/* Parameters, or options, and their arguments, as a new dictionary: a copy of one with the names
+ * need not grow. */
 static PyObject *bound_to(const struct native_launcher *self, PyObject *const *objects,
                           bool are_options) {
     const uint32_t first = are_options ? self->param_count : 0;
@@ -41,7 +41,7 @@ static PyObject *bound_to(const struct native_launcher *self, PyObject *const *o
     return bound;
 }
 
-/* Ask the derived class for candidates, after an error (or NULL) that a launch ended with. */
+/* Request candidates from the derived class, after a launch's error (or NULL). */
 static PyObject *find(struct native_launcher *self, PyObject *const *objects, PyObject *error,
                       bool is_last) {
     PyObject *bound = bound_to(self, objects, false);
@@ -71,8 +71,8 @@ bool native_is_same(PyObject *a, PyObject *b) {
            (Py_TYPE(a) == Py_TYPE(b) && native_is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
 }
 
-/* What the key of a launch has of a number, a string or None that some kernels were built for: the
- * value, if it is one of these; else the type. Borrowed; runs no code of anybody's. */
+/* The key part of a number, a string or None, if some kernels were built for fixed values: the
+ * value, if it is one of these; else the type. Borrowed; runs no foreign code. */
 static PyObject *fixed_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
     PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
@@ -83,9 +83,9 @@ static PyObject *fixed_part(const struct native_launcher *self, uint32_t i, PyOb
     return (PyObject *)Py_TYPE(object);
 }
 
-/* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
- * built for; else the type. A key outlives the launch, so memory is never part of it: kernels differ by
- * its dtype and alignment, which a specialization looks at, and are built for its absence. Borrowed. */
+/* The key part of an argument: the value of a constant, or of a fixed value of some kernel; else
+ * the type. A key outlives the launch, so memory is never part of it: kernels differ by its dtype
+ * and alignment, which a specialization checks, and are built for its absence. Borrowed. */
 static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
     if (self->kinds[i] == BY_VALUE) {
         return object;
@@ -93,14 +93,14 @@ static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObje
     if (self->kinds[i] == BY_TYPE) {
         return (PyObject *)Py_TYPE(object);
     }
-    if (!native_is_plain(object) && !PyTuple_Check(object) && /* which may hold memory */
+    if (!native_is_plain(object) && !PyTuple_Check(object) && /* a tuple may hold memory */
         !native_is_memory(self->state, object)) {
-        return object; /* a constant of another type may be equal to one */
+        return object; /* a constant of another type may compare equal */
     }
     return fixed_part(self, i, object);
 }
 
-/* Say whether a part of the last key is an argument's; runs no code of anybody's. */
+/* Return whether a part of the last key is an argument's; runs no foreign code. */
 static bool is_part(const struct native_launcher *self, uint32_t i, PyObject *object,
                     PyObject *part) {
     if (self->kinds[i] == BY_VALUE) {
@@ -109,11 +109,11 @@ static bool is_part(const struct native_launcher *self, uint32_t i, PyObject *ob
     if (self->kinds[i] == BY_FIXED && native_is_plain(object)) {
         return fixed_part(self, i, object) == part;
     }
-    /* Of what is no number, no string and not None, a type is the part of memory alone. */
+    /* For other objects than numbers, strings and None, only memory has its type as its part. */
     return (PyObject *)Py_TYPE(object) == part || (self->kinds[i] == BY_FIXED && object == part);
 }
 
-/* The key of a launch: a part of each argument, and options; then types, since 1, 1.0 and True are
+/* The key of a launch: a part for each argument, and options; then types, since 1, 1.0 and True are
  * equal. */
 static PyObject *make_key(const struct native_launcher *self, PyObject *const *objects) {
     PyObject *key = PyTuple_New((Py_ssize_t)self->name_count + self->param_count);
@@ -131,7 +131,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
     if (self->last_key == NULL) {
         return false;
     }
-    /* Options are mostly the same objects: those that nobody passed. */
+    /* Options are mostly the same objects: the defaults. */
     PyObject *const *options = &PyTuple_GET_ITEM(self->last_key, self->param_count);
     const bool has_options = memcmp(objects + self->param_count, options,
                                     (self->name_count - self->param_count) * sizeof *objects) == 0;
@@ -148,7 +148,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
 static PyObject *specialize(struct native_launcher *self, PyObject *const *objects) {
     PyObject *key = make_key(self, objects);
     PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->known, key));
-    /* A constant that may change, such as a list, makes no key. */
+    /* A constant that may change, such as a list, cannot be in a key. */
     const bool is_kept = !PyErr_Occurred();
     if (key == NULL || (!is_kept && !PyErr_ExceptionMatches(PyExc_TypeError))) {
         Py_XDECREF(key);
@@ -171,14 +171,14 @@ static PyObject *specialize(struct native_launcher *self, PyObject *const *objec
         PyObject *last = self->last;
         self->last_key = Py_NewRef(key);
         self->last = Py_NewRef(found);
-        Py_XDECREF(last_key); /* may run code, which finds both changed */
+        Py_XDECREF(last_key); /* may run code, and both are changed by then */
         Py_XDECREF(last);
     }
     Py_DECREF(key);
     return found;
 }
 
-/* Launch; if nothing takes the arguments, ask for what has not been loaded yet, and launch that. */
+/* Launch; if no candidate accepts the arguments, find further ones, and launch these. */
 static int launch_bound(struct native_launcher *self, PyObject *const *objects,
                         const struct known_tensor *known, PyObject *grid) {
     const bool is_last = is_last_key(self, objects);
@@ -213,7 +213,7 @@ int64_t native_launcher_find(const struct native_launcher *self, PyObject *name)
     return -1;
 }
 
-/* Find the places of a call's names. 0 or -1. */
+/* Find the indices of a call's names. 0 or -1. */
 static int place_keywords(struct native_launcher *self, PyObject *keywords) {
     if (PyTuple_GET_SIZE(keywords) > (Py_ssize_t)self->name_count) {
         PyErr_SetString(PyExc_TypeError, "more names than there are parameters and options");
@@ -223,7 +223,7 @@ static int place_keywords(struct native_launcher *self, PyObject *keywords) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject *name = PyTuple_GET_ITEM(keywords, i);
         const int64_t at = native_launcher_find(self, name);
-        if (at < 0) { /* as Triton */
+        if (at < 0) { /* as in Triton */
             PyErr_Format(PyExc_KeyError, "Keyword argument %U was specified but unrecognised",
                          name);
             return -1;
@@ -411,7 +411,7 @@ static int read_names(struct native_launcher *self, PyObject *names, PyObject *o
         PyObject *name = Py_NewRef(PyTuple_GET_ITEM(listed, i));
         is_valid = PyUnicode_CheckExact(name);
         if (is_valid) {
-            PyUnicode_InternInPlace(&name); /* as `bind` compares them */
+            PyUnicode_InternInPlace(&name); /* `bind` compares interned names */
         }
         PyTuple_SET_ITEM(self->names, i, name);
     }
@@ -438,7 +438,7 @@ static int read_constants(struct native_launcher *self, PyObject *constants, PyO
         if (PySet_Contains(constants, name) == 0) {
             self->kinds[i] = values == NULL ? BY_TYPE : BY_FIXED;
         }
-        (void)PyDict_SetItem(self->unbound, name, Py_None); /* a failure is looked for */
+        (void)PyDict_SetItem(self->unbound, name, Py_None); /* a failure is checked below */
         if (values != NULL && !PyTuple_Check(values)) {
             PyErr_SetString(PyExc_TypeError, "fixed values are tuples");
         }
@@ -503,7 +503,7 @@ static int launcher_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* What a launch may still use, names and defaults, goes with the object alone. */
+/* A launch may still use names and defaults: they are dropped only with the object. */
 static int launcher_clear(PyObject *object) {
     struct native_launcher *self = (struct native_launcher *)object;
     PyDict_Clear(self->known);

@@ -1,13 +1,13 @@
 /* _native_map.c: Archive.tensor_map, for kernels that take tensor maps from memory.
  *
- * The tensor is read as the only argument of a launch that is never made: of a kernel that takes
- * any dtype, and the rank that the tile has.
+ * The tensor is read as the only argument of a fictitious launch, of a kernel that takes any dtype
+ * and the tile's rank.
  */
 #include "_native.h"
 
 #include <string.h>
 
-/* Read the extents of a tile; `rank` is how many there are. 0 or -1. */
+/* Read the extents of a tile; `rank` is their number. 0 or -1. */
 static int read_block(const struct launch *launch, PyObject *object, uint32_t *block,
                       uint8_t *rank) {
     PyObject *items = PySequence_Tuple(object); /* a list may change while its items are read */

@@ -1,13 +1,13 @@
-/* _native_plan.c: what a launch would be, without a GPU: variant, dimensions, parameters, maps.
+/* _native_plan.c: the plan of a launch, without a GPU: variant, dimensions, parameters, maps.
  *
- * An archive is given a driver of ours: loads and launches are the C library's own, to the last
- * call, and where they would load code, encode a map or launch, this driver writes the arguments
- * down. A map is encoded as just those arguments, 128 bytes that the library keeps and copies as it
- * does the real ones; the launch copies what the parameters point at.
+ * An archive gets a recording driver: loads and launches are the C library's own, to the last call,
+ * and this driver records the arguments instead of loading code, encoding a map or launching. A map
+ * is encoded as its arguments, 128 bytes that the library stores and copies like a real map; the
+ * launch copies the data behind its parameters.
  *
- * The driver's functions get no data of ours but handles, and those say all: a device is its number
- * (capability, and program instances at a time), a context its device, a stream the recorder. Only what is
- * current is kept, for each thread, as the real driver does.
+ * The driver's functions get no data but handles, which encode it all: a device is its number
+ * (capability, and program instances at a time), a context its device, a stream the recorder. The
+ * only state is the current context of each thread, as in the real driver.
  */
 #include "_native.h"
 
@@ -69,7 +69,7 @@ static CUdevice device_of(int major, int minor, int at_once) {
 
 static _Thread_local CUcontext current_context;
 
-/* The recorder that a launch of this thread may name as its stream: any other number is none. */
+/* The recorder that a launch of this thread may name as its stream; any other number is invalid. */
 static _Thread_local struct recorder *current_recorder;
 
 static CUresult get_error_text(CUresult result, const char **text) {
@@ -99,7 +99,7 @@ static CUresult device_get_attribute(int *value, int attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *value = device / 1000;
         break;
-    default: /* what fits a GPU was decided when the archive was built */
+    default: /* the fit to a GPU was decided when the archive was built */
         *value = INT32_MAX;
         break;
     }
@@ -159,7 +159,7 @@ static CUresult exchange_capture_mode(int *mode) {
 
 /* ---- code ----------------------------------------------------------------------------------- */
 
-/* A library is a list of its kernels, each of which is a handle that no other variant has. */
+/* A library is a list of its kernels; each is a unique handle of a variant. */
 struct node {
     struct node *next;
 };
@@ -221,7 +221,8 @@ static CUresult function_get_attribute(int *value, int attribute, CUfunction fun
 static CUresult occupancy_max_blocks(int *count, CUfunction function, int cta_threads,
                                      size_t dynamic_shared_bytes) {
     (void)function, (void)cta_threads, (void)dynamic_shared_bytes;
-    *count = 1; /* on each of as many multiprocessors as there are program instances at a time */
+    *count = 1; /* on each multiprocessor, with one multiprocessor for each program instance at a
+                 * time */
     return CUDA_SUCCESS;
 }
 
@@ -298,7 +299,7 @@ static CUresult pool_destroy(CUmemoryPool pool) {
     return CUDA_SUCCESS;
 }
 
-/* No launch is given memory at this address, a multiple of 256 and of nothing more. */
+/* An address for scratch memory, never used by a launch: a multiple of exactly 256. */
 static const uint64_t scratch_address = UINT64_C(0x7b0000000100);
 
 static CUresult pool_allocate(CUdeviceptr *address, size_t size_bytes, CUmemoryPool pool,

@@ -1,7 +1,7 @@
 /* _native_program.c: run programs of constants: see aotc/triton/heuristic.py.
  *
- * A program is checked when it is made: opcodes, arguments, forward jumps, and the depth of the stack on
- * each way. What it is given is looked at by exact type alone, so nothing of Python's runs.
+ * A program is checked when it is made: opcodes, arguments, forward jumps, and the depth of the
+ * stack on each path. Its inputs are inspected by exact type only, so no Python code runs.
  */
 #include "_native_program.h"
 
@@ -13,7 +13,7 @@ enum opcode {
 
 enum { MAX_INSTRUCTIONS = 256, MAX_STACK = 16, MAX_INPUTS = 64 };
 
-/* How many values an opcode takes; what it does not jump over, it puts one in their place. */
+/* The number of values an opcode pops; any but a jump pushes one. */
 static const unsigned char takes[OPCODES] = {
     [ADD] = 2, [SUB] = 2, [MUL] = 2, [FLOORDIV] = 2, [MOD] = 2, [NEG] = 1, [AND] = 2, [OR] = 2,
     [XOR] = 2, [LEFT] = 2, [RIGHT] = 2, [EQ] = 2, [NE] = 2, [LT] = 2, [LE] = 2, [GT] = 2, [GE] = 2,
@@ -33,14 +33,14 @@ struct value {
     int64_t number; /* 0 for None and objects */
 };
 
-/* A program reads the arguments that it uses first. What it answered last is kept by these, its inputs. */
+/* A program reads its arguments first. Its last answer is cached by these, its inputs. */
 struct program {
     uint32_t count, input_count;
     PyObject *answer; /* to `inputs`; or NULL */
     struct input {
         uint32_t argument;
         struct value value;
-        PyObject *object; /* that has it, owned: a number or None; or NULL */
+        PyObject *object; /* the object itself, owned: a number or None; or NULL */
     } inputs[MAX_INPUTS];
     struct instruction instructions[];
 };
@@ -49,14 +49,14 @@ struct program {
 
 static bool is_jump(int32_t opcode) { return opcode >= JUMP; }
 
-/* Check one instruction, and the depth of the stack after it and where it jumps to. */
+/* Check one instruction, and the depth of the stack after it and at its target. */
 static bool check_one(const struct program *program, uint32_t at, uint32_t argument_count,
                       int *depths) {
     const struct instruction one = program->instructions[at];
     int depth = depths[at];
     if (depth < 0 || one.opcode < 0 || one.opcode >= OPCODES || depth < (int)takes[one.opcode] ||
         (one.opcode == ARGUMENT && (one.operand < 0 || (uint32_t)one.operand >= argument_count))) {
-        return false; /* a negative depth: nothing gets here */
+        return false; /* a negative depth: unreachable */
     }
     if (!is_jump(one.opcode)) {
         depth += 1 - (int)takes[one.opcode];
@@ -133,7 +133,7 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
         struct instruction *one = &program->instructions[i];
         PyObject *pair = PyTuple_GET_ITEM(instructions, i);
         if (!PyTuple_Check(pair)) {
-            one->opcode = -1; /* as any that there is not */
+            one->opcode = -1; /* an invalid opcode */
         } else if (!PyArg_ParseTuple(pair, "ii", &one->opcode, &one->operand)) {
             native_program_free(program);
             return NULL;
@@ -160,7 +160,7 @@ void native_program_free(struct program *program) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 static struct value value_of(PyObject *object) {
-    int overflow; /* set by the call alone: see _native_kernel.c */
+    int overflow; /* set only by the call: see _native_kernel.c */
     if (object == Py_None) {
         return (struct value){A_NONE, 0};
     }
@@ -265,7 +265,7 @@ static bool apply(int32_t opcode, struct value a, struct value b, struct value *
 
 static bool is_number(struct value value) { return value.kind == A_BOOL || value.kind == AN_INTEGER; }
 
-/* What does not need numbers. False if there is no answer. */
+/* Apply an opcode that does not need numbers. False if there is no answer. */
 static bool evaluate(int32_t opcode, struct value a, struct value b, struct value *result) {
     switch (opcode) {
     case IS:
@@ -283,7 +283,7 @@ static bool evaluate(int32_t opcode, struct value a, struct value b, struct valu
     }
 }
 
-/* Read the inputs, and say whether they are those of the last time. */
+/* Read the inputs, and return whether they equal the last ones. */
 static bool read_inputs(struct program *program, PyObject *const *objects, PyObject *defaults) {
     bool are_same = true;
     for (uint32_t i = 0; i < program->input_count; ++i) {
@@ -297,7 +297,7 @@ static bool read_inputs(struct program *program, PyObject *const *objects, PyObj
                                        : value_of(object);
         are_same = are_same && value.kind == input->value.kind && value.number == input->value.number;
         input->value = value;
-        /* To let go of a number runs nothing. */
+        /* Dropping a number runs no code. */
         const bool is_kept = value.kind != AN_OBJECT && value.kind != NOT_PASSED;
         Py_XSETREF(input->object, is_kept ? Py_NewRef(object) : NULL);
     }
@@ -364,7 +364,7 @@ PyObject *native_program_run(struct program *program, PyObject *const *objects,
     if (read_inputs(program, objects, defaults) && program->answer != NULL) {
         return Py_NewRef(program->answer);
     }
-    Py_CLEAR(program->answer); /* an integer, a bool or None: nothing of anybody's runs */
+    Py_CLEAR(program->answer); /* an integer, a bool or None: no foreign code runs */
     if (!run(program, &answer)) {
         return NULL;
     }

@@ -1,8 +1,8 @@
 /* _native_scalar.c: Python's numbers as scalars of the kernel, and as values of choices and
  * configs.
  *
- * Nothing is wrapped or cut: a number that the dtype does not hold is an error. Floating values are
- * rounded to nearest, ties to even, once, from the float64 that Python has; what would round to
+ * Nothing is wrapped or truncated: a number that the dtype cannot hold is an error. Floating values
+ * are rounded to nearest, ties to even, once, from Python's float64; rounding a finite value to
  * infinity is an error, infinity itself is not (unless the dtype has none).
  */
 #include <inttypes.h>
@@ -60,8 +60,7 @@ static int not_a_number(const struct launch *launch, uint32_t index, uint32_t dt
         is_tensor ? "a tensor's value is on the GPU: pass a number, such as x.item()" : NULL);
 }
 
-/* numpy.bool has no __index__, by intent; under both its names it is the one other boolean there
- * is. */
+/* numpy.bool has no __index__, on purpose; with its two names it is the only other boolean. */
 static bool is_numpy_bool(PyObject *object) {
     const char *name = Py_TYPE(object)->tp_name;
     return strcmp(name, "numpy.bool") == 0 || strcmp(name, "numpy.bool_") == 0;
@@ -69,7 +68,7 @@ static bool is_numpy_bool(PyObject *object) {
 
 static int read_integer(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype,
                         uint64_t *bits) {
-    int overflow; /* set by the call alone: see _native_kernel.c */
+    int overflow; /* set only by the call: see _native_kernel.c */
     PyObject *number = NULL;
     if (PyLong_Check(object)) {
         number = Py_NewRef(object);
@@ -114,7 +113,7 @@ static const struct float_format formats[] = {
     [AOTC_FP8E5] = {2, 15, 0x7B, 0x7C, 0x7E, 0x80},
 };
 
-/* Round to a format; false if the value is finite and the result would not be, or there is none. */
+/* Round to a format; false if a finite value overflows, or infinity does not exist. */
 static bool round_to_format(double value, const struct float_format *format, uint64_t *bits) {
     const uint64_t sign = signbit(value) ? format->sign_bit : 0;
     const double magnitude = fabs(value);
@@ -129,13 +128,13 @@ static bool round_to_format(double value, const struct float_format *format, uin
     } else if (magnitude != 0) {
         int exponent = 0;
         (void)frexp(magnitude, &exponent);
-        /* The exponent of the leading bit; below the least normal one the spacing stays as it is.
+        /* The exponent of the leading bit; below the least normal one the spacing is constant.
          */
         const int least = 1 - format->bias;
         const int scale = exponent - 1 < least ? least : exponent - 1;
         const double steps = rint(ldexp(magnitude, format->mantissa_bits - scale));
-        /* A normal number has its leading bit in `steps`, which is why the exponent counts one
-         * less; a carry out of the mantissa raises the exponent by itself. */
+        /* A normal number has its leading bit in `steps`, so the exponent counts one less; a carry
+         * out of the mantissa raises the exponent on its own. */
         result = ((uint64_t)(scale + format->bias - 1) << format->mantissa_bits) + (uint64_t)steps;
         if (scale + format->bias - 1 > 0xFFF || result > format->max_bits) {
             return false;

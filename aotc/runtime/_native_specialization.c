@@ -1,12 +1,12 @@
-/* _native_specialization.c: the kernels that launches of a function with some constants, options
- * and types come to, best first; the first that the loader accepts is launched.
+/* _native_specialization.c: the kernels for launches of a function with certain constants, options
+ * and types, best first; the first that the loader accepts is launched.
  *
- * Which one that was is kept by facts that tell them apart: dtypes, and whether numbers and
- * addresses are multiples of 16, or 1. They are read from the arguments as the first kernel takes
- * them, so one kernel alone costs nothing more than its launch.
+ * The accepted one is cached by facts that distinguish the kernels: dtypes, and whether numbers and
+ * addresses are multiples of 16, or 1. They are read from the arguments as converted for the first
+ * kernel, so a single kernel costs no more than its launch.
  *
- * A specialization is a capsule: nothing of it changes but which kernel is tried first. It is held
- * while it is used, since code of the caller's may launch with the same launcher meanwhile.
+ * A specialization is a capsule: only the kernel tried first changes. It is held while in use,
+ * since the caller's code may launch with the same launcher meanwhile.
  */
 #include "_native.h"
 
@@ -16,17 +16,17 @@ enum { FACT_SLOTS = 16, MULTIPLE = 16 };
 
 /* ---- candidates ----------------------------------------------------------------------------- */
 
-/* A kernel, with the choices and the config that it is launched with. */
+/* A kernel, with the choices and the config of its launches. */
 struct candidate {
     struct native_kernel *kernel; /* owned */
-    uint16_t *params;             /* which parameter of the function each of the kernel is */
-    PyObject *held;               /* what names and strings of the values are borrowed from */
+    uint16_t *params;             /* the function's parameter for each of the kernel's */
+    PyObject *held;               /* owner of the values' borrowed names and strings */
     aotc_value *choices, *config;
     uint32_t choice_count, config_count;
-    bool is_alike; /* arguments that the first candidate converted are what this one would */
+    bool is_alike; /* arguments converted for the first candidate are valid for this one */
 };
 
-/* Which candidate was launched where the facts were these. */
+/* The candidate launched for given facts. */
 struct fact_slot {
     bool is_used;
     uint32_t candidate;
@@ -35,9 +35,9 @@ struct fact_slot {
 
 struct specialization {
     uint32_t candidate_count, fact_count;
-    uint16_t *telling; /* parameters of the first candidate whose facts tell */
+    uint16_t *telling; /* parameters of the first candidate whose facts distinguish */
     struct fact_slot *slots;
-    struct fact_slot *last; /* that was found, or the first one */
+    struct fact_slot *last; /* the last one found, or the first */
     struct candidate candidates[];
 };
 
@@ -83,7 +83,7 @@ static uint16_t *read_indices(PyObject *tuple, uint32_t limit) {
     return indices;
 }
 
-/* Read choices or a config, of a dictionary that is held. 0 or -1. */
+/* Read choices or a config, from a held dictionary. 0 or -1. */
 static int read_values(struct native_kernel *kernel, PyObject *dictionary, const char *what,
                        uint32_t limit, aotc_value **values, uint32_t *count) {
     struct launch launch; /* for messages */
@@ -140,8 +140,8 @@ static int read_candidate(struct native_state *state, uint32_t name_count, PyObj
                : -1;
 }
 
-/* Say whether two candidates convert arguments alike: all but the dtypes of pointers, which the C
- * library checks, are the same. */
+/* Return whether two candidates convert arguments alike: they may differ only in the dtypes of
+ * pointers, which the C library checks. */
 static bool convert_alike(const struct candidate *a, const struct candidate *b) {
     const uint32_t count = a->kernel->param_count;
     bool is_alike = count == b->kernel->param_count &&
@@ -177,7 +177,7 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
         PyMem_Free(found);
         return NULL;
     }
-    (void)PyCapsule_SetContext(capsule, found); /* which is read without comparing names */
+    (void)PyCapsule_SetContext(capsule, found); /* read without comparing names */
     for (size_t i = 0; i < count; ++i) {
         found->candidate_count += 1;
         if (read_candidate(state, name_count, PyTuple_GET_ITEM(listed, (Py_ssize_t)i),
@@ -214,7 +214,7 @@ static uint16_t fact_of(const aotc_arg *arg) {
                       (!is_pointer && number == (int32_t)number ? 1u : 0u));
 }
 
-/* Where a launch with these facts is kept, if it is; mostly they are those of the last one. */
+/* The slot of a launch with these facts, mostly the last one's, or NULL. */
 static struct fact_slot *find_slot(struct specialization *found, const struct launch *launch,
                                    uint16_t facts[LIMIT_PARAMS], bool *is_known) {
     uint32_t hash = 0;
@@ -265,7 +265,7 @@ static int prepare(struct launch *launch, const struct candidate *candidate,
     return native_convert(launch);
 }
 
-/* Apart from native_launch_specialized, whose frame is large enough. */
+/* Separate from native_launch_specialized and its large frame. */
 __attribute__((noinline)) static int launch_one(const struct candidate *candidate,
                                                 PyObject *const *objects, PyObject *grid) {
     struct launch launch;
@@ -275,8 +275,8 @@ __attribute__((noinline)) static int launch_one(const struct candidate *candidat
     return result;
 }
 
-/* Launch the first candidate that is not `tried` and takes the arguments. Its index, or -1 with the
- * exception of the first, or another one's that is no refusal. */
+/* Launch the first candidate, other than `tried`, that accepts the arguments. Returns its index, or
+ * -1 with the first candidate's exception, or another one's if it is not a refusal. */
 static int64_t launch_any(const struct specialization *found, uint32_t tried,
                           PyObject *const *objects, PyObject *grid, PyObject *refusals) {
     PyObject *first = native_take_exception();

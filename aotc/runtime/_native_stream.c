@@ -1,9 +1,9 @@
-/* _native_stream.c: which stream a launch goes to, and in which context.
+/* _native_stream.c: the stream of a launch, and its context.
  *
- * The stream is what the caller says; otherwise the current stream of the framework whose tensors
- * are passed; otherwise the legacy default stream. The context is that of the stream; for a default
- * stream it is that of the device on which the tensors lie, which need not be the current one. So a
- * launch goes where an operation of the framework would go.
+ * The stream is the caller's; otherwise the current stream of the tensors' framework; otherwise the
+ * legacy default stream. The context is the stream's; for a default stream it belongs to the
+ * tensors' device, which need not be the current one. So a launch goes where an operation of the
+ * framework would go.
  */
 #include "_native.h"
 
@@ -27,7 +27,7 @@ static int read_attribute(PyObject *object, PyObject *name, PyObject **value) {
     return 0;
 }
 
-/* The handle that an object has as a stream; NULL without an exception if it is none. */
+/* The handle of an object as a stream; NULL without an exception if it is not a stream. */
 static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     PyObject *value = NULL;
     int found = read_attribute(object, state->names.cuda_stream, &value); /* torch */
@@ -121,7 +121,7 @@ static int wrong_device(const struct launch *launch, const char *expected, const
                                aotci_text("one on device %d", (int)launch->device).chars, remedy);
 }
 
-/* Enter the context in which the library is loaded on the tensors' device, or any if none says. */
+/* Enter the library's context on the tensors' device, or any if unknown. */
 static int enter_loaded(const struct launch *launch, const struct aotci_context *first,
                         bool *entered) {
     const struct aotc_archive *archive = launch->kernel->handle->archive;
@@ -129,7 +129,7 @@ static int enter_loaded(const struct launch *launch, const struct aotci_context 
     for (const struct aotci_context *context = first; context != NULL; context = context->next) {
         const CUcontext handle = aotci_context_handle(context);
         if (handle != NULL && (launch->device < 0 || context->device == launch->device)) {
-            /* A failure is the C library's to report: it finds the same context missing. */
+            /* A failure is reported by the C library: it finds the same context missing. */
             *entered = can_push && archive->driver.context_push(handle) == CUDA_SUCCESS;
             return 0;
         }
@@ -143,9 +143,9 @@ int native_enter(const struct launch *launch, bool *entered) {
     const struct aotci_context *first =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
     const bool is_special = launch->stream <= LAST_SPECIAL_STREAM;
-    CUcontext current; /* set by the call alone: see _native_kernel.c */
+    CUcontext current; /* set only by the call: see _native_kernel.c */
     if (first == NULL || aotci_is_forked(archive)) {
-        return 0; /* the C library says so */
+        return 0; /* the C library reports it */
     }
     if (!is_special && launch->device < 0) {
         return 0;

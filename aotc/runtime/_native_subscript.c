@@ -1,21 +1,20 @@
-/* _native_subscript.c: function[grid] of classes that are not the extension's.
+/* _native_subscript.c: function[grid] for classes outside of the extension.
  *
- *     GridSubscript    `__getitem__` of a class whose objects have a launcher
- *     Jitted, Chained  bases of classes whose objects have one, or a chain: what subscripts them is in the type,
- *                      and nothing is looked up by name but the object's launcher
+ *   GridSubscript    `__getitem__` of a class whose objects have a launcher
+ *   Jitted, Chained  bases of classes whose objects have a launcher, or a chain: subscription is in the type, and only the object's launcher is looked up by name
  */
 #include "_native_launcher.h"
 
 #include <structmember.h>
 
-/* `__getitem__` of classes: the object's launcher, an attribute of it, is asked for the grid. */
+/* `__getitem__` of classes: subscripts the launcher, an attribute of the object. */
 struct native_subscript {
     PyObject_HEAD vectorcallfunc vectorcall;
     PyObject *attribute; /* interned */
 };
 
-/* An attribute that is in the object's own dictionary after it was asked for once: looking there first takes less
- * time. A new reference. */
+/* An attribute that is in the object's own dictionary after its first lookup: looking there first
+ * is faster. A new reference. */
 static PyObject *attribute_of(PyObject *object, PyObject *name) {
     PyObject *dictionary = PyObject_GenericGetDict(object, NULL);
     PyObject *found = dictionary != NULL && PyDict_CheckExact(dictionary)
@@ -93,7 +92,7 @@ PyType_Spec native_subscript_spec = {
 /* ---- bases of classes ------------------------------------------------------------------------ */
 
 struct native_subscripted {
-    PyObject_HEAD PyObject *launcher; /* the attribute, once it was asked for; or NULL */
+    PyObject_HEAD PyObject *launcher; /* the attribute after its first lookup, or NULL */
 };
 
 static PyObject *subscript_kept(PyObject *object, const char *attribute, PyObject *grid) {
@@ -119,7 +118,7 @@ static PyObject *chained_subscript(PyObject *object, PyObject *grid) {
     return subscript_kept(object, "aotc_chain", grid);
 }
 
-/* What copies have: attributes, and so a launcher, which they find there. */
+/* The state of copies: attributes, including the launcher. */
 static PyObject *subscripted_state(PyObject *object, PyObject *Py_UNUSED(arguments)) {
     PyObject *attributes = PyObject_GetAttrString(object, "__dict__");
     PyObject *copy = attributes == NULL ? NULL : PyDict_Copy(attributes);

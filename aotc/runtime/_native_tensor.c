@@ -1,9 +1,9 @@
-/* _native_tensor.c: what Python passes as a pointer or a tensor: address, dtype, device, shape.
+/* _native_tensor.c: Python's pointers and tensors: address, dtype, device, shape.
  *
- * A type is classified once; the result is kept in a small table that is searched by identity. The
- * fastest protocol that a type has is used: DLPack's C exchange table (torch since 2.10), methods
- * of torch.Tensor, __cuda_array_interface__, __dlpack__. torch is never imported here: if a tensor
- * of it comes, it is in sys.modules.
+ * A type is classified once; the result is cached in a small table searched by identity. A type's
+ * fastest protocol is used: DLPack's C exchange table (torch since 2.10), methods of torch.Tensor,
+ * __cuda_array_interface__, __dlpack__. torch is never imported here: if one of its tensors comes,
+ * it is in sys.modules.
  */
 #include "_native_launcher.h"
 
@@ -30,7 +30,7 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
 }
 
 const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type) {
-    /* Two places for each type, so that two types of one launch seldom drive each other out. */
+    /* Two slots for each type, so that two types of one launch seldom evict each other. */
     const size_t first =
         (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
     struct tensor_type *place = &state->types[first];
@@ -42,10 +42,10 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
         return other;
     }
     struct tensor_type found = {.type = type};
-    Py_INCREF(type); /* the code of the type that runs now may let go of it */
+    Py_INCREF(type); /* code of the type may drop its last reference */
     classify(state, type, &found);
-    /* A type that leaves may run code, too, which may look types up and so fill the place again:
-     * it is gone before anything is written, and from then on nothing runs. */
+    /* Evicting a type may run code, too, which may look types up and so fill the slot again. So
+     * eviction is complete before anything is written, and from then on no code runs. */
     while (other->type != NULL) {
         PyTypeObject *leaving = other->type;
         *other = (struct tensor_type){.type = NULL};
@@ -56,7 +56,7 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
     return place;
 }
 
-/* Say whether an object has an interface that its type knows nothing of. */
+/* Return whether an object has an interface that its type lacks. */
 static bool has_own_interface(const struct native_state *state, PyObject *object) {
     if (native_is_plain(object) || PyLong_Check(object) || PyTuple_Check(object) ||
         PyType_Check(object)) {
@@ -135,7 +135,7 @@ void native_contiguous_strides(struct tensor_storage *storage) {
     int64_t stride = 1;
     for (uint32_t i = storage->tensor.rank; i-- > 0;) {
         storage->strides[i] = stride;
-        /* A shape whose product overflows belongs to no memory; wrapping is as good as any answer.
+        /* No memory has a shape with an overflowing product; wrapping does no harm.
          */
         stride = (int64_t)((uint64_t)stride * (uint64_t)storage->shape[i]);
     }
@@ -187,8 +187,8 @@ static int not_a_tensor(const struct launch *launch, uint32_t index, PyObject *o
                                "pass a GPU tensor, an address, or (address, dtype)");
 }
 
-/* Read (address, dtype, shape, strides): a tensor in memory that no library owns. The strides are in
- * elements; None is a tensor without gaps. */
+/* Read (address, dtype, shape, strides): a tensor in raw memory. The strides are in elements; None
+ * is a tensor without gaps. */
 static int read_raw_tensor(struct launch *launch, uint32_t index, PyObject *object) {
     PyObject *address = NULL;
     struct tensor_view view = {.device = -1};
@@ -233,7 +233,7 @@ static int read_raw_tensor(struct launch *launch, uint32_t index, PyObject *obje
 static int read_described(struct launch *launch, uint32_t index, PyObject *object) {
     PyObject *base = PyTuple_GET_ITEM(object, 0);
     PyObject *shape = PyTuple_GET_ITEM(object, 1);
-    launch->known = NULL; /* whatever the tensor is, it may run code */
+    launch->known = NULL; /* any tensor may run code */
     if (!native_is_memory(launch->state, base) || !PyTuple_Check(shape)) {
         return not_a_tensor(launch, index, object);
     }
@@ -243,7 +243,7 @@ static int read_described(struct launch *launch, uint32_t index, PyObject *objec
     if (result < 0) {
         return -1;
     }
-    if (launch->args[index].kind == 0) { /* deferred: it is asked by itself, without what is said apart */
+    if (launch->args[index].kind == 0) { /* deferred: it is read alone, without the separate shape */
         return native_bad_argument(launch, index, "a tensor that says its memory without a stream",
                                    native_type_text(base).chars, NULL);
     }
@@ -261,7 +261,7 @@ static int read_described(struct launch *launch, uint32_t index, PyObject *objec
 
 /* ---- all of them ---------------------------------------------------------------------------- */
 
-/* Read an address, or (address, dtype); the address may be a number of NumPy's. */
+/* Read an address, or (address, dtype); the address may be a NumPy number. */
 static int read_number(struct launch *launch, uint32_t index, PyObject *object) {
     PyObject *address = object;
     uint32_t dtype = AOTC_DTYPE_NONE;
@@ -288,7 +288,7 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
     const bool has_shape = native_has_shape(launch, index);
     const struct known_tensor *known =
         launch->known == NULL ? NULL : &launch->known[launch->places[index]];
-    /* Of one in host memory, its framework has to say whether it is pinned. */
+    /* For host memory, ask its framework whether it is pinned. */
     if (known != NULL && known->tensor.lanes != 0 && known->tensor.device_type != DL_CPU) {
         return native_take_known(launch, index, known);
     }
@@ -305,7 +305,7 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
     if (PyLong_Check(object) || PyTuple_Check(object)) {
         return read_number(launch, index, object);
     }
-    launch->known = NULL; /* whatever it is, it may run code */
+    launch->known = NULL; /* any object may run code */
     const struct tensor_type *type = native_tensor_type(launch->state, Py_TYPE(object));
     switch (type->protocol) {
     case PROTOCOL_EXCHANGE:

@@ -1,11 +1,11 @@
-/* _native_torch.c: tensors of a torch that has no DLPack exchange table yet (before 2.10).
+/* _native_torch.c: tensors of a torch without a DLPack exchange table (before 2.10).
  *
- * Methods of torch.Tensor are called unbound, and dtypes, of which there is one object each, are
- * known by identity. torch is never imported here: if a tensor of it comes, it is in sys.modules.
+ * Methods of torch.Tensor are called unbound, and dtypes, which are unique objects, are compared by
+ * identity. torch is never imported here: if one of its tensors comes, it is in sys.modules.
  */
 #include "_native.h"
 
-/* ---- what is needed of torch ---------------------------------------------------------------- */
+/* ---- attributes of torch -------------------------------------------------------------------- */
 
 /* dtypes by their names in torch. */
 static const struct {
@@ -22,7 +22,7 @@ static const struct {
     {"uint64", AOTC_U64},
 };
 
-/* The module as it is imported, or NULL; held, because reading an attribute may run its code. */
+/* The imported module, or NULL; held, because reading an attribute may run its code. */
 static PyObject *find_torch(void) {
     PyObject *modules = PyImport_GetModuleDict();
     return modules == NULL ? NULL : Py_XNewRef(PyDict_GetItemString(modules, "torch"));
@@ -40,7 +40,7 @@ static void drop_torch(struct torch_access *access) {
     }
 }
 
-/* Take what is needed of torch.Tensor; false if it is not all there. */
+/* Take the required attributes of torch.Tensor; false unless all exist. */
 static bool read_torch(struct torch_access *access, PyObject *torch, PyObject *tensor) {
     PyObject *native = PyObject_GetAttrString(torch, "_C");
     access->current_raw_stream =
@@ -65,8 +65,8 @@ static bool read_torch(struct torch_access *access, PyObject *torch, PyObject *t
            access->dtype != NULL && access->shape != NULL;
 }
 
-/* Remember torch if it is all there: whole or not at all, since the code of the module that runs
- * meanwhile may launch with tensors of its own. */
+/* Record torch if it is complete: all or nothing, since the code of the module that runs meanwhile
+ * may launch with tensors of its own. */
 static void open_torch(struct native_state *state, PyObject *torch, PyObject *tensor) {
     struct torch_access access = {NULL};
     if (read_torch(&access, torch, tensor) && state->torch.tensor == NULL) {

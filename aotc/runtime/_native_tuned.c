@@ -1,6 +1,7 @@
-/* _native_tuned.c: what an autotuner chose for the arguments of launches.
+/* _native_tuned.c: an autotuner's choices for the arguments of launches.
  *
- * Arguments are like others if the values of the key, dtypes of tensors and types of all else are the same.
+ * Arguments are alike if they have the same values in the key, dtypes of tensors and types
+ * otherwise.
  */
 #include "_native_tuned.h"
 
@@ -8,13 +9,13 @@
 
 enum { MAX_ENTRIES = 16 };
 
-/* What an argument is compared by, a new reference. */
+/* The compared part of an argument, a new reference. */
 static PyObject *part_of(const struct native_tuned *self, uint32_t i, PyObject *object,
                          struct native_part *part) {
     struct known_tensor known;
     PyObject *dtype = NULL;
     part->dtype = 0;
-    /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
+    /* A tensor in the key is compared only by its dtype: the table must not keep it alive. */
     if (native_read_quickly(self, object, &known)) {
         part->kind = BY_DTYPE;
         part->dtype = native_dtype_number(&known.tensor);

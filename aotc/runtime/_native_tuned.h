@@ -1,25 +1,25 @@
-/* _native_tuned.h: what an autotuner chose for the arguments of launches.
+/* _native_tuned.h: an autotuner's choices for the arguments of launches.
  *
- * What each launch does is here, so that it becomes part of the launch.
+ * Code on the path of every launch is here, to be inlined.
  */
 #ifndef AOTC_NATIVE_TUNED_H
 #define AOTC_NATIVE_TUNED_H
 
 #include "_native_launcher.h"
 
-/* Of an entry: what arguments are compared by, and the same as an array; places (numbers) and values of what is set,
- * the config. */
+/* Of an entry: the compared parts of arguments, and the same as an array; indices (numbers) and
+ * values of the settings, the config. */
 enum { ENTRY_KEPT, ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
 
-/* So many tensors are kept for the launch: more would be pages of the stack for a few. */
+/* The number of tensors kept for the launch: more would cost pages of the stack for rare cases. */
 enum { MAX_KNOWN_TENSORS = 32 };
 
-/* What was chosen, by what arguments are compared by. */
+/* Choices by the compared parts of arguments. */
 struct native_tuned {
     struct native_state *state;
     struct native_launcher *launcher; /* borrowed */
-    PyObject *keys;                   /* of parameters: whether the autotuner's key has it */
-    PyObject *entries;                /* a list, the last one that was added first */
+    PyObject *keys;                   /* of parameters: whether they are in the autotuner's key */
+    PyObject *entries;                /* a list, the newest first */
     PyObject *dtype;                  /* the attribute's name */
 };
 
@@ -28,7 +28,7 @@ int native_tuned_begin(struct native_tuned *self, struct native_launcher *launch
                          PyObject *keys);
 void native_tuned_end(struct native_tuned *self);
 
-/* Forget what was chosen. 0 or -1. */
+/* Clear the choices. 0 or -1. */
 int native_tuned_clear(struct native_tuned *self);
 
 /* The array in a field of an entry. */
@@ -36,26 +36,26 @@ static inline const void *native_entry_array(PyObject *entry, Py_ssize_t field) 
     return PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
 }
 
-/* Keep what was chosen for arguments; without an error if it cannot be kept. */
+/* Store the choice for arguments, if possible; sets no exception. */
 void native_tuned_add(struct native_tuned *self, PyObject *const *objects, PyObject *config,
                         PyObject *settings);
 
-/* ---- what each launch does ------------------------------------------------------------------- */
+/* ---- the path of every launch ---------------------------------------------------------------- */
 
-/* What one argument is compared by. */
+/* The compared part of one argument. */
 struct native_part {
     enum native_part_kind {
-        BY_DTYPE,        /* of a tensor whose type has a table of functions that say it, as a number */
+        BY_DTYPE,        /* of a tensor with an exchange table, as a number */
         BY_DTYPE_OBJECT, /* of other tensors */
-        BY_KEY,          /* its value: the autotuner's key has it */
+        BY_KEY,          /* its value, in the autotuner's key */
         BY_TYPE,
     } kind;
     uint32_t dtype;
     PyObject *object; /* borrowed from the entry */
 };
 
-/* Read a tensor whose type has a table of functions for it: reading an attribute takes longer. False, and no lanes, if
- * it is none. */
+/* Read a tensor through its type's exchange table, which is faster than an attribute. False, and no
+ * lanes, without a table. */
 static inline bool native_read_quickly(const struct native_tuned *self, PyObject *object,
                                        struct known_tensor *known) {
     known->tensor.lanes = 0;
@@ -93,10 +93,10 @@ static inline bool native_is_like(const struct native_tuned *self, PyObject *ent
                                   PyObject *const *objects, struct known_tensor *known,
                                   bool *are_known) {
     const struct native_part *part = native_entry_array(entry, ENTRY_PARTS);
-    PyTypeObject *last = NULL; /* of the tensor before, mostly that of all */
+    PyTypeObject *last = NULL; /* of the previous tensor, mostly the same for all */
     const struct dl_exchange *exchange = NULL;
     const uint32_t count = self->launcher->param_count;
-    const size_t step = count <= MAX_KNOWN_TENSORS; /* of more, none is kept */
+    const size_t step = count <= MAX_KNOWN_TENSORS; /* with more, none is kept */
     *are_known = step != 0;
     for (uint32_t i = 0; i < count; ++i, ++part, known += step) {
         PyObject *object = objects[i];
@@ -121,7 +121,7 @@ static inline bool native_is_like(const struct native_tuned *self, PyObject *ent
             exchange = known->exchange;
         } else if (part->kind == BY_DTYPE_OBJECT) {
             PyObject *dtype = native_dtype_of(self, object);
-            Py_XDECREF(dtype); /* compared by identity alone */
+            Py_XDECREF(dtype); /* compared only by identity */
             *are_known = false;
             if (dtype != part->object) {
                 return false;
@@ -134,8 +134,8 @@ static inline bool native_is_like(const struct native_tuned *self, PyObject *ent
     return true;
 }
 
-/* The entry for arguments like these, a new reference; NULL without an error if there is none. Tensors that were read
- * for it are `known`, MAX_KNOWN_TENSORS; unless `are_known`, code of somebody's ran since. */
+/* The entry for like arguments, a new reference; NULL without an error if there is none. `known`
+ * has the tensors read for it, MAX_KNOWN_TENSORS; unless `are_known`, foreign code ran since. */
 static inline PyObject *native_tuned_find(const struct native_tuned *self,
                                           PyObject *const *objects,
                                           struct known_tensor *known, bool *are_known) {

@@ -1,36 +1,36 @@
-"""What the loader raises: one class for each status of the C library.
+"""The loader's exceptions: one class for each status of the C library.
 
-The message is the library's: file, kernel, field, what was expected, what was got, what to do. The
-parts are attributes as well, for programs.
+The message is the library's: file, kernel, field, expected and actual value, remedy. The parts
+are attributes as well, for programs.
 
     Exception
     └── AotcError
         ├── ReadError         IO           (also OSError) the file cannot be read
         ├── FormatError       FORMAT       not an archive, or a damaged one
         ├── VersionError      VERSION      of another version
-        ├── LimitError        LIMIT        beyond what the format allows
-        ├── ChecksumError     CHECKSUM     not the bytes that were written
+        ├── LimitError        LIMIT        beyond a limit of the format
+        ├── ChecksumError     CHECKSUM     the bytes differ from those written
         ├── SignatureError    SIGNATURE    a signature is required and there is none
         ├── NotFoundError     NOT_FOUND    (also LookupError) no such kernel or variant
         ├── ArchError         ARCH         nothing in it runs on this GPU
         ├── DriverError       DRIVER       no driver, one too old, or no GPU
         ├── ArgumentError     ARG          (also TypeError, ValueError) a wrong argument
         ├── StateError        STATE        not loaded, closed, or no context
-        ├── CaptureError      CAPTURE      a stream capture forbids it
+        ├── CaptureError      CAPTURE      forbidden during a stream capture
         ├── ForkedError       FORKED       loaded before this process was forked
         ├── HostMemoryError   NOMEM        (also MemoryError) host memory
         ├── CudaError         CUDA         the driver reports an error; `cuda` is the CUresult
-        └── UnsupportedError  UNSUPPORTED  something that is needed is not installed
+        └── UnsupportedError  UNSUPPORTED  a required feature is not installed
 """
 
 from __future__ import annotations
 
 
 class AotcError(Exception):
-    """Tell what went wrong; `str()` says it all in one line.
+    """An error of the loader; `str()` has everything in one line.
 
-    Attributes: `status` (its name in the C library), `cuda` and `os_error` (a CUresult and an errno,
-    or 0), and the parts of the message, empty where something does not apply: `file`, `kernel`,
+    Attributes: `status` (its name in the C library), `cuda` and `os_error` (a CUresult and an
+    errno, or 0), and the parts of the message, empty if they do not apply: `file`, `kernel`,
     `field`, `expected`, `got`, `remedy`.
     """
 
@@ -59,19 +59,19 @@ class FormatError(AotcError):
 
 
 class VersionError(AotcError):
-    """The archive is of another major version, or needs a feature that is not known here."""
+    """The archive is of another major version, or needs an unknown feature."""
 
     status = "VERSION"
 
 
 class LimitError(AotcError):
-    """A size or a count is above what the format allows."""
+    """A size or a count is above a limit of the format."""
 
     status = "LIMIT"
 
 
 class ChecksumError(AotcError):
-    """The bytes are not those that were written."""
+    """The bytes differ from those written."""
 
     status = "CHECKSUM"
 
@@ -83,7 +83,7 @@ class SignatureError(AotcError):
 
 
 class NotFoundError(AotcError, LookupError):
-    """There is no such kernel, or no variant that fits the call."""
+    """There is no such kernel, or no variant fits the call."""
 
     status = "NOT_FOUND"
 
@@ -95,7 +95,7 @@ class ArchError(AotcError):
 
 
 class DriverError(AotcError):
-    """There is no CUDA driver, one that is too old, or no GPU."""
+    """There is no CUDA driver, or too old a driver, or no GPU."""
 
     status = "DRIVER"
 
@@ -113,7 +113,7 @@ class StateError(AotcError):
 
 
 class CaptureError(AotcError):
-    """A stream capture forbids it."""
+    """The call is forbidden during a stream capture."""
 
     status = "CAPTURE"
 
@@ -137,7 +137,7 @@ class CudaError(AotcError):
 
 
 class UnsupportedError(AotcError):
-    """This installation lacks what the archive needs."""
+    """This installation lacks a feature of the archive."""
 
     status = "UNSUPPORTED"
 

@@ -1,6 +1,6 @@
-"""What is in a kernel: its arguments, its choices and configs, and its variants.
+"""The contents of a kernel: its arguments, its choices and configs, and its variants.
 
-These are the records behind `lib["name"].info`: plain tuples with names, made when they are read.
+These are the records behind `lib["name"].info`: plain tuples with names, made on access.
 Nothing here takes part in a launch.
 """
 
@@ -17,10 +17,10 @@ _ACCESSES = ("unknown", "read", "write", "both")
 class ParamInfo(NamedTuple):
     """An argument of a launch.
 
-    `element` is a dtype, or the name of a type variable, of the scalar or of what the pointer or
-    tensor holds. `divisibility` is what the value or address is promised to be a multiple of;
-    `is_optional` says that there are variants without the promise. `rank` is a tensor's, else 0. A
-    pointer that `may_be_none` has variants in which it is.
+    `element` is the dtype, or the name of a type variable, of the scalar or of the memory
+    behind the pointer or tensor. `divisibility` is the promised divisor of the value or
+    address; with `is_optional` there are variants without the promise. `rank` is a tensor's,
+    else 0. A pointer that `may_be_none` has variants for None.
     """
 
     name: str
@@ -36,12 +36,12 @@ class ParamInfo(NamedTuple):
         prefix = {"pointer": "*", "scalar": "", "tensor": "tensor "}[self.kind]
         promise = f":{self.divisibility}" if self.divisibility != 1 else ""
         optional = "?" if self.is_optional else ""
-        none = " or None" if self.may_be_none else ""
-        return f"{self.name}: {prefix}{self.element}{promise}{optional}{none}"
+        suffix = " or None" if self.may_be_none else ""
+        return f"{self.name}: {prefix}{self.element}{promise}{optional}{suffix}"
 
 
 class GuardInfo(NamedTuple):
-    """A condition on the arguments; one that is promised must hold whatever the variant."""
+    """A condition on the arguments; a promise must hold for every variant."""
 
     text: str
     expression: str
@@ -51,11 +51,11 @@ class GuardInfo(NamedTuple):
 class VariantInfo(NamedTuple):
     """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread.
 
-    A `condition` is what must hold besides the guards: of two variants that differ in it alone, the
-    one that has it is launched where it holds, the other where it does not. A launch of
-    one that `is_persistent` has as many CTAs as are resident at a time, and each runs
-    several program instances. The CTAs of one that is `cooperative` wait for each other, so a launch
-    of more than are resident at a time is refused.
+    A `condition` must hold besides the guards: of two variants that differ only in it, the one
+    with it is launched where it holds, the other elsewhere. A launch of an `is_persistent`
+    variant has as many CTAs as are resident at a time, and each runs several program instances.
+    The CTAs of a `cooperative` variant wait for each other, so a launch of more CTAs than are
+    resident is refused.
     """
 
     target: str
@@ -83,8 +83,8 @@ class KernelInfo(NamedTuple):
     """A kernel: arguments in order, type variables, choices, constants, guards, configs, variants.
 
     `grid_rank` is 0 if the caller gives the grid. Variants are in the order of the archive: for
-    each target and combination the most specialised first. `num_selections` counts the decision trees
-    that say which config a launch takes.
+    each target and combination the most specialized first. `num_selections` counts the decision
+    trees for a launch's config.
     """
 
     name: str
@@ -100,15 +100,15 @@ class KernelInfo(NamedTuple):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Targets that there is a variant for."""
+        """The targets with a variant."""
         return tuple(dict.fromkeys(variant.target for variant in self.variants))
 
 
 class Selection(NamedTuple):
-    """What a launch would do: the variant (an index into `KernelInfo.variants`) and its dimensions.
+    """The effect of a launch: the variant (an index into `KernelInfo.variants`) and dimensions.
 
-    `grid` is CUDA's gridDim: program instances times cluster, or fewer if the kernel is persistent.
-    `function` is the driver's handle.
+    `grid` is CUDA's gridDim: program instances times cluster, or fewer if the kernel is
+    persistent. `function` is the driver's handle.
     """
 
     variant: int
@@ -142,11 +142,11 @@ class PlannedMap(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the driver would be given for a launch; `variant` is an index into `KernelInfo.variants`.
+    """The driver's arguments for a launch; `variant` is an index into `KernelInfo.variants`.
 
-    `params` is the parameter block, in which maps stand for themselves: see `maps`. `grid` is CUDA's
-    gridDim. `scratch` is the address and the size of what the launch took from the device's pool, zeros
-    for nothing, which was given back after it if `is_scratch_returned`.
+    `params` is the parameter block, with placeholders for maps: see `maps`. `grid` is CUDA's
+    gridDim. `scratch` is the address and the size of the launch's memory from the device's
+    pool, or zeros; it was returned afterwards if `is_scratch_returned`.
     """
 
     variant: int
@@ -181,7 +181,7 @@ Description: TypeAlias = tuple[
     tuple[_RawVariant, ...],
     int,
 ]
-"""What `_native_describe.c` makes."""
+"""The result of `_native_describe.c`."""
 
 
 def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value]:
@@ -194,7 +194,7 @@ def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value
 
 
 def kernel_info(description: Description) -> KernelInfo:
-    """Give names to what the extension tells of a kernel."""
+    """Give names to the extension's description of a kernel."""
     name, grid_rank, params, types, choices, constants, guards = description[:7]
     configs, variants, num_selections = description[7:]
     type_names = [variable for variable, _ in types]
@@ -238,7 +238,7 @@ def _param_info(raw: _RawParam, type_names: list[str]) -> ParamInfo:
 
 
 def kernel_repr(description: Description) -> str:
-    """Return a kernel's signature, the way in which it is called, and how much there is of it."""
+    """Return a kernel's signature, as it is called, and the number of its variants."""
     info = kernel_info(description)
     words = [str(param) for param in info.params]
     words += [f"{name}={'|'.join(map(repr, values))}" for name, values in info.choices.items()]

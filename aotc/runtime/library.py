@@ -1,10 +1,10 @@
-"""A loaded archive: `load`, and the `Library` that it returns.
+"""A loaded archive: `load`, and its `Library`.
 
-What is done at every launch is in the extension; here is what is done once. `zstandard` is imported
-when the first archive is opened, and nothing else is.
+The code of launches is in the extension; the code here runs once. `zstandard` is imported when
+the first archive is opened, and nothing else is.
 
-Invariant: what `load` returns is ready to launch on the device it was loaded on: no launch loads,
-compiles or allocates anything.
+Invariant: a loaded library is ready to launch on its device: no launch loads, compiles or
+allocates anything.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Pointer(NamedTuple):
-    """An address on the GPU and the dtype of what lies there, such as `Pointer(p, "bf16")`."""
+    """An address on the GPU with its element's dtype, such as `Pointer(p, "bf16")`."""
 
     address: int
     dtype: str
 
 
 class Tensor(NamedTuple):
-    """A tensor in GPU memory that no library owns, for a parameter with shape and strides.
+    """A tensor in raw GPU memory, for a parameter with shape and strides.
 
     Strides are in elements, outermost first as the shape; None is a tensor without gaps.
     """
@@ -59,16 +59,16 @@ class Library(_native.Archive):
         *,
         lazy: bool = False,
     ) -> None:
-        """Make kernels ready on one more device; what is ready already is skipped.
+        """Prepare kernels on one more device; loaded ones are skipped.
 
-        `device` is an ordinal or several; None is the device of the current context, or 0 if there
-        is none. `kernels` are names, or one; None is all that run on the device. Devices are used through
-        their primary contexts, which stay retained until `unload`, or until the library is closed.
-        With `lazy` the code of a variant is loaded by the launch that first takes it, or by `select`;
-        loading the same kernels without it loads what is left.
+        `device` is an ordinal or several; None is the device of the current context, or 0 if
+        there is none. `kernels` are names, or one; None is all kernels for the device. Devices
+        are used through their primary contexts, which stay retained until `unload`, or until
+        the library is closed. With `lazy` the code of a variant is loaded by its first launch,
+        or by `select`; loading the same kernels without it loads the rest.
 
         Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
-        `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
+        `NotFoundError` for an unknown name, and errors of the archive's blobs.
         """
         devices = tuple(device) if isinstance(device, Iterable) else (device,)
         names = (kernels,) if kernels is None or isinstance(kernels, str) else tuple(kernels)
@@ -77,13 +77,13 @@ class Library(_native.Archive):
                 self._load(ordinal, name, lazy)
 
     def unload(self, device: int | Iterable[int]) -> None:
-        """Unload everything from a device, or several; other devices go on launching meanwhile.
+        """Unload everything from a device, or several; other devices continue to launch.
 
-        The launches there must have finished, and graphs that hold them are not launched again. A
-        launch there is an error until `load` was called for it. Where nothing is loaded it does
-        nothing.
+        The launches there must have finished, and graphs with them must not be launched again.
+        A launch there is an error until `load` is called for it. Without loaded kernels the
+        call does nothing.
 
-        Raises: `ArgumentError` for a device that there is not.
+        Raises: `ArgumentError` for a device that does not exist.
         """
         for ordinal in device if isinstance(device, Iterable) else (device,):
             self._unload(ordinal)
@@ -100,12 +100,12 @@ class Library(_native.Archive):
 
     @property
     def version(self) -> str:
-        """Version of the archive, as its manifest has it."""
+        """Version of the archive, from its manifest."""
         return self._identity()[1]
 
     @property
     def toolchain(self) -> str:
-        """What compiled the archive."""
+        """The compiler of the archive."""
         return self._identity()[2]
 
     def __contains__(self, name: object) -> bool:
@@ -137,7 +137,7 @@ class Library(_native.Archive):
 
 def _decompressor() -> Callable[[bytes | memoryview, int], bytes]:
     try:
-        from zstandard import decompress  # noqa: PLC0415 - 15 ms that only those who load pay
+        from zstandard import decompress  # noqa: PLC0415 - takes 15 ms, only for loading
     except ImportError as error:
         message = "archives are zstd-compressed, and zstandard is missing; pip install zstandard"
         raise UnsupportedError(message) from error
@@ -153,13 +153,14 @@ def load(
     lazy: bool = False,
     driver: str | PathLike[str] | None = None,
 ) -> Library:
-    """Open an archive and make its kernels ready to launch.
+    """Open an archive and prepare its kernels for launches.
 
-    `source` is a path, or the archive's bytes, which are copied. `device`, `kernels` and `lazy` are those
-    of `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked when it
-    is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless given.
+    `source` is a path, or the archive's bytes, which are copied. `device`, `kernels` and `lazy`
+    are as in `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is
+    checked when it is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless
+    given.
 
-    Raises: `AotcError`, of the class that says why.
+    Raises: a subclass of `AotcError`.
     """
     opened: tuple[str] | bytes | bytearray | memoryview
     opened = source if isinstance(source, bytes | bytearray | memoryview) else (fspath(source),)

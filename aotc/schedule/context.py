@@ -1,4 +1,4 @@
-"""What every pass of the schedule is given besides the kernel: target, configuration, remarks."""
+"""The state shared by all passes of the schedule: target, configuration, remarks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from aotc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class RoleStrategy:
-    """Bound the warp roles that an attempt may choose; `reason` is why these are not all.
+    """Bound the warp roles of an attempt; `reason` explains the bounds.
 
-    A kernel may have a producer warp, and then consumer groups as the config asks for. If not
-    `has_full_rings`, tiles that one op reads have one buffer where others are read by several.
+    A kernel may have a producer warp, and then consumer groups as in the config. Unless it
+    `has_full_rings`, tiles read by one op only have one buffer where others are read by several.
     Loops have no more stages than `max_stages`, if that is not 0.
     """
 
@@ -28,7 +28,7 @@ class RoleStrategy:
     max_stages: int = 0
 
     def allows(self, kernel: Kernel, *, can_shorten_rings: bool) -> bool:
-        """Return whether an attempt may choose the roles and rings that `kernel` has."""
+        """Return whether an attempt may choose the roles and rings of `kernel`."""
         return (
             (self.has_producer or not kernel.producer_warps)
             and (self.has_groups or kernel.num_consumer_groups == 1)
@@ -40,10 +40,10 @@ class RoleStrategy:
 class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
-    `map_pointers` allows guards, and tensor maps that the launcher encodes. `max_ops` bounds the
-    ops of the kernel after unrolling. `strategy` bounds the roles of warps; `can_shorten_rings` says
-    that without `has_full_rings` the kernel would take less shared memory. With `awaits_dots`, each dot is
-    waited for where it is issued.
+    `map_pointers` allows guards, and tensor maps encoded by the launcher. `max_ops` bounds the ops
+    of the kernel after unrolling. `strategy` bounds the roles of warps. With `can_shorten_rings`
+    the kernel would take less shared memory without `has_full_rings`. With `awaits_dots`, each dot
+    is waited for where it is issued.
     """
 
     target: Target
@@ -57,13 +57,13 @@ class Schedule:
 
     @property
     def may_specialize(self) -> bool:
-        """Whether a warp may become a producer."""
+        """True if a warp may become a producer."""
         return self.strategy.has_producer and self.config.warp_specialize is not False
 
     def stages_of(self, loop: scf.For) -> int:
         """Return how many iterations of a loop are in flight at a time."""
-        asked = loop.num_stages or self.config.num_stages
-        return min(asked, self.strategy.max_stages or asked)
+        num_stages = loop.num_stages or self.config.num_stages
+        return min(num_stages, self.strategy.max_stages or num_stages)
 
     def remark(self, loc: Loc, message: str) -> None:
         """Tell the user about a decision; shown by `aotc build -v` and `aotc inspect`."""

@@ -76,35 +76,35 @@ from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
     (
         # Descriptors need to become address arithmetic first. Otherwise, the passes on tile IR
-        # neither simplify nor hoist what their loads and stores compute.
+        # neither simplify nor hoist the address arithmetic of loads and stores.
         lower_descriptors,
         # Unrolling needs to run before simplification. Otherwise, the constants of each iteration
         # are not folded.
         unroll_loops,
         simplify,
         # Legalization needs to run before layouts are assigned. Otherwise, they are chosen for
-        # operand types that the target has no MMA instruction for.
+        # operand types without an MMA instruction on the target.
         legalize_dots,
         eliminate_common,
-        # Needs to run before pipelining and layouts. Otherwise, what an iteration computes is spread over
-        # several, and what belongs to a row over threads.
+        # Needs to run before pipelining and layouts. Otherwise, the ops of an iteration are spread
+        # over several, and the ops of a row over threads.
         mark_references,
-        # Needs to run after unrolling, simplification and CSE. Otherwise, a step, a bound and what is
-        # compared with them are not seen to be the same. It needs to run before `predicate_branches`,
-        # which puts the loads of both arms in each iteration.
+        # Needs to run after unrolling, simplification and CSE. Otherwise, a step, a bound and the
+        # operands compared with them are not recognized as equal. It needs to run before
+        # `predicate_branches`, which puts the loads of both arms in each iteration.
         peel_last_iteration,
-        # Needs to run before pointers are mapped and layouts assigned. Otherwise, words that a dot
-        # unpacks are loaded, held and carried once for each of their numbers.
+        # Needs to run before pointers are mapped and layouts assigned. Otherwise, words unpacked by
+        # a dot are loaded, held and carried once for each of their numbers.
         narrow_loads,
         # Mapping pointers needs to run after CSE. Otherwise, an address and its mask do not share
         # the values that prove them one box. It needs to run before loads are reordered and given
         # layouts: a tensor load gets neither.
         map_pointers,
-        # Needs to run after `map_pointers`. Otherwise, it is not known which loads are tensor
-        # loads, and so whether they could run ahead across program instances.
+        # Needs to run after `map_pointers`. Otherwise, tensor loads are not yet known, nor whether
+        # they could run ahead across program instances.
         make_persistent,
-        # Needs to run after `map_pointers`, which says what can be multicast, and before layouts
-        # are assigned. Otherwise, tiles of the whole program have layouts that no CTA's slice has.
+        # Needs to run after `map_pointers`, which decides on multicast, and before layouts are
+        # assigned. Otherwise, tiles of the whole program have layouts unlike any CTA's slice.
         split_across_cluster,
         # Needs to run after CSE. Otherwise, a masked load and the value of the other arm are not
         # seen to be the same.
@@ -113,26 +113,26 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # of their users in the loop, and are converted there.
         hoist_invariants,
         # Needs to run after LICM. Otherwise, a tensor map's address, still computed in the loop,
-        # keeps the map there. What is made of a map's loads is decided next.
+        # keeps the map there. The form of the map's loads is decided next.
         hoist_maps,
         # Needs to run before layouts are assigned. Otherwise, slices of an accumulator are no
-        # longer the reshapes and splits by which unused columns are recognized.
+        # longer reshapes and splits, by which unused columns are recognized.
         trim_dot_columns,
         # Needs to run after `split_across_cluster` and `trim_dot_columns`, which count rows and
-        # columns of dots as the source has them.
+        # columns of dots as in the source.
         transpose_dots,
         assign_layouts,
         # `assign_layouts` places conversions value by value; this pass moves them to where the
         # fewest bytes are converted.
         hoist_conversions,
-        # Needs to run after `hoist_conversions`. Otherwise, conversions on the way from one shared
-        # buffer to another, which are chosen here as one, are not yet where they stay.
+        # Needs to run after `hoist_conversions`. Otherwise, conversions between two shared buffers,
+        # combined here, are not yet at their final place.
         fit_copies,
-        # Needs to run before reductions are decomposed. Otherwise, what threads exchange for one is
+        # Needs to run before reductions are decomposed. Otherwise, the exchange of one reduction is
         # several ops.
         carry_partial_sums,
-        # Decomposition needs to run before `plan_conversions`. Otherwise, the conversions of the
-        # small tiles that cross warps, which it inserts, are not planned.
+        # Decomposition needs to run before `plan_conversions`. Otherwise, the inserted conversions
+        # of small tiles across warps are not planned.
         decompose_scans,
         decompose_reductions,
         # Needs to run after `hoist_invariants` has seen these reductions whole, and before shared
@@ -142,46 +142,45 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         simplify,
         eliminate_common,
         # Needs to run before `plan_conversions`. Otherwise, the conversion of an invariant tile is
-        # several ops with effects, which LICM leaves in the loop.
+        # several ops with effects, and LICM leaves them in the loop.
         hoist_invariants,
         plan_conversions,
-        # Needs to run after `plan_conversions`, which says what is read from shared memory. No pass that
-        # hoists may run after it.
+        # Needs to run after `plan_conversions`, which decides on reads from shared memory. No
+        # hoisting pass may run after it.
         sink_fragments,
-        # Needs to run before loops are pipelined, which gives loads an order of their own.
+        # Needs to run before loops are pipelined: pipelining orders loads anew.
         advance_loads,
-        # Needs to run after `plan_conversions`, which says which buffers dots read, and before
-        # rings are built. Otherwise, each stage holds rows that no dot reads.
+        # Needs to run after `plan_conversions`, which chooses the buffers read by dots, and before
+        # rings are built. Otherwise, each stage holds rows unread by any dot.
         trim_operand_loads,
-        # Needs to run after layouts of loads are final, and after staging through shared memory
-        # is planned. Otherwise, it is not known which loads end in a buffer anyway.
+        # Needs to run after layouts of loads are final, and after staging through shared memory is
+        # planned. Otherwise, loads that end in a buffer anyway are not yet known.
         bulk_loads,
-        # Needs to run after `bulk_loads`. Otherwise, stores may take the shared memory that loads
-        # need.
+        # Needs to run after `bulk_loads`. Otherwise, stores may take the shared memory of loads.
         bulk_stores,
-        # Needs to run after `bulk_loads`, whose buffers are read again, and before `specialize_warps`.
-        # Otherwise, a stage is released before its last reader.
+        # Needs to run after `bulk_loads`, since the buffers are read again, and before
+        # `specialize_warps`. Otherwise, a stage is released before its last reader.
         rematerialize_tiles,
-        # Needs to run before `pipeline_loads`. Otherwise, tensor loads that a producer warp is to
-        # issue are pipelined by the loop as well.
+        # Needs to run before `pipeline_loads`. Otherwise, tensor loads meant for a producer warp
+        # are pipelined by the loop as well.
         choose_warp_roles,
-        # Needs to run after `choose_warp_roles`. Otherwise, what a producer is to load is staged
+        # Needs to run after `choose_warp_roles`. Otherwise, loads meant for a producer are staged
         # by the threads that compute.
         stage_prefetches,
-        # Needs to run after staging is planned. Otherwise, it is not known which loads go through
-        # shared memory, and how wide they are.
+        # Needs to run after staging is planned. Otherwise, loads through shared memory and their
+        # widths are not yet known.
         pipeline_loads,
         # Needs to run before waits are deferred, and before stages are released after them.
-        # Otherwise, what the dots of a sum read is given back while they are in flight.
+        # Otherwise, operands of a sum's dots are released while the dots are in flight.
         join_sums,
-        # Needs to run after stages are assigned. Otherwise, it is not known whether the operands
-        # of a dot outlive the iteration, so that the dot may stay in flight.
+        # Needs to run after stages are assigned. Otherwise, operands of a dot are not known to
+        # outlive the iteration, and the dot may not stay in flight.
         overlap_wgmma,
         # Needs to run before shared memory is allocated. Otherwise, the live range of a buffer
         # ends before the last slice of a dot has read it.
         slice_dots,
-        # Needs to run after all stores are staged. Otherwise, the shared memory that whole tiles
-        # take together is underestimated.
+        # Needs to run after all stores are staged. Otherwise, the shared memory of whole tiles
+        # together is underestimated.
         slice_epilogues,
         # Both need to run after `slice_dots`: copies and the next fragments are placed between the
         # slices of a dot.
@@ -192,32 +191,34 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # its last reader.
         specialize_warps,
         # Both need to run after `specialize_warps`. Otherwise, the waits that fill a stage and the
-        # arrivals that release it do not exist yet, and cannot move with the dots. Dots that run
-        # an iteration ahead are those that come first in the iteration.
+        # arrivals that release it do not exist yet, and cannot move with the dots. Dots issued an
+        # iteration ahead are the first ones of the iteration.
         order_dots,
         pipeline_mma,
         # Needs to run after all passes that move dots, and with them the last readers of buffers.
         release_early,
         # Needs to run before stores are expanded. Otherwise, these take the shared memory first.
         rotate_exchanges,
-        # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
-        # and what a loop over tiles waits for.
+        # Needs to run after `specialize_warps`. Otherwise, the warps that compute and the waits of
+        # a loop over tiles are not yet known.
         overlap_epilogue,
-        # Needs to run after dots have their final order. Otherwise, one that could be ahead of what
-        # is computed with the last result needs that result's registers.
+        # Needs to run after dots have their final order. Otherwise, a dot that could be ahead of
+        # computations on the last result needs this result's registers.
         reuse_accumulators,
-        # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
-        # branches, which no pass looks into.
+        # Needs to run after dots are scheduled. Otherwise, computations on their results are in
+        # branches, and no pass looks into these.
         branch_on_masks,
-        # Needs to run after `branch_on_masks`, which leaves scales to what is computed in this branch.
+        # Needs to run after `branch_on_masks`, which leaves scales to the computations in this
+        # branch.
         rescale_lazily,
-        # Needs to run after loops are pipelined and roles are specialized, which give each ring a count of its own.
+        # Needs to run after loops are pipelined and roles are specialized, which give each ring a
+        # count of its own.
         merge_carried,
-        # Needs to run after all passes that move or pipeline tensor loads: they know them as one
-        # op, not as an issue and a wait.
+        # Needs to run after all passes that move or pipeline tensor loads: to them a load is one
+        # op, not an issue and a wait.
         expand_tensor_loads,
-        # Needs to run after all passes that move or pipeline ops of loops: an exchange is one op to
-        # them, which all CTAs come to.
+        # Needs to run after all passes that move or pipeline ops of loops: to them an exchange is
+        # one op, reached by all CTAs.
         expand_cluster_exchanges,
         # Peeled iterations have constant addresses, masks and stage indices.
         simplify,
@@ -229,14 +230,15 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # after it. Otherwise, hazards between buffers that share bytes are missed.
         allocate_shared,
         insert_barriers,
-        # Needs to run after all passes that move dots, or look for what stands between them.
+        # Needs to run after all passes that move dots, or look for ops between them.
         take_turns,
-        # Needs to run after all passes that know counted loops.
+        # Needs to run after all passes that handle counted loops.
         drain_in_loop,
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,
-        # Needs to run last. Otherwise, tiles are live across exchanges that other passes still shorten.
+        # Needs to run last. Otherwise, tiles are live across exchanges that other passes still
+        # shorten.
         choose_occupancy,
     )
 )
@@ -254,18 +256,23 @@ STRATEGIES = (
 def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
     """Lower `kernel` from tile IR to gpu IR; return the result and leave `kernel` as it is.
 
-    A producer's buffers live for the whole kernel, and each consumer group has its own. How much
-    shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
-    tried whole, and the first whose kernel fits is taken. If none does, loops get fewer stages than
-    the config asks for.
+    A producer's buffers live for the whole kernel, and each consumer group has its own. The shared
+    memory is known only after all passes, so each of `STRATEGIES` is tried whole. The first with a
+    kernel that fits is taken. If none does, loops get fewer stages than configured.
     """
     limit = schedule.target.max_shared_bytes
     lowered, remarks = _lower_by_roles(kernel, schedule, observer)
-    asked, needed, num_stages = _most_stages(lowered), lowered.shared_bytes, _most_stages(lowered)
+    most_stages, used_bytes, num_stages = (
+        _most_stages(lowered),
+        lowered.shared_bytes,
+        _most_stages(lowered),
+    )
     while lowered.shared_bytes > limit and num_stages > 1:
         num_stages = _fewer_stages(lowered, num_stages, limit)
         lowered, remarks = _lower_by_roles(kernel, schedule, observer, num_stages)
-        text = Remark.FEWER_STAGES(stages=num_stages, asked=asked, bytes=needed, limit=limit)
+        text = Remark.FEWER_STAGES(
+            stages=num_stages, asked=most_stages, bytes=used_bytes, limit=limit
+        )
         remarks.append(f"{kernel.loc}: {text}")
     schedule.remarks += remarks
     return lowered
@@ -296,7 +303,7 @@ def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Ker
     TILE_TO_GPU.run(kernel, schedule, observer)
     remark_registers(kernel, schedule)
     if kernel.maxnreg:
-        # More than all threads of a CTA can have would be a kernel that none starts of.
+        # With more registers than all threads of a CTA can have, no launch succeeds.
         kernel.maxnreg = registers_of_thread(kernel, schedule.target)
     return kernel
 
@@ -312,7 +319,7 @@ def _most_stages(kernel: Kernel) -> int:
 
 
 def _fewer_stages(kernel: Kernel, num_stages: int, limit: int) -> int:
-    """Return the most stages below `num_stages` with which a kernel may fit, at least 1."""
+    """Return the most stages below `num_stages` that may fit, at least 1."""
     rings = _rings(kernel)
     for most in range(num_stages - 1, 1, -1):
         # No more than this is saved: rings of different loops may share bytes.

@@ -1,10 +1,10 @@
-"""What the schedule tells users: every remark, and every reason why something was not done.
+"""The schedule's messages to users: remarks, and reasons for omitted optimizations.
 
-A remark says what was done or why not; a reason names what is in the way and, where the user can do
-something about it, what would help. Each is a template with named fields, in one place so that
-they use the same words and can be listed.
+A remark reports an action or an omission with its reason. A reason names the obstacle and, where
+the user can remove it, the remedy. Each is a template with named fields, in one place for
+consistent wording and for listing.
 
-Invariant: no two templates are alike, and a call gives a template all fields that it names.
+Invariant: no two templates are alike, and a call fills all fields of a template.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Template(Enum):
 
 @unique
 class Remark(_Template):
-    """Say what a pass did to a kernel, or that it did not and why (`reason`)."""
+    """Report a pass's action on a kernel, or an omission and its `reason`."""
 
     # Program instances and CTAs.
     PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
@@ -98,7 +98,7 @@ class Remark(_Template):
 
 @unique
 class Reason(_Template):
-    """Say what is in the way of an optimization; the field of that name in a remark."""
+    """Name the obstacle to an optimization, for the `reason` field of a remark."""
 
     # Of a pipelined load.
     UNDER_BRANCH = "it is under a branch"
@@ -117,7 +117,7 @@ class Reason(_Template):
     ADDRESS_NOT_PIPELINED = "its address depends on {names}, which is not pipelined"
     ADDRESS_OF_ITSELF = "its address depends on what it loaded an iteration before"
     ADDRESS_DEPENDS = "its address depends on the result of {op} in the loop"
-    # Of a load that a producer warp or an earlier iteration would issue.
+    # Loads for a producer warp or an earlier iteration to issue.
     FENCE_BEFORE = "{op} before it keeps memory accesses in order"
     KERNEL_WRITES = "the kernel writes {name}, too"
     # Of a copy by cp.async.
@@ -130,7 +130,7 @@ class Reason(_Template):
     NOT_CONTIGUOUS = "no axis is known to be contiguous"
     ROWS_NOT_ALIGNED = "rows are not known to begin at multiples of {size} bytes"
     MASK_DIFFERS = "its mask may differ between neighbours"
-    # Of a dot that would be issued an iteration ahead.
+    # Dots to issue an iteration ahead.
     TWO_RESULTS = "two results in flight take about {registers} registers of a thread"
     NO_FRESH_ACCUMULATOR = "none with a fresh accumulator is used in its iteration"
     OPERAND_IN_REGISTERS = "an operand is in registers"
@@ -166,7 +166,7 @@ class Reason(_Template):
     ORDERED_TILES = "{op} keeps tiles in order"
     SAME_PLACE = "{op} writes the same place in every tile"
     TILES_COMMUNICATE = "a tile may read what another one writes"
-    # Of a tensor map that a kernel would make.
+    # Tensor maps for a kernel to make.
     DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
     DEVICE_MAP_OF_ODD_ROWS = "its strides, or the rows that it stores, are no multiples of 16 bytes"
     DEVICE_MAP_LOADED_AND_STORED = (
@@ -174,7 +174,7 @@ class Reason(_Template):
         "a descriptor that is an argument serves both"
     )
     DEVICE_MAP_IN_OTHER_WAYS = "the kernel accesses this tensor in other ways, too"
-    # Of tiles that the CTAs of a cluster would split.
+    # Tiles for the CTAs of a cluster to split.
     RESULT_IN_ONE_CTA = "the result of {op} would be in one CTA"
     MAP_IN_MEMORY = "tensor maps in memory are of whole boxes"
     SHORT_ROWS = "slices of {kind} would have too short rows"

@@ -1,14 +1,20 @@
-"""`python -m aotc.triton --archive A.aotc -- app.py args…`: run a program with archives installed."""
+"""`python -m aotc.triton --archive A.aotc -- app.py args…`: run a program with archives installed.
+
+`aotc replay`, where aotc is installed whole, does so in child processes too.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
 
 from aotc.runtime.errors import AotcError
 from aotc.triton import install
+
+_HINT = "the same, and in child processes too: aotc replay --archive FILE -- python app.py"
 
 
 def main() -> None:
@@ -24,9 +30,13 @@ def main() -> None:
     parser.add_argument("--stand-in", action="store_true", help="even where Triton is installed")
     parser.add_argument("--record", default="record", help="folder of what no archive has")
     parser.add_argument("--driver", help="the CUDA driver's library")
+    is_whole = importlib.util.find_spec("aotc.cli") is not None
+    parser.epilog = _HINT if is_whole else None
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- app.py …, or -- -m module …")
     options = parser.parse_args()
     program = options.program[options.program[:1] == ["--"] :]
+    if is_whole and sys.stderr.isatty():
+        sys.stderr.write(f"hint: {_HINT}\n")
     is_module = program[:1] == ["-m"]
     if len(program) < 1 + is_module:
         parser.error("expected a program, as in: -- app.py")

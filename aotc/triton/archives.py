@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 from aotc.runtime import Kernel, Library, load
+from aotc.triton.extract import extract, has_other_source
 
 if TYPE_CHECKING:
     from aotc.runtime.info import KernelInfo
@@ -66,6 +67,7 @@ class Archives:
         """
         self._found: dict[tuple[str, str], list[tuple[Library, str, dict[str, Any]]]] = {}
         self._tuned: dict[tuple[str, str], list[TunedConfig]] = {}
+        self._functions: set[str] = set()
         for path in paths:
             self._open(os.fspath(path), driver)
 
@@ -90,35 +92,49 @@ class Archives:
         for name, one in told["kernels"].items():
             key = (one["function"], one["files"][0][1])
             self._found.setdefault(key, []).append((library, name, one))
+            self._functions.add(one["function"])
         for one in told.get("tuned", ()):
             tuned = TunedConfig(one["key"], one["dtypes"], one["config"])
             self._tuned.setdefault((one["function"], one["file"]), []).append(tuned)
 
     def tuned(self, function: Any) -> Sequence[TunedConfig]:
-        """Return what an autotuner of a Python function chose, in the order of the archives."""
-        return self._tuned.get(identity(function), ())
+        """Return what an autotuner of a function chose, in the order of the archives."""
+        return self._tuned.get(self._name(function), ())
 
     def is_structured(self, function: Any) -> bool:
-        """Return whether a Python function has kernels that take tuples or descriptors."""
-        names = {*function.__code__.co_varnames[: function.__code__.co_argcount]}
+        """Return whether a jitted function has kernels that take tuples or descriptors."""
+        code = function.fn.__code__
+        names = {*code.co_varnames[: code.co_argcount]}
         return any(
             kernel.blocks or _takes_tuples(kernel.info, names)
             for kernel in self.kernels_of(function)[0]
         )
 
+    def _name(self, function: Any) -> tuple[str, str]:
+        """Return what archives know a jitted function by: its file's content, or its extract's."""
+        if not has_other_source(function):
+            own = identity(function.fn)
+            if own in self._found:
+                return own
+        extracted = extract_identity(function) if function.fn.__name__ in self._functions else None
+        return extracted if extracted in self._found else identity(function.fn)
+
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
-        """Return the kernels that a Python function was compiled to, or none and the reason."""
-        name, digest = identity(function)
+        """Return the kernels that a jitted function was compiled to, or none and the reason."""
+        name, digest = self._name(function)
         found = self._found.get((name, digest), [])
-        path = function.__code__.co_filename
+        path = function.fn.__code__.co_filename
         if not found:
-            others = any(one == name for one, _ in self._found)
+            others = name in self._functions
             reason = "its file is not the one that was compiled" if others else "no archive has it"
             return [], reason
+        is_extract = digest != digest_of(path)
         kernels: list[ArchivedKernel] = []
         reason = ""
         for order, (library, kernel_name, told) in enumerate(found):
-            changed = next((one for one in told["files"] if not _is_same(path, *one)), None)
+            # The name of an extract's file covers those that it imports.
+            files: list[tuple[str, str]] = [] if is_extract else told["files"]
+            changed = next((one for one in files if not _is_same(path, *one)), None)
             if changed is not None:
                 reason = f"{changed[0]}, which it was compiled with, is another one here"
                 continue
@@ -145,7 +161,28 @@ def _takes_tuples(info: Any, names: set[str]) -> bool:
 
 def identity(function: Any) -> tuple[str, str]:
     """Return what a function is known by: its name, and the digest of its file."""
-    return function.__qualname__, digest_of(function.__code__.co_filename)
+    return manifest_name(function), digest_of(function.__code__.co_filename)
+
+
+def manifest_name(function: Any) -> str:
+    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    return str(function.__qualname__).replace(".<locals>", "")
+
+
+def extract_identity(function: Any) -> tuple[str, str] | None:
+    """Return what the extract of a jitted function is known by, None if there is none."""
+    known = _extracts.get(id(function))
+    if known is None:
+        try:
+            made = extract(function)
+        except (OSError, SyntaxError, TypeError, ValueError):
+            made = None
+        named = None if made is None else (made.function, made.digest)
+        known = _extracts[id(function)] = (named, function)
+    return known[0]
+
+
+_extracts: dict[int, tuple[tuple[str, str] | None, Any]] = {}  # by function, which is kept alive
 
 
 @cache

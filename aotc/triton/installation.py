@@ -78,9 +78,9 @@ def _launcher_of(function: Any) -> Launcher | StructuredLauncher:
     constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
     hooks = getattr(function, "pre_run_hooks", [])
     archives = _the_installed().archives
-    is_structured = archives.is_structured(function.fn)
+    is_structured = archives.is_structured(function)
     return (StructuredLauncher if is_structured else Launcher)(
-        function.fn, constexprs, archives, hooks
+        function, constexprs, archives, hooks
     )
 
 

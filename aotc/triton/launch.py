@@ -91,11 +91,11 @@ class Launcher(_native.Launcher):
         signature: inspect.Signature | None = None,
         nested: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the launcher of a function; `hooks` are called before each launch.
+        """Make the launcher of a jitted function; `hooks` are called before each launch.
 
         A `signature` with items in place of tuples has, as `nested`, tuples of their names.
         """
-        signature = signature or inspect.signature(function)
+        signature = signature or inspect.signature(function.fn)
         names = tuple(signature.parameters)
         defaults = tuple(
             _MISSING if one.default is inspect.Parameter.empty else one.default
@@ -126,7 +126,7 @@ class Launcher(_native.Launcher):
         """
         missing = [name for name, value in bound.items() if value is _MISSING]
         if missing:
-            raise TypeError(f"{self.function.__name__} is launched without {', '.join(missing)}")
+            raise TypeError(f"{self.function.fn.__name__} is launched without {', '.join(missing)}")
         found = self.candidates(bound, options)
         if not found:
             raise self.miss(bound, options, self._reason or _OTHER_CONSTANTS)
@@ -294,7 +294,7 @@ class Launcher(_native.Launcher):
         said = {name: value for name, value in options.items() if name not in _IGNORED}
         if self._nested is not None:
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
-        return not_in_archive(self.function, self.constexprs, bound, said, reason)
+        return not_in_archive(self.function.fn, self.constexprs, bound, said, reason)
 
 
 _MISSING = object()

@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 from aotc.runtime import NotFoundError
-from aotc.triton.archives import identity
+from aotc.triton.archives import extract_identity, identity, manifest_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,6 +143,8 @@ def is_function(value: Any) -> bool:
 
 def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a constant that a launch passes is the one that a kernel was built with."""
+    if is_function(passed) and isinstance(built, tuple):
+        return built in (identity(passed.fn), extract_identity(passed))
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
         built = _SPELLINGS.get(built, built)
@@ -213,7 +215,7 @@ def not_in_archive(
     words += [f"{name}={value!r}" for name, value in constants.items()]
     said = {**given, **dict.fromkeys(off, False)}
     settings = ", ".join(f"{name}={value}" for name, value in said.items())
-    rows = ["[[kernel]]", f'source = "{code.co_filename}:{function.__qualname__}"']
+    rows = ["[[kernel]]", f'source = "{code.co_filename}:{manifest_name(function)}"']
     rows += [f"{name} = false" for name in off]
     rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
     if constants:

@@ -131,7 +131,7 @@ class Tuning:
         ordered = sorted(recorded, key=lambda one: _distance(one, key, dtypes))
         if not self._strict and _distance(ordered[0], key, dtypes) != (0, 0.0):
             values = ", ".join(f"{name}={value!r}" for name, value in key.items())
-            raise NotInArchiveError(f"{function.__qualname__} was not tuned for {values}")
+            raise NotInArchiveError(f"{function.fn.__qualname__} was not tuned for {values}")
         return ordered
 
 
@@ -272,8 +272,9 @@ def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _function_of(tuner: Any) -> Any:
+    """Return the jitted function of an autotuner."""
     function = tuner.fn
-    while not hasattr(function, "__code__"):
+    while not hasattr(function.fn, "__code__"):
         function = function.fn
     return function
 

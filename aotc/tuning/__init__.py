@@ -1,1 +1,1 @@
-"""Measuring kernels on GPUs: what `aotc tune` does."""
+"""Measure kernels on GPUs, for `aotc tune` and `aotc bench`."""

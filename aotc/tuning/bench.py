@@ -1,6 +1,6 @@
-"""Time the launches of shapes: the config that each takes, and others beside it.
+"""Time the launches of shapes: the chosen config of each, and others to compare.
 
-Passes are interleaved: each has every config once, so that a clock that drifts moves all of them.
+Passes are interleaved: each has every config once, so that clock drift affects all of them alike.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WARM_REPEATS = 5
 
 
 class Launching(Protocol):
-    """What times launches: `aotc.tuning.launcher.Launcher`."""
+    """Time launches; implemented by `aotc.tuning.launcher.Launcher`."""
 
     def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
-        """Make the buffers; return why configs are refused."""
+        """Allocate the buffers; return why configs are refused."""
         ...
 
     def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
@@ -36,7 +36,7 @@ class Launching(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """How often to launch, with which state of the L2, and whether all configs or those of interest."""
+    """Number of launches, state of the L2, and whether to time all configs or only relevant ones."""
 
     passes: int = 20
     is_cold: bool = True
@@ -46,7 +46,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A launch and its times: of the config that it takes in `low`, `seconds`, `high`; of all by index."""
+    """A launch and its times: the chosen config's in `low`, `seconds`, `high`; all by index."""
 
     kernel: Kernel
     launch: Launch
@@ -78,34 +78,34 @@ def time_launch(
         return Timed(kernel, launch, serving[0], problem=str(error))
     except LostError as error:
         return Timed(kernel, launch, serving[0], problem=f"preparing it {error}")
-    taken = next((one for one in serving if one.config not in misfits), None)
-    if taken is None:
+    chosen = next((variant for variant in serving if variant.config not in misfits), None)
+    if chosen is None:
         reason = next(iter(misfits.values()), "")
         return Timed(kernel, launch, problem=f"no config fits: {reason}")
-    configs = sorted({one.config for one in serving} - misfits.keys())
-    wanted = configs if options.all_configs else sorted({taken.config, configs[0]})
-    times, clocks, lost = _passes(launching, wanted, options)
-    if not times.get(taken.config):
-        problem = lost.get(taken.config, "it has no time")
-        return Timed(kernel, launch, taken, problem=problem)
-    own = sorted(times[taken.config])
-    low, _, high = quantiles(own, n=4) if len(own) > 1 else own * 3
+    configs = sorted({variant.config for variant in serving} - misfits.keys())
+    timed_configs = configs if options.all_configs else sorted({chosen.config, configs[0]})
+    times, clocks, lost = _passes(launching, timed_configs, options)
+    if not times.get(chosen.config):
+        problem = lost.get(chosen.config, "it has no time")
+        return Timed(kernel, launch, chosen, problem=problem)
+    chosen_times = sorted(times[chosen.config])
+    low, _, high = quantiles(chosen_times, n=4) if len(chosen_times) > 1 else chosen_times * 3
     return Timed(
         kernel,
         launch,
-        taken,
-        seconds=median(own),
+        chosen,
+        seconds=median(chosen_times),
         low=low,
         high=high,
         clock_mhz=round(median(clocks)),
-        by_config={config: median(each) for config, each in times.items() if each},
+        by_config={config: median(samples) for config, samples in times.items() if samples},
     )
 
 
 def _passes(
     launching: Launching, configs: Sequence[int], options: BenchOptions
 ) -> tuple[dict[int, list[float]], list[int], dict[int, str]]:
-    """Return times by config, clocks, and why configs were lost; one that is lost is left out."""
+    """Return times by config, clocks, and reasons for lost configs; lost ones are left out."""
     times: dict[int, list[float]] = {config: [] for config in configs}
     clocks: list[int] = []
     lost: dict[int, str] = {}
@@ -117,19 +117,19 @@ def _passes(
     left = [config for config in configs if config not in lost]
     for _ in range(options.passes if left else 0):
         try:
-            told = launching.times(left, is_cold=options.is_cold, repeats=repeats)
+            pass_times = launching.times(left, is_cold=options.is_cold, repeats=repeats)
         except LostError as error:
             lost |= dict.fromkeys(left, f"a launch {error}")
             break
-        clocks.append(told.clock_mhz)
-        for config, seconds in zip(left, told.seconds, strict=True):
+        clocks.append(pass_times.clock_mhz)
+        for config, seconds in zip(left, pass_times.seconds, strict=True):
             times[config].append(seconds)
         left = left[1:] + left[:1]
     return times, clocks or [0], lost
 
 
 def _first_launch(launching: Launching, config: int) -> str:
-    """Launch a config once, which loads it and is not counted; return why it cannot be."""
+    """Launch a config once to load it, without timing; return why it fails."""
     try:
         launching.times([config], is_cold=False, repeats=1)
     except LostError as error:

@@ -1,4 +1,4 @@
-"""What `aotc bench` measured, as data and as a table.
+"""Report the measurements of `aotc bench`, as data and as a table.
 
 The data is JSON of schema 1, described in docs/reference/cli.md; keys are added, never renamed.
 """
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where it was measured; `peak` is None for a GPU of which nothing is listed."""
+    """The machine measured on; `peak` is None for an unlisted GPU."""
 
     gpu: str
     driver: str
@@ -42,10 +42,10 @@ class Machine:
 
 
 def describe(name: str, machine: Machine, measured: Sequence[Measured]) -> Data:
-    """Return all as JSON-ready data."""
+    """Return all measurements as JSON-ready data."""
     peak = machine.peak
-    clocks = [one.timed.clock_mhz for one in measured if one.timed.clock_mhz]
-    dtypes = [dot_dtype(one.timed.kernel, one.timed.launch) for one in measured]
+    clocks = [launch.timed.clock_mhz for launch in measured if launch.timed.clock_mhz]
+    dtypes = [dot_dtype(launch.timed.kernel, launch.timed.launch) for launch in measured]
     flops = max((peak.flops_of(dtype) for dtype in dtypes), default=0.0) if peak else 0.0
     return {
         "schema": 1,
@@ -59,24 +59,24 @@ def describe(name: str, machine: Machine, measured: Sequence[Measured]) -> Data:
         "peak_flops": flops or None,
         "peak_bytes_per_second": peak.bytes_per_second if peak else None,
         "no_peers": machine.no_peers or None,
-        "launches": [_launch(one, peak) for one in measured],
+        "launches": [_launch(launch, peak) for launch in measured],
     }
 
 
-def _launch(one: Measured, peak: Peak | None) -> Data:
-    timed, work = one.timed, one.work
+def _launch(measured: Measured, peak: Peak | None) -> Data:
+    timed, work = measured.timed, measured.work
     kernel, launch = timed.kernel, timed.launch
     seconds = timed.seconds
-    taken = timed.variant
+    variant = timed.variant
     dtype = dot_dtype(kernel, launch)
-    found: Data = {
+    row: Data = {
         "kernel": kernel.name,
         "types": dict(launch.types),
         "choices": dict(launch.choices),
         "key": dict(launch.key),
         "weight": launch.weight,
-        "variant": None if taken is None else variant_label(kernel, taken),
-        "config": None if taken is None else dict(kernel.configs[taken.config]),
+        "variant": None if variant is None else variant_label(kernel, variant),
+        "config": None if variant is None else dict(kernel.configs[variant.config]),
         "problem": timed.problem or None,
         "seconds": seconds,
         "low_seconds": timed.low,
@@ -90,21 +90,21 @@ def _launch(one: Measured, peak: Peak | None) -> Data:
         "bound": None,
         "roofline": None,
         "configs": [
-            {"config": dict(kernel.configs[index]), "seconds": each}
-            for index, each in sorted(timed.by_config.items())
+            {"config": dict(kernel.configs[index]), "seconds": config_seconds}
+            for index, config_seconds in sorted(timed.by_config.items())
         ],
-        "peers": [dict(peer) for peer in one.peers],
+        "peers": [dict(peer) for peer in measured.peers],
     }
     if peak is not None and seconds:
         memory = (work.bytes or 0) / peak.bytes_per_second
         compute = (work.flops or 0) / peak.flops_of(dtype)
-        found["bound"] = "compute" if compute > memory else "memory" if memory else None
-        found["roofline"] = max(memory, compute) / seconds or None
-    return found
+        row["bound"] = "compute" if compute > memory else "memory" if memory else None
+        row["roofline"] = max(memory, compute) / seconds or None
+    return row
 
 
 def text(report: Data) -> str:
-    """Return what was measured as a table, a row for each launch."""
+    """Format the measurements as a table, a row for each launch."""
     names = list(dict.fromkeys(peer["name"] for row in report["launches"] for peer in row["peers"]))
     rows: list[tuple[str, ...]] = [(*_COLUMNS, *(f"over {name}" for name in names))]
     problems: list[str] = []
@@ -126,11 +126,11 @@ def text(report: Data) -> str:
         ))  # fmt: skip
         failed = (peer for peer in row["peers"] if "problem" in peer)
         problems += [f"{label}: {peer['name']}: {peer['problem']}" for peer in failed]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
-            cell.ljust(width) if at < 2 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
@@ -145,6 +145,6 @@ def _scaled(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.3g}"
 
 
-def _times(other: float | None, own: float) -> str:
-    """Return how many times as fast as another this is."""
-    return "" if other is None else f"{other / own:.2f}x"
+def _times(other: float | None, seconds: float) -> str:
+    """Return the speed-up over another time."""
+    return "" if other is None else f"{other / seconds:.2f}x"

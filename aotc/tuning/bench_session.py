@@ -1,4 +1,4 @@
-"""`aotc bench`: all launches of shapes on one GPU, then their peers.
+"""Run `aotc bench`: all launches of shapes on one GPU, then their peers.
 
 Invariant: the process that launches has ended, and its memory is free, before peers run.
 """
@@ -40,7 +40,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is measured, and how."""
+    """The archive and shapes to measure, and the options."""
 
     path: str
     content: bytes
@@ -83,16 +83,18 @@ class Bench:
             raise HostError(f"expected a GPU that launches, GPU {device} {error}") from None
         finally:
             launcher.close()
-        requests = [self._requests(one, plans[at]) for at, one in enumerate(timed)]
+        requests = [self._requests(launch, plans[index]) for index, launch in enumerate(timed)]
         answers, no_peers = self._peers(requests)
         measured = [
-            bench_report.Measured(one, self._work(one, plans[at]), tuple(answers[at]))
-            for at, one in enumerate(timed)
+            bench_report.Measured(launch, self._work(launch, plans[index]), tuple(answers[index]))
+            for index, launch in enumerate(timed)
         ]
         machine = bench_report.Machine(
             gpu=identity.name,
             driver=identity.driver,
-            target=next((one.variant.target for one in timed if one.variant is not None), ""),
+            target=next(
+                (launch.variant.target for launch in timed if launch.variant is not None), ""
+            ),
             l2="cold" if self.options.is_cold else "warm",
             passes=self.options.passes,
             peak=peak_of(identity.name),
@@ -137,16 +139,18 @@ class Bench:
                 return spec
         return None
 
-    def _work(self, one: Timed, plans: tuple[BufferPlan, ...]) -> Work:
-        spec = self._spec(one.launch)
+    def _work(self, timed: Timed, plans: tuple[BufferPlan, ...]) -> Work:
+        spec = self._spec(timed.launch)
         sizes: Mapping[str, int] = {plan.name: plan.size_bytes - HEAD_BYTES for plan in plans}
-        return work_of(BenchSpec() if spec is None else spec.bench, one.kernel, one.launch, sizes)
+        return work_of(
+            BenchSpec() if spec is None else spec.bench, timed.kernel, timed.launch, sizes
+        )
 
-    def _requests(self, one: Timed, plans: tuple[BufferPlan, ...]) -> list[Request]:
-        spec = self._spec(one.launch)
-        if self.where.python is None or spec is None or one.seconds is None:
+    def _requests(self, timed: Timed, plans: tuple[BufferPlan, ...]) -> list[Request]:
+        spec = self._spec(timed.launch)
+        if self.where.python is None or spec is None or timed.seconds is None:
             return []
-        return requests_of(one, spec, plans, self.options)
+        return requests_of(timed, spec, plans, self.options)
 
     def _peers(self, requests: list[list[Request]]) -> tuple[list[list[dict[str, Any]]], str]:
         """Return the answers for each launch, and why there are none at all."""
@@ -154,9 +158,9 @@ class Bench:
             return [[] for _ in requests], "--no-peers"
         if self.manifest is None:
             return [[] for _ in requests], "give --manifest, which names the sources"
-        flat = [request for each in requests for request in each]
+        flat = [request for launch_requests in requests for request in launch_requests]
         answers, problem = ask(self.where.python, flat, str(self.where.device))
         if problem:
             return [[] for _ in requests], problem
         left = iter(answers)
-        return [[next(left) for _ in each] for each in requests], ""
+        return [[next(left) for _ in launch_requests] for launch_requests in requests], ""

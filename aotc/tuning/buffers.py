@@ -1,6 +1,6 @@
-"""The buffers of a launch: how large they are, and what lies in them.
+"""Plan the buffers of a launch: their sizes and contents.
 
-Of a kernel of which only the archive is known, the launch says how large: see `inputs.py` for others.
+Without the kernel's tile IR, only the launch gives the sizes; `inputs.py` plans the others.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class UnsizedError(Exception):
-    """Nothing says how large a buffer is; the message says why, and what would help."""
+    """The size of a buffer is unknown; the message has the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """One buffer: `size_bytes` is what launches touch, `room_bytes` what to allocate.
+    """One buffer: `size_bytes` are accessed by launches, `room_bytes` are to be allocated.
 
-    Both count from `HEAD_BYTES` before the pointer. A tensor has a `shape` and `strides` in elements.
-    One of addresses has the names of the buffers in `pointees`, over and over.
+    Both count from `HEAD_BYTES` before the pointer. A tensor has a `shape` and `strides` in
+    elements. A buffer of addresses lists its target buffers in `pointees`, repeated.
     """
 
     name: str
@@ -59,10 +59,10 @@ def buffers_of(
 
 
 def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[BufferPlan, ...]:
-    """Return the buffers as the launch alone describes them. Raises: UnsizedError."""
+    """Return the buffers as described by the launch alone. Raises: UnsizedError."""
     plans: list[BufferPlan] = []
-    for at, param in enumerate(kernel.params):
-        if param.kind == "scalar" or param.name in launch.none:
+    for index, param in enumerate(kernel.params):
+        if param.kind == "scalar" or param.name in launch.null_pointers:
             continue
         element = SCALARS[launch.types.get(param.element, param.element)]
         shape = tuple(launch.key[f"{param.name}.shape[{axis}]"] for axis in range(param.rank))
@@ -75,7 +75,7 @@ def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[Buffer
             remedy = f'give --manifest, or "{param.name}.size" in the shapes'
             raise UnsizedError(f"{message}; {remedy}")
         size_bytes = HEAD_BYTES + size * element.size_bytes
-        contents = _contents(element, seed + at)
+        contents = _contents(element, seed + index)
         plans.append(
             BufferPlan(param.name, element, size_bytes, size_bytes, contents, shape, strides)
         )
@@ -85,12 +85,12 @@ def described_buffers(launch: Launch, kernel: Kernel, seed: int) -> tuple[Buffer
 def _contents(element: ScalarType, seed: int) -> Contents | Listed:
     if element.is_float:
         return input_data.floats(element, seed)
-    # An index must stay in a buffer of which nothing is known.
+    # An index must stay within a buffer of unknown size.
     return Listed(np.zeros(1, loaded_dtype(element)))
 
 
 def _padded_strides(shape: Sequence[int], element: ScalarType) -> tuple[int, ...]:
-    """Return strides, in elements, of rows that begin at multiples of 16 bytes."""
+    """Return strides, in elements, for rows starting at multiples of 16 bytes."""
     if not shape:
         return ()
     grain = 16 // dtype_of(element).itemsize

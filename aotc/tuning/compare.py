@@ -1,13 +1,13 @@
-"""Results of the configs of one launch, compared with each other: the majority is right.
+"""Compare the results of a launch's configs with each other: the majority is right.
 
-Configs round and sum in different orders, so floats may differ by a few units in the last place of
-the coarsest type that takes part, relative to the larger of the two and of what is usual in the
-buffer. Integers may differ by one if the kernel computes with floats.
+Configs round and sum in different orders. So floats may differ by a few units in the last place of
+the coarsest type involved. The unit is relative to the larger of the two and to the buffer's usual
+magnitude. Integers may differ by one if the kernel computes with floats.
 
-A constant of the configs may be part of the result: see `Verdict`.
+Results may depend on a constant of the configs: see `Verdict`.
 
-Invariant: which configs are named does not depend on the order in which they were launched, unless
-no result has a majority.
+Invariant: the rejected configs do not depend on the order of the launches, unless no result has a
+majority.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from aotc.verify.arrays import Array, view
 from aotc.verify.checks.contents import loaded_dtype
 
 _ULPS = 4
-_COARSE_BITS = 7  # of bf16's mantissa: what a kernel with narrow floats may round to on its way
+_COARSE_BITS = 7  # of bf16's mantissa: a kernel with narrow floats may round intermediates to it
 _SINGLE_BITS = 10  # of tf32's, likewise
 _MIN_TOLERANCE = 1e-12
-_MAX_TOGETHER = 2  # constants that results may depend on, or on all
-_FEW = 2  # configs, of which one may well be wrong
+_MAX_TOGETHER = 2  # constants that results may depend on; otherwise on all
+_MAX_SHARE = 1 / 3  # of the values of constants with one result: more, and they do not decide it
+_MAX_TAIL = 1e-3  # of the elements: rounding may move these further, as in sums that cancel
+_TAIL_FACTOR, _MAX_TAIL_RELATIVE = 4, 1 / 8
+_FEW = 2  # configs: too few to conclude anything from different results
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How results differ from those of the other configs, by config.
+    """The difference of deviating results, by config.
 
-    With a `constant`, or several, results are another one for each of its values, and are compared among
-    those of one.
+    With a `constant`, or several, each of its values has its own result, and only configs with the
+    same value are compared.
     """
 
     outliers: dict[int, str]
@@ -47,9 +50,9 @@ class Verdict:
 
 @dataclass(slots=True)
 class Comparison:
-    """Results by config; equal ones are kept once.
+    """Results by config; equal ones are stored once.
 
-    `elements` are the types of all buffers of the launch, `tolerance` what the manifest allows.
+    `elements` are the types of all buffers of the launch, `tolerance` is the manifest's.
     """
 
     elements: Sequence[str]
@@ -59,17 +62,17 @@ class Comparison:
     )
 
     def add(self, config: int, outputs: Sequence[Output]) -> None:
-        """Add what a config left in the buffers."""
-        for known, members in self._groups:
-            if not self._difference(known, outputs):
+        """Add a config's results."""
+        for group_outputs, members in self._groups:
+            if not self._difference(group_outputs, outputs):
                 members.append(config)
                 return
         self._groups.append((outputs, [config]))
 
     def verdict(self, configs: Sequence[Mapping[str, object]]) -> Verdict:
-        """Return which of the `configs`, by index, differ from the others.
+        """Return the `configs`, by index, with deviating results.
 
-        Without a majority all do: nothing says which is right.
+        Without a majority all deviate: any may be wrong.
         """
         if len(self._groups) < 2:
             return Verdict({})
@@ -81,7 +84,9 @@ class Comparison:
             if verdict is not None:
                 return verdict
         if len(self._groups) == sum(len(members) for _, members in self._groups) > _FEW:
-            return Verdict({}, "all constants")  # no two are the same: hardly since all are wrong
+            return Verdict(
+                {}, "all constants"
+            )  # all results differ: probably not since all are wrong
         ranked = sorted(self._groups, key=lambda group: (-len(group[1]), group[1]))
         right = ranked[0]
         if len(ranked[1][1]) == len(right[1]):
@@ -93,11 +98,13 @@ class Comparison:
     def _by_constants(
         self, names: Sequence[str], configs: Sequence[Mapping[str, object]]
     ) -> Verdict | None:
-        """Return the verdict if results are another one for each value of constants; else None.
+        """Return the verdict if each value of the constants has its own result; else None.
 
-        Such as the number of parts that a sum is split into, of which each is an output.
+        An example is the number of parts of a split sum, if each part is an output.
         """
-        numbers = {config: at for at, (_, members) in enumerate(self._groups) for config in members}
+        numbers = {
+            config: number for number, (_, members) in enumerate(self._groups) for config in members
+        }
         classes: dict[str, list[int]] = {}
         for config in sorted(numbers):
             value = repr([configs[config].get(name) for name in names])
@@ -109,37 +116,42 @@ class Comparison:
             if 2 * count <= len(members):
                 return None
             usual.append(group)
-        if len(classes) < 2 or len(set(usual)) < len(classes) or len(numbers) == len(classes):
+        if len(classes) < 2 or len(numbers) == len(classes):
+            return None
+        (_, most_alike), *_ = Counter(usual).most_common(1)
+        if most_alike > max(1, _MAX_SHARE * len(classes)):
             return None
         outliers: dict[int, str] = {}
         for group, members in zip(usual, classes.values(), strict=True):
-            others = [config for config in members if numbers[config] != group]
-            outliers |= self._differences(self._groups[group], others)
+            deviating = [config for config in members if numbers[config] != group]
+            outliers |= self._differences(self._groups[group], deviating)
         return Verdict(dict(sorted(outliers.items())), " and ".join(names))
 
     def _differences(
-        self, right: tuple[Sequence[Output], list[int]], others: Sequence[int]
+        self, right: tuple[Sequence[Output], list[int]], configs: Sequence[int]
     ) -> dict[int, str]:
-        """Return how the results of other configs differ from the right one."""
+        """Return the difference of each config's results from the right ones."""
         results = {config: outputs for outputs, members in self._groups for config in members}
-        return {config: self._difference(right[0], results[config]) for config in others}
+        return {config: self._difference(right[0], results[config]) for config in configs}
 
     def _difference(self, expected: Sequence[Output], outputs: Sequence[Output]) -> str:
-        """Return where two results differ, empty if they do not."""
+        """Describe the difference of two results, empty if equal."""
         for right, other in zip(expected, outputs, strict=True):
             if np.array_equal(right.content, other.content):
                 continue
             element = SCALARS[right.element]
-            first, second = (view(each.content, loaded_dtype(element)) for each in (right, other))
+            first, second = (
+                view(output.content, loaded_dtype(element)) for output in (right, other)
+            )
             wrong = np.flatnonzero(self._differs(first, second, element))
             if wrong.size:
-                at = int(wrong[0])
+                position = int(wrong[0])
                 count = f"{wrong.size} of {first.size} elements looked at in {right.name}"
-                return f"{count}, such as {second[at]} where others have {first[at]}"
+                return f"{count}, such as {second[position]} where others have {first[position]}"
         return ""
 
     def _differs(self, first: Array, second: Array, element: ScalarType) -> Array:
-        has_floats = any(SCALARS[each].is_float for each in self.elements)
+        has_floats = any(SCALARS[name].is_float for name in self.elements)
         if not element.is_float:
             if not has_floats or element.is_bool:
                 return first != second
@@ -149,23 +161,31 @@ class Comparison:
             finite = np.isfinite(a) & np.isfinite(b)
             usual = float(np.sqrt(np.mean(np.square(a[finite])))) if finite.any() else 0.0
             scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), usual)
-            apart = np.abs(a - b) > self._relative(element) * scale + _MIN_TOLERANCE
+            relative = self._relative(element)
+            apart = finite & (np.abs(a - b) > relative * scale + _MIN_TOLERANCE)
+            if np.count_nonzero(apart) <= _MAX_TAIL * apart.size:
+                relative = max(relative, min(_TAIL_FACTOR * relative, _MAX_TAIL_RELATIVE))
+                apart = finite & (np.abs(a - b) > relative * scale + _MIN_TOLERANCE)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         return np.where(finite, apart, ~same)
 
     def _relative(self, element: ScalarType) -> float:
         """Return the relative tolerance of elements of a type."""
-        floats = [SCALARS[each] for each in self.elements if SCALARS[each].is_float]
-        is_coarse = any(each.bits < 32 for each in floats)
-        is_single = any(each.bits == 32 for each in floats)
+        floats = [
+            SCALARS[element_type]
+            for element_type in self.elements
+            if SCALARS[element_type].is_float
+        ]
+        is_coarse = any(element_type.bits < 32 for element_type in floats)
+        is_single = any(element_type.bits == 32 for element_type in floats)
         bits = element.mantissa_bits
         if is_coarse or is_single:
             bits = min(bits, _COARSE_BITS if is_coarse else _SINGLE_BITS)
-        # Of eight bits half a unit is much, and one more is what another order of a sum may cost.
+        # With eight bits half a unit is large; another order of a sum may cost one more unit.
         ulps = 2 if element.bits <= 8 else _ULPS
         return max(ulps * 2.0**-bits, self.tolerance)
 
 
 def elements_of(outputs: Sequence[Output], types: Mapping[str, str]) -> list[str]:
-    """Return the types of buffers and of type variables that take part in a launch."""
-    return list(dict.fromkeys([*(each.element for each in outputs), *types.values()]))
+    """Return the element types of a launch's buffers and type variables."""
+    return list(dict.fromkeys([*(output.element for output in outputs), *types.values()]))

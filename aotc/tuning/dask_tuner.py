@@ -1,10 +1,9 @@
-"""GPUs of the workers of a Dask cluster.
+"""Tune on the GPUs of a Dask cluster's workers.
 
-A launch is one task, sent to the worker whose GPU is to tune it, with what is known of it; the records
-that it adds come back. A process that launches stays open in the worker for the next one.
+A launch is one task, sent to the worker with the chosen GPU, together with its records so far; its
+new records come back. A process that launches stays open in the worker for the next task.
 
-Invariant: of a worker that is lost, the launch that it had is tuned elsewhere, and no record is lost
-that came back.
+Invariant: a lost worker's launch is tuned elsewhere, and no received record is lost.
 """
 
 from __future__ import annotations
@@ -22,18 +21,16 @@ from aotc.package.builder.dask_executor import connected_client
 from aotc.package.inspect import cuda_driver
 from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.journal import Record
-from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import LaunchTuner, Options, OutOfTimeError, UntunableError
 from aotc.tuning.launcher import Launcher, NoWorkerError, StoppedError
 from aotc.tuning.run import Cluster, Device, Subject, devices_of
+from aotc.tuning.run_state import RunState, Task
 
 _WAIT_SECONDS = 0.2
 _ANSWERS: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (UnsizedError, UntunableError, OutOfTimeError, NoWorkerError, StoppedError)
 }
-
-# ---- in the worker ----
 
 
 @dataclass(slots=True)
@@ -48,7 +45,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The records that a task added, and the name and text of the error that ended it."""
+    """The records added by a task, and the name and text of the error that ended it."""
 
     records: tuple[Record, ...]
     error: str = ""
@@ -59,7 +56,7 @@ _launchers: dict[str, Launcher] = {}
 
 
 def list_devices(driver: str) -> tuple[str, tuple[Device, ...]]:
-    """Return the host of the worker that runs this, and its GPUs."""
+    """Return this worker's host and GPUs."""
     machine = cuda_driver.ask(driver)
     return socket.gethostname(), () if machine.problem else devices_of(machine, "all")
 
@@ -73,7 +70,7 @@ def tune_there(
     driver: str,
     visible: str,
 ) -> Answer:
-    """Tune a launch on a GPU of the worker that runs this; `seconds` are left, 0 for any."""
+    """Tune a launch on a GPU of this worker; `seconds` are left, 0 for no limit."""
     memory = _Memory(list(records))
     launcher = _launchers.get(visible)
     if launcher is None or launcher.archive != archive:
@@ -83,7 +80,7 @@ def tune_there(
     deadline = time.monotonic() + seconds if seconds else 0.0
     error: Exception | None = None
     try:
-        LaunchTuner(task, launcher, Known(memory), replace(options, deadline=deadline)).tune()
+        LaunchTuner(task, launcher, RunState(memory), replace(options, deadline=deadline)).tune()
     except tuple(_ANSWERS.values()) as raised:
         error = raised
     added = tuple(memory.records[len(records) :])
@@ -91,14 +88,11 @@ def tune_there(
 
 
 def end_launchers() -> None:
-    """End the processes that launch for this worker."""
+    """End this worker's launching processes."""
     while _launchers:
         _, launcher = _launchers.popitem()
-        launcher.stop.set()  # a launch that nobody waits for any more ends
+        launcher.stop.set()  # ends a launch of a cancelled task
         launcher.close()
-
-
-# ---- in the client ----
 
 
 @dataclass(slots=True)
@@ -113,13 +107,13 @@ class DaskTuner:
     driver: str
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def tune(self, task: Task, known: Known, options: Options) -> None:
+    def tune(self, task: Task, state: RunState, options: Options) -> None:
         """Tune a launch there. Raises: as `LaunchTuner`."""
         left = options.deadline - time.monotonic() if options.deadline else 0.0
         if options.deadline and left <= 0:
             raise OutOfTimeError
         sent = self.client.submit(
-            *(tune_there, task, known.about(task), options, left),
+            *(tune_there, task, state.about(task), options, left),
             *(self.archive, self.driver, self.visible),
             workers=[self.worker],
             pure=False,
@@ -129,12 +123,12 @@ class DaskTuner:
             answer = self._answer(sent)
         finally:
             sent.release()
-        known.add_all(answer.records)
+        state.add_all(answer.records)
         if answer.error:
             raise _ANSWERS[answer.error](answer.message)
 
     def _answer(self, sent: Any) -> Answer:
-        """Raises: StoppedError, NoWorkerError."""
+        """Wait for the answer. Raises: StoppedError, NoWorkerError."""
         while True:
             if self.stop.is_set():
                 sent.cancel(force=True)
@@ -148,7 +142,7 @@ class DaskTuner:
                 raise NoWorkerError(f"the worker at {self.worker}: {error}") from None
 
     def close(self) -> None:
-        """Leave the processes: they end with the session."""
+        """Do nothing: the processes end with the session."""
 
 
 @contextmanager
@@ -166,8 +160,8 @@ def dask_tuners(address: str, subject: Subject, driver: str) -> Generator[Cluste
         for worker, (host, among) in sorted(listed.items()):
             for device in among:
                 if (host, device.visible) not in tuners:
-                    place = (device.name, device.visible, worker, client, archive, driver, stop)
-                    tuners[host, device.visible] = DaskTuner(*place)
+                    fields = (device.name, device.visible, worker, client, archive, driver, stop)
+                    tuners[host, device.visible] = DaskTuner(*fields)
                     devices.append(device)
         if not tuners:
             message = f"none of the {len(listed)} workers of {address} has a GPU"

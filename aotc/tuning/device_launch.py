@@ -1,7 +1,7 @@
-"""A launch on a GPU: its buffers, its arguments, each config's result and time.
+"""Launch configs on a GPU: buffers, arguments, and each config's result and time.
 
-Buffers are filled once, and a copy is kept on the GPU: before a result is looked at, all that a kernel
-may write is as it was. What holds integers is reset before each timed launch too, since a kernel may
+Buffers are filled once, with a copy on the GPU to restore everything a kernel may write before
+reading a result. Buffers of integers are also reset before each timed launch, since a kernel may
 wait for a counter.
 
 Invariant: all memory is freed when the block is left.
@@ -31,7 +31,7 @@ _SAMPLED_BYTES, _NUM_PIECES = 1 << 20, 16  # of each buffer
 
 
 class RefusedLaunchError(Exception):
-    """The runtime refuses a config for these arguments, and the GPU was not asked."""
+    """The runtime refuses a config for these arguments, before reaching the GPU."""
 
 
 @final
@@ -45,14 +45,14 @@ class DeviceLaunch:
         self._launch = launch
         self._plans: dict[str, BufferPlan] = {}
         self.addresses: dict[str, int] = {}
-        """Where buffers begin, by name."""
+        """Addresses of the buffers, by name."""
         self._copies: dict[str, int] = {}
         self._args: tuple[object, ...] = ()
 
     def fill(self, plans: Sequence[BufferPlan]) -> Self:
         """Allocate and fill the buffers.
 
-        Raises: UnsizedError if the GPU does not have so much memory.
+        Raises: UnsizedError if the GPU has too little memory.
         """
         self._plans = {plan.name: plan for plan in plans}
         access = {param.name: param.access for param in self._kernel.params}
@@ -108,19 +108,17 @@ class DeviceLaunch:
         launch, args = self._launch, list[object]()
         for param in self._kernel.params:
             plan = self._plans.get(param.name)
-            if param.name in launch.none:
+            if param.name in launch.null_pointers:
                 args.append(None)
             elif plan is None:
                 args.append(launch.key.get(param.name, launch.scalars.get(param.name)))
             elif param.kind == "tensor":
-                place = self.addresses[param.name] + HEAD_BYTES, plan.element.name
-                args.append(runtime.Tensor(*place, plan.shape, plan.strides))
+                typed_address = self.addresses[param.name] + HEAD_BYTES, plan.element.name
+                args.append(runtime.Tensor(*typed_address, plan.shape, plan.strides))
             else:
                 address = self.addresses[param.name] + HEAD_BYTES
                 args.append(runtime.Pointer(address, plan.element.name))
         return args
-
-    # ---- configs ----
 
     def misfits(self) -> dict[int, str]:
         """Return why configs are refused for these arguments."""
@@ -161,7 +159,7 @@ class DeviceLaunch:
                 self._gpu.copy(self.addresses[name], copy, plan.room_bytes)
 
     def outputs(self, config: int) -> list[Output]:
-        """Launch a config once, on fresh buffers, and return what it left.
+        """Launch a config once, on fresh buffers, and return its results.
 
         Raises: FaultError, RefusedLaunchError.
         """
@@ -171,7 +169,7 @@ class DeviceLaunch:
         return [self._output(self._plans[name]) for name in self._copies]
 
     def _output(self, plan: BufferPlan) -> Output:
-        """Return what a buffer holds; of a large one pieces, at its ends and between."""
+        """Return a buffer's content; of a large one only pieces, at both ends and between."""
         itemsize = np.dtype(loaded_dtype(plan.element)).itemsize
         start, size = HEAD_BYTES, plan.size_bytes - HEAD_BYTES
         address = self.addresses[plan.name]
@@ -180,7 +178,7 @@ class DeviceLaunch:
             return Output(plan.name, plan.element.name, content[: size // itemsize * itemsize])
         piece = _SAMPLED_BYTES // _NUM_PIECES
         step = (size - piece) / (_NUM_PIECES - 1)
-        offsets = [int(step * at) // 16 * 16 for at in range(_NUM_PIECES)]
+        offsets = [int(step * number) // 16 * 16 for number in range(_NUM_PIECES)]
         pieces = [self._gpu.read(address + start + offset, piece) for offset in offsets]
         return Output(plan.name, plan.element.name, np.concatenate(pieces))
 

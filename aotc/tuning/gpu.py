@@ -1,7 +1,7 @@
-"""One GPU through the CUDA driver: memory, copies, and times between events.
+"""Use one GPU through the CUDA driver: memory, copies, and times between events.
 
 The driver is called as the runtime calls it, without cuda-python or torch. All work goes to the
-default stream, as launches of the runtime without a stream do.
+default stream, like launches of the runtime without a stream.
 
 Invariant: after a `FaultError` the context is lost, and the process is of no more use.
 """
@@ -28,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FaultError(Exception):
-    """A launch did what no launch may; the driver's error."""
+    """An illegal operation of a launch; the driver's error."""
 
 
 class NoGpuError(Exception):
@@ -36,10 +36,10 @@ class NoGpuError(Exception):
 
 
 class NoMemoryError(Exception):
-    """The GPU does not have so much memory free."""
+    """The GPU has too little free memory."""
 
 
-# Counts cycles against nanoseconds, to tell the SM's clock under load.
+# Counts cycles against nanoseconds, to find the SM's clock under load.
 _CLOCK_PTX = b"""
 .version 7.0
 .target sm_70
@@ -67,10 +67,10 @@ again:
 
 
 class Gpu:
-    """The first GPU that this process sees, with its primary context current."""
+    """The first GPU visible to this process, with its primary context current."""
 
     def __init__(self, path: str = DEFAULT_PATH) -> None:
-        """Raises: NoGpuError."""
+        """Initialise the driver and the context. Raises: NoGpuError."""
         try:
             library = ctypes.CDLL(path)
             self._driver = Driver(library)
@@ -87,7 +87,7 @@ class Gpu:
         self._flush_bytes = 0
 
     def _call(self, symbol: str, *arguments: object) -> None:
-        """Raises: FaultError, NoMemoryError."""
+        """Call an entry point of the driver. Raises: FaultError, NoMemoryError."""
         try:
             self._driver.call(symbol, *arguments)
         except RefusedError as error:
@@ -123,8 +123,6 @@ class Gpu:
         capability = self._attribute(75), self._attribute(76)
         return name.value.decode(errors="replace"), shown, capability
 
-    # ---- memory ----
-
     def allocate(self, size_bytes: int) -> int:
         """Return the address of fresh memory. Raises: NoMemoryError."""
         address = ctypes.c_uint64()
@@ -132,7 +130,7 @@ class Gpu:
         return address.value
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._call("cuMemFree", ctypes.c_uint64(address))
 
     def write(self, address: int, content: Bytes) -> None:
@@ -160,14 +158,12 @@ class Gpu:
             self.copy(address + filled, address, piece)
             filled += piece
 
-    # ---- time ----
-
     def synchronize(self) -> None:
-        """Wait for all launches. Raises: FaultError for what one of them did wrong."""
+        """Wait for all launches. Raises: FaultError for an illegal operation of one of them."""
         self._call("cuCtxSynchronize")
 
     def flush_l2(self) -> None:
-        """Replace what the L2 holds, in the order of the stream."""
+        """Evict the L2's content, in stream order."""
         if not self._flushed:
             self._flush_bytes = max(2 * self._attribute(_L2_BYTES), _MIN_FLUSH_BYTES)
             self._flushed = self.allocate(self._flush_bytes)
@@ -185,8 +181,8 @@ class Gpu:
     ) -> list[float]:
         """Return the seconds of each launch, run one after the other.
 
-        The mean of `repeats` launches is a time; with a warm L2 another one goes ahead of them. Before
-        what is timed comes `reset`.
+        A time is the mean of `repeats` launches; with a warm L2 an untimed one precedes them.
+        `reset` runs before the timed launches.
 
         Raises: FaultError.
         """
@@ -221,10 +217,8 @@ class Gpu:
         self._call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
         return milliseconds.value / 1e3
 
-    # ---- clock ----
-
     def clock_mhz(self) -> int:
-        """Return the SM's clock, measured now; its nominal one if that cannot be measured."""
+        """Return the SM's clock, measured now; its nominal clock if measuring fails."""
         try:
             if self._spin is None:
                 module, self._spin = ctypes.c_void_p(), ctypes.c_void_p()
@@ -240,9 +234,9 @@ class Gpu:
         address = self.allocate(16)
         values: tuple[Any, ...] = ctypes.c_uint64(address), ctypes.c_uint64(_SPIN_CYCLES)
         params = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-        one, none = ctypes.c_uint(1), ctypes.c_void_p(0)
-        grid = (one,) * 6
-        self._call("cuLaunchKernel", function, *grid, ctypes.c_uint(0), none, params, none)
+        unit, null = ctypes.c_uint(1), ctypes.c_void_p(0)
+        grid = (unit,) * 6
+        self._call("cuLaunchKernel", function, *grid, ctypes.c_uint(0), null, params, null)
         self.synchronize()
         cycles, nanoseconds = view(self.read(address, 16), np.uint64).tolist()
         self.free(address)

@@ -1,10 +1,10 @@
-"""The buffers of a launch of a kernel whose tile IR is known.
+"""Plan the buffers of a launch from the kernel's tile IR.
 
-Sizes that the manifest or the shapes give are taken. Others are measured: programs at the
-corners of the grid are interpreted, and what they touch is what the buffers hold. Contents are those
-of `aotc verify`: drawn at random, or as `[kernel.verify]` describes them.
+Sizes in the manifest or the shapes are used. Others are measured: the interpreter runs programs at
+the corners of the grid, and the accessed range is the size. Contents are the same as for `aotc
+verify`: random, or as `[kernel.verify]` describes them.
 
-Invariant: equal launches and seeds give equal buffers, whatever the config.
+Invariant: equal launches and seeds give equal buffers, for every config.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_INDEX = 1 << 16
 _NUM_INNER_PROGRAMS = 4
 _LEAST_SEED = 1 << 12  # buffers behind addresses draw from seeds below it
 _NUM_ENDS = 2
-_MAX_SECONDS = 1.0  # of a variant, for programs that are neither the first nor the last
+_MAX_SECONDS = 1.0  # of a variant, for programs other than the first and the last
 
 
 def measured_buffers(
@@ -58,30 +58,31 @@ def measured_buffers(
 
     Raises: UnsizedError.
     """
-    found: list[list[BufferPlan]] = []
+    variant_plans: list[list[BufferPlan]] = []
     for subject in subjects:
-        plans = _buffers_for(launch, subject, seed, ends_only=bool(found))
+        plans = _buffers_for(launch, subject, seed, ends_only=bool(variant_plans))
         if plans is not None:
-            found.append(plans)
-    if not found:  # the runtime says which guards do not hold
+            variant_plans.append(plans)
+    if not variant_plans:  # the runtime reports the violated guards
         plans = _buffers_for(launch, subjects[0], seed, ends_only=True, admits_all=True)
-        found = [plans or []]
+        variant_plans = [plans or []]
     return tuple(
         replace(
             plans[0],
             size_bytes=max(plan.size_bytes for plan in plans),
             room_bytes=max(plan.room_bytes for plan in plans),
         )
-        for plans in zip(*found, strict=True)
+        for plans in zip(*variant_plans, strict=True)
     )
 
 
 def _buffers_for(
     launch: Launch, subject: Subject, seed: int, *, ends_only: bool, admits_all: bool = False
 ) -> list[BufferPlan] | None:
-    """Return the buffers as one variant needs them, None if the launch does not meet its guards.
+    """Return the buffers needed by one variant, None if the launch does not meet its guards.
 
-    If it `admits_all` guards are left aside. With `ends_only` the first and the last program alone are interpreted.
+    With `admits_all` guards are ignored. With `ends_only` only the first and the last program are
+    interpreted.
     """
     assert subject.stored is not None
     checks = checks_of(subject, VerifyOptions(), may_be_left_out=True)
@@ -120,18 +121,18 @@ def _no_grid(_: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def corner_programs(grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of the programs at the corners of a grid and of some between, the ends first."""
+    """Return the numbers of programs at the corners of a grid and some between, the ends first."""
     total = math.prod(grid)
     if not total:
         return ()
     numbers = {0, total - 1}
     for corner in itertools.product(*((0, extent - 1) for extent in grid)):
         number = 0
-        for extent, place in zip(reversed(grid), reversed(corner), strict=True):
-            number = number * extent + place
+        for extent, coordinate in zip(reversed(grid), reversed(corner), strict=True):
+            number = number * extent + coordinate
         numbers.add(number)
     step = total / (_NUM_INNER_PROGRAMS + 1)
-    numbers.update(int(step * (at + 1)) for at in range(_NUM_INNER_PROGRAMS))
+    numbers.update(int(step * (index + 1)) for index in range(_NUM_INNER_PROGRAMS))
     return tuple(sorted(numbers, key=lambda number: (number not in (0, total - 1), number)))
 
 
@@ -144,32 +145,32 @@ def _measured(
 ) -> list[BufferPlan]:
     owners = owners_of(kernel, launch, inputs)
     tensors = tensors_of(kernel, launch)
-    given = {name: inputs.size_of(name, launch) for name in owners}
+    counts = {name: inputs.size_of(name, launch) for name in owners}
     for name, (shape, strides) in tensors.items():
-        given[name] = shape[0] * strides[0]
-    is_known = all(size is not None for size in given.values())
+        counts[name] = shape[0] * strides[0]
+    is_known = all(size is not None for size in counts.values())
     pages: dict[str, int] = {}
     if programs and not is_known:
         pages = _touched(kernel, roles, launch, inputs, programs)
     integers = sorted((v for v in launch.scalars.values() if isinstance(v, int)), reverse=True)
     product = math.prod(integers[:2]) if len(integers) > 1 else 0
-    positions = {info.name: at for at, info in enumerate(kernel.params)}
+    positions = {info.name: index for index, info in enumerate(kernel.params)}
     plans: list[BufferPlan] = []
     for name, element in owners.items():
         size = pages.get(name, HEAD_BYTES)
-        # What programs between touch may lie further.
+        # Programs between may access beyond it.
         room = max(size, min(2 * size, HEAD_BYTES + product * element.size_bytes))
-        count = given[name]
+        count = counts[name]
         if count is not None:
             size = room = HEAD_BYTES + count * element.size_bytes
-        at = positions.get(name, ~len(plans))
+        index = positions.get(name, ~len(plans))
         plans.append(
             BufferPlan(
                 name,
                 element,
                 size,
                 room,
-                contents_of(name, element, roles, launch, inputs, launch.seed + at),
+                contents_of(name, element, roles, launch, inputs, launch.seed + index),
                 *tensors.get(name, ((), ())),
                 pointees=tuple(inputs.pointees[name].names(name, launch))
                 if name in inputs.pointees
@@ -186,14 +187,14 @@ def _touched(
     inputs: Inputs,
     programs: Sequence[int],
 ) -> dict[str, int]:
-    """Return how many bytes of each buffer programs touch. Raises: UnsizedError."""
+    """Return the number of accessed bytes of each buffer. Raises: UnsizedError."""
     bounded = replace(inputs, ranges=_largest(kernel, roles, launch, inputs))
     bounded = replace(bounded, max_buffer_bytes=_MAX_HELD_BYTES)
     try:
         memory, args = prepared(kernel, roles, launch, bounded)
         code, rules, start = Code(), _quick_rules(), time.monotonic()
-        for at, number in enumerate(programs):
-            if at >= _NUM_ENDS and time.monotonic() - start > _MAX_SECONDS:
+        for position, number in enumerate(programs):
+            if position >= _NUM_ENDS and time.monotonic() - start > _MAX_SECONDS:
                 break
             run_launch(
                 kernel, replace(launch, programs=(number,)), memory, args, rules, 0, code=code
@@ -213,26 +214,28 @@ def _touched(
 def _largest(
     kernel: TileKernel, roles: Roles, launch: VerifyLaunch, inputs: Inputs
 ) -> dict[str, Range]:
-    """Return ranges of which each has the largest number alone: an index that reaches the furthest."""
+    """Narrow ranges to their largest number: an index then reaches the furthest."""
     ranges = dict(inputs.ranges)
     for name, element in pointers_of(kernel).items():
-        given = ranges.get(name)
-        if given is None and name in roles.indices and name not in roles.locks:
+        value_range = ranges.get(name)
+        if value_range is None and name in roles.indices and name not in roles.locks:
             high = launch.index_high
             ranges[name] = Range(partial(_constant, high - 1), partial(_constant, high))
-        elif given is not None and element.is_int and not _is_listed(given):
-            high = int(given.high(launch.scalars))
-            ranges[name] = replace(given, low=partial(_constant, high - given.multiple_of))
+        elif value_range is not None and element.is_int and not _is_listed(value_range):
+            high = int(value_range.high(launch.scalars))
+            ranges[name] = replace(
+                value_range, low=partial(_constant, high - value_range.multiple_of)
+            )
     return ranges
 
 
-def _is_listed(given: Range) -> bool:
+def _is_listed(value_range: Range) -> bool:
     """Return whether a range lists numbers in an order."""
-    return given.is_distinct or given.is_cumulative
+    return value_range.is_distinct or value_range.is_cumulative
 
 
 def _quick_rules() -> Rules:
-    """Return rules by which a dot costs nothing: only addresses matter."""
+    """Return interpreter rules with free dots: only addresses matter."""
     return {**RULES, tile.Dot: _no_dot}
 
 

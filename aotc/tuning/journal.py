@@ -1,10 +1,10 @@
-"""What was measured, as lines of JSON that a killed run leaves behind, whole.
+"""Append measurements to a journal of JSON lines that survives a killed run.
 
-A line is appended and synchronised with the disk before the next measurement begins, so a kill loses
-at most the one that it interrupts. The first line says which run it is: another archive or another way
-to measure is another run.
+A line is appended and synchronised with the disk before the next measurement begins, so a kill
+loses at most the current one. The first line identifies the run: another archive or another way to
+measure is another run.
 
-Invariant: one process writes a journal at a time, and every line but the last one ends.
+Invariant: one process writes a journal at a time, and every line but the last one is complete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Record: TypeAlias = "dict[str, Any]"
 
 
 class Records(Protocol):
-    """Records of measurements, to which more are added."""
+    """Records of measurements, with more added over time."""
 
     @property
     def records(self) -> Sequence[Record]:
@@ -40,7 +40,7 @@ class Records(Protocol):
 
 @final
 class Journal:
-    """The records of a run, in a file that is locked while the block is open."""
+    """The records of a run, in a file locked while the block is open."""
 
     def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
         self.records: list[Record] = []
@@ -51,11 +51,14 @@ class Journal:
 
     @property
     def run(self) -> Record:
-        """What the first line says of the run."""
+        """Identity of the run, from the first line."""
         return self._run
 
     def __enter__(self) -> Journal:
-        """Raises: HostError if it cannot be written, another process has it, or it is of another run."""
+        """Open and lock the file.
+
+        Raises: HostError if it cannot be written, another process has it, or it is of another run.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self._descriptor = os.open(self._path, flags, 0o644)
@@ -101,7 +104,7 @@ class Journal:
             self._descriptor = -1
 
     def add(self, record: Record) -> None:
-        """Append a record, which is on the disk when this returns."""
+        """Append a record; it is on the disk when this returns."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         with self._lock:
             if "run" not in record:
@@ -111,12 +114,12 @@ class Journal:
             os.fsync(self._descriptor)
 
     def remove(self) -> None:
-        """Remove the file: all that it holds is elsewhere."""
+        """Remove the file; its records are no longer needed."""
         self._path.unlink(missing_ok=True)
 
 
 def _parsed(content: bytes) -> Iterator[Record]:
-    """Yield the records of a journal; what is no JSON is none."""
+    """Yield the records of a journal; other lines than JSON are skipped."""
     for line in content.decode("utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             record: object = json.loads(line)

@@ -1,6 +1,6 @@
-"""One launch tuned on one GPU: results compared, then times.
+"""Tune one launch on one GPU: compare results, then times.
 
-Invariant: what hangs, faults or differs is noted before anything else is launched.
+Invariant: a config that hangs, faults or differs is recorded before anything else is launched.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import dataclass
 
 from aotc.package.tuning.table import CacheState
 from aotc.tuning.compare import Comparison, elements_of
-from aotc.tuning.known import Configs, Known, Task
 from aotc.tuning.launcher import Launcher, LostError
 from aotc.tuning.messages import Refusal, Times
+from aotc.tuning.run_state import Configs, RunState, Task
 from aotc.tuning.search import DEFAULT_CONFIDENCE, Passes, halve
 
 DIFFERS = "differs from the result of the others"
 _WARM_REPEATS = 5
-_MAX_LOSSES = 3  # of a pass of which each config runs alone
+_MAX_LOSSES = 3  # of a pass; after these, its configs run one by one
 
 
 class OutOfTimeError(Exception):
-    """The time that the user gave is over."""
+    """The user's time limit is over."""
 
 
 class UntunableError(Exception):
-    """A launch cannot be measured; the message says why."""
+    """A launch cannot be measured; the message has the reason."""
 
 
 class _RejectedError(Exception):
-    """A config was put aside in a search, which begins again without it."""
+    """A config was rejected during a search; the search restarts without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to measure; `deadline` is by the monotonic clock, 0 for none."""
+    """Options of the measurements; `deadline` is by the monotonic clock, 0 for none."""
 
     l2: CacheState = "cold"
     confidence: float = DEFAULT_CONFIDENCE
@@ -48,11 +48,11 @@ class Options:
 
 @dataclass(slots=True)
 class LaunchTuner:
-    """Tune one launch; what was measured before a kill is taken from what is known."""
+    """Tune one launch, resuming from the records in `state`."""
 
     task: Task
     launcher: Launcher
-    known: Known
+    state: RunState
     options: Options
 
     def tune(self) -> None:
@@ -79,15 +79,13 @@ class LaunchTuner:
             return
 
     def _left(self, configs: Sequence[int]) -> Configs:
-        rejected = self.known.rejected(self.task)
+        rejected = self.state.rejected(self.task)
         return tuple(config for config in configs if config not in rejected)
 
-    # ---- results ----
-
     def _compare(self, configs: Sequence[int]) -> Sequence[int]:
-        """Launch each config once, put aside what hangs, faults or differs, and return the others."""
+        """Launch each config once, reject those that hang, fault or differ, and return the others."""
         left = self._left(configs)
-        if self.known.is_checked(self.task, left):
+        if self.state.is_checked(self.task, left):
             return left
         comparison: Comparison | None = None
         launched: list[int] = []
@@ -96,12 +94,14 @@ class LaunchTuner:
             try:
                 outputs = self.launcher.outputs(config)
             except LostError as error:
-                self.known.reject(self.task, config, str(error), "")
+                self.state.reject(self.task, config, str(error), "")
                 continue
             if isinstance(outputs, Refusal):
                 continue
             if comparison is None:
-                tolerance = max((each.spec.tolerance for each in self.task.subjects), default=0.0)
+                tolerance = max(
+                    (subject.spec.tolerance for subject in self.task.subjects), default=0.0
+                )
                 elements = elements_of(outputs, self.task.launch.types)
                 comparison = Comparison(elements, tolerance)
             comparison.add(config, outputs)
@@ -109,13 +109,11 @@ class LaunchTuner:
         if comparison is not None:
             verdict = comparison.verdict([dict(config) for config in self.task.kernel.configs])
             for config, difference in verdict.outliers.items():
-                self.known.reject(self.task, config, DIFFERS, f": {difference}")
+                self.state.reject(self.task, config, DIFFERS, f": {difference}")
             if verdict.constant:
-                self.known.note(self.task, verdict.constant)
-        self.known.check(self.task, launched)
+                self.state.note(self.task, verdict.constant)
+        self.state.check(self.task, launched)
         return launched
-
-    # ---- times ----
 
     def _rank(self, configs: Sequence[int]) -> None:
         left = self._left(configs)
@@ -123,10 +121,10 @@ class LaunchTuner:
             raise UntunableError("every config hangs, faults or differs")
 
         def measure(index: int, passes: Passes) -> Sequence[Sequence[float]]:
-            before = self.known.round(self.task, left, index, passes)
+            before = self.state.round(self.task, left, index, passes)
             if before is None:
                 seconds, clock_mhz = self._measured(passes)
-                before = self.known.add_round(self.task, left, index, passes, seconds, clock_mhz)
+                before = self.state.add_round(self.task, left, index, passes, seconds, clock_mhz)
             return before["seconds"]
 
         seed = _seed(self.options.seed, self.task.number)
@@ -137,10 +135,10 @@ class LaunchTuner:
             seed,
             is_exhaustive=self.options.is_exhaustive,
         )
-        self.known.finish(self.task, ranking.seconds, ranking.num_launches)
+        self.state.finish(self.task, ranking.seconds, ranking.num_launches)
 
     def _measured(self, passes: Passes) -> tuple[list[tuple[float, ...]], int]:
-        """Return the seconds of passes and the clock, the lowest that was seen."""
+        """Return the seconds of passes and the lowest measured clock."""
         seconds: list[tuple[float, ...]] = []
         clocks: list[int] = []
         for order in passes:
@@ -169,14 +167,14 @@ class LaunchTuner:
             return str(error)
 
     def _blame(self, order: Sequence[int]) -> None:
-        """Launch the configs of a pass one by one, and put aside the one that is lost.
+        """Launch the configs of a pass one by one, and reject the one that fails.
 
         Raises: _RejectedError.
         """
         for config in order:
             times = self._times([config])
             if isinstance(times, str):
-                self.known.reject(self.task, config, times, "")
+                self.state.reject(self.task, config, times, "")
                 raise _RejectedError
 
     def _check_time(self) -> None:

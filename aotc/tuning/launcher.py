@@ -1,6 +1,6 @@
-"""A process that launches, seen from the one that tunes: asked, watched, and started again.
+"""Run a worker process that launches on a GPU: send requests, watch it, and restart it.
 
-Invariant: a request is answered, or it raises within its time limit; a process that hangs is killed.
+Invariant: a request is answered, or it raises within its time limit; a hanging process is killed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from aotc.tuning.messages import (
 OPEN_SECONDS = 120.0
 PREPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
-_LAUNCHES_IN_TIME = 10  # that may take as long as a single one
+_LAUNCHES_IN_TIME = 10  # that may each take as long as the limit of one
 _POLL_SECONDS = 0.2
 
 
 class LostError(Exception):
-    """What was asked has no answer: the process hung, or the context was lost, as the message says."""
+    """A request has no answer: the process hung, or the context was lost, as the message tells."""
 
 
 class StoppedError(Exception):
@@ -56,9 +56,9 @@ class NoWorkerError(Exception):
 class Launcher:
     """A process that launches on one GPU.
 
-    One that hangs or faults is ended; the next request starts another.
-    `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU, `launch_seconds` the time that launches may
-    take before the process counts as hung.
+    A process that hangs or faults is ended; the next request starts another. `device` is the GPU's
+    `CUDA_VISIBLE_DEVICES`, `launch_seconds` the time limit of launches, after which the process
+    counts as hung.
     """
 
     archive: bytes
@@ -79,7 +79,7 @@ class Launcher:
         return self._identity
 
     def prepare(self, launch: Launch, subjects: tuple[Subject, ...], seed: int) -> dict[int, str]:
-        """Make the buffers of a launch; return why configs are refused.
+        """Allocate the buffers of a launch; return why configs are refused.
 
         Raises: UnsizedError, LostError, NoWorkerError.
         """
@@ -104,7 +104,7 @@ class Launcher:
     def times(self, configs: Sequence[int], *, is_cold: bool, repeats: int) -> Times:
         """Time configs of the prepared launch. Raises: LostError, NoWorkerError."""
         self._restart()
-        # A pass of many launches, none of which needs to be as long as one may be.
+        # Not every launch of a long pass may take as long as a single one may.
         seconds = self.launch_seconds * (1 + len(configs) * repeats / _LAUNCHES_IN_TIME)
         answer = self._ask(Time(tuple(configs), is_cold, repeats), seconds)
         if isinstance(answer, Refusal):
@@ -113,35 +113,35 @@ class Launcher:
         return answer
 
     def _restart(self) -> None:
-        """Start again what was lost, with the launch that was prepared."""
+        """Restart a lost process, and prepare its launch again."""
         if self._process is None:
             assert self._prepared is not None
             try:
                 self.prepare(*self._prepared)
-            except (LostError, UnsizedError) as error:  # what was possible before
+            except (LostError, UnsizedError) as error:  # it was possible before
                 self.close()
                 raise NoWorkerError(f"preparing the launch again {error}") from None
 
     def _start(self) -> None:
         if self._process is not None:
             return
-        here, there = Pipe()
+        parent_end, child_end = Pipe()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.device}
-        environment["PYTHONSAFEPATH"] = "1"  # modules of the working folder stay out
+        environment["PYTHONSAFEPATH"] = "1"  # excludes modules of the working folder
         root = str(Path(__file__).resolve().parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [root, os.environ.get("PYTHONPATH")])
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "aotc.tuning.worker", str(there.fileno())],
-            pass_fds=[there.fileno()],
+            [sys.executable, "-m", "aotc.tuning.worker", str(child_end.fileno())],
+            pass_fds=[child_end.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is for the process that tunes
+            start_new_session=True,  # Ctrl-C only reaches the parent
         )
-        there.close()
-        self._connection = here
+        child_end.close()
+        self._connection = parent_end
         try:
             answer = self._ask(Open(self.archive, self.driver), OPEN_SECONDS)
         except LostError as error:
@@ -150,7 +150,7 @@ class Launcher:
         self._identity = answer
 
     def _ask(self, request: Request, seconds: float) -> Answer:
-        """Raises: LostError."""
+        """Send a request and return the answer. Raises: LostError."""
         assert self._connection is not None
         try:
             self._connection.send(request)

@@ -1,4 +1,4 @@
-"""What the process that tunes and the one that launches say to each other."""
+"""Define the messages between the tuning process and the launching one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a GPU is called, and the CUDA version of its driver."""
+    """A GPU's name and compute capability, and its driver's CUDA version."""
 
     name: str
     driver: str
@@ -23,7 +23,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a launch left in a buffer, or pieces of it: bytes of an element type."""
+    """A buffer's content after a launch, or pieces of it: bytes of an element type."""
 
     name: str
     element: str
@@ -40,7 +40,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make the buffers of a launch; answered by why configs are refused, by index."""
+    """Allocate the buffers of a launch; answered by the reasons of refused configs, by index."""
 
     launch: Launch
     subjects: tuple[Subject, ...]
@@ -73,7 +73,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to a request that cannot be met; with `is_lost` the process ends."""
+    """The answer to a request that failed; with `is_lost` the process ends."""
 
     reason: str
     is_lost: bool = False

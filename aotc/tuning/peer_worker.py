@@ -1,7 +1,7 @@
-"""Time peers in a Python that has PyTorch: Triton's JIT on the same source, cuBLAS, cuDNN.
+"""Time peers in a Python with PyTorch: Triton's JIT on the same source, cuBLAS, cuDNN.
 
 A request is a line of JSON on standard input, its answer one on standard output: `seconds`, or the
-`problem`. This file needs nothing of aotc, so that the peers' Python need not have it.
+`problem`. This file imports nothing of aotc, so the peers' Python does not need it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRITON_DTYPES = {**_DTYPES, "fp8e4nv": "float8e4nv", "fp8e5": "float8e5", "i1":
 
 
 def _tensor(torch: Any, count: int, dtype: str) -> Any:
-    """Return a buffer: random numbers, or zeros of integers, which may be indices."""
+    """Return a buffer: random numbers, or zeros for integers, since they may be indices."""
     kind = getattr(torch, _DTYPES[dtype])
     if not kind.is_floating_point:
         return torch.zeros(count, dtype=kind, device="cuda")
@@ -42,10 +42,10 @@ def _function(source: str, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    found: Any = getattr(module, name)
-    while not hasattr(found, "arg_names") or hasattr(found, "configs"):
-        found = found.fn
-    return found
+    function: Any = getattr(module, name)
+    while not hasattr(function, "arg_names") or hasattr(function, "configs"):
+        function = function.fn
+    return function
 
 
 def _triton(torch: Any, request: dict[str, Any]) -> Any:
@@ -59,18 +59,18 @@ def _triton(torch: Any, request: dict[str, Any]) -> Any:
     triton.set_allocator(allocate)
     function = _function(request["source"], request["function"])
     values: dict[str, Any] = {}
-    for one in request["args"]:
-        kind = one["kind"]
+    for argument in request["args"]:
+        kind = argument["kind"]
         if kind == "pointer":
-            values[one["name"]] = _tensor(torch, one["elements"], one["dtype"])
+            values[argument["name"]] = _tensor(torch, argument["elements"], argument["dtype"])
         elif kind == "tensor":
             tools: Any = importlib.import_module("triton.tools.tensor_descriptor")
-            count = one["shape"][0] * one["strides"][0]
-            base = _tensor(torch, count, one["dtype"])
-            parts = one["shape"], one["strides"], one["block"]
-            values[one["name"]] = tools.TensorDescriptor(base, *parts)
+            count = argument["shape"][0] * argument["strides"][0]
+            base = _tensor(torch, count, argument["dtype"])
+            parts = argument["shape"], argument["strides"], argument["block"]
+            values[argument["name"]] = tools.TensorDescriptor(base, *parts)
         else:
-            values[one["name"]] = one["value"]
+            values[argument["name"]] = argument["value"]
     for name, value in request["constants"].items():
         is_dtype = isinstance(value, str) and value in _TRITON_DTYPES
         values[name] = getattr(tl, _TRITON_DTYPES[value]) if is_dtype else value
@@ -79,15 +79,15 @@ def _triton(torch: Any, request: dict[str, Any]) -> Any:
 
 
 def _library(torch: Any, request: dict[str, Any]) -> Any:
-    """Return what cuBLAS or cuDNN does instead."""
+    """Return a launch of the equivalent operation of cuBLAS or cuDNN."""
     extents, dtype = request["extents"], request["dtype"]
     if request["peer"] == "matmul":
         m, n, k = extents
         a, b = _tensor(torch, m * k, dtype), _tensor(torch, n * k, dtype)
         a, b = a.view(m, k), b.view(n, k).t()
         if dtype.startswith("fp8"):
-            one = torch.ones((), device="cuda")
-            return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)  # noqa: SLF001
+            unit_scale = torch.ones((), device="cuda")
+            return lambda: torch._scaled_mm(a, b, unit_scale, unit_scale, out_dtype=torch.bfloat16)  # noqa: SLF001
         out = torch.empty(m, n, dtype=a.dtype, device="cuda")
         return lambda: torch.matmul(a, b, out=out)
     batch, heads, queries, keys, size, causal = extents
@@ -104,7 +104,7 @@ def _library(torch: Any, request: dict[str, Any]) -> Any:
 
 
 def _time(torch: Any, launch: Any, *, passes: int, is_cold: bool) -> float:
-    """Return the median of passes; the first launches, which compile, do not count."""
+    """Return the median of passes; the first launches compile and do not count."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     launch()
     launch()
@@ -120,7 +120,7 @@ def _time(torch: Any, launch: Any, *, passes: int, is_cold: bool) -> float:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the seconds of a request, or what is in the way."""
+    """Return the seconds of a request, or the problem."""
     try:
         torch: Any = importlib.import_module("torch")
         make = _triton if request["peer"] == "triton" else _library

@@ -1,6 +1,6 @@
-"""Peers of a launch, timed by a Python that has PyTorch and Triton.
+"""Time a launch's peers with a Python that has PyTorch and Triton.
 
-Invariant: a peer that is missing or fails changes nothing but its own entry.
+Invariant: a peer that is missing or fails only changes its own entry.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
 
 
 class PeerError(Exception):
-    """A launch cannot be made by a peer; the message says why."""
+    """A peer cannot run a launch; the message has the reason."""
 
 
 def requests_of(
     timed: Timed, spec: KernelSpec, plans: Sequence[BufferPlan], options: BenchOptions
 ) -> list[Request]:
-    """Return what to ask of peers about a launch. Raises: ManifestError for wrong extents."""
+    """Return the requests to peers for a launch. Raises: ManifestError for wrong extents."""
     how = {"passes": options.passes, "is_cold": options.is_cold}
     requests: list[Request] = []
     try:
@@ -56,32 +56,34 @@ def requests_of(
 def ask(python: str, requests: Sequence[Request], device: str) -> tuple[list[dict[str, Any]], str]:
     """Return an answer for each request, named; and why there are no peers at all, or "".
 
-    `device` is what `CUDA_VISIBLE_DEVICES` says of the GPU.
+    `device` is the GPU's `CUDA_VISIBLE_DEVICES`.
     """
-    asked = [request for request in requests if "problem" not in request]
-    answers, problem = _answers(python, asked, device)
-    if any(str(one.get("problem", "")).startswith(_NO_TORCH) for one in answers):
+    valid_requests = [request for request in requests if "problem" not in request]
+    answers, problem = _answers(python, valid_requests, device)
+    if any(
+        str(received_answer.get("problem", "")).startswith(_NO_TORCH) for received_answer in answers
+    ):
         return [], f"{python} has no PyTorch"
-    given = iter(answers)
-    told: list[dict[str, Any]] = []
+    received = iter(answers)
+    named_answers: list[dict[str, Any]] = []
     for request in requests:
         if "problem" in request:
             answer = {"problem": request["problem"]}
         else:
-            answer = next(given, {"problem": problem})
-        told.append({"name": _NAMES[request["peer"]], **answer})
-    return told, ""
+            answer = next(received, {"problem": problem})
+        named_answers.append({"name": _NAMES[request["peer"]], **answer})
+    return named_answers, ""
 
 
 def _answers(
     python: str, requests: Sequence[Request], device: str
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers that came, and why others did not."""
+    """Return the received answers, and why the others are missing."""
     lines = "".join(f"{json.dumps(request)}\n" for request in requests)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device}
     problem = "the peers' process ended"
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [python, str(_WORKER)],
             input=lines,
             capture_output=True,
@@ -90,31 +92,28 @@ def _answers(
             env=environment,
             check=False,
         )
-        output = done.stdout
+        output = process.stdout
     except subprocess.TimeoutExpired as error:
-        told: Any = error.stdout or ""  # bytes, whatever was asked for
-        output = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        partial: Any = error.stdout or ""  # bytes, even in text mode
+        output = partial.decode(errors="replace") if isinstance(partial, bytes) else str(partial)
         problem = "it does not end"
     except OSError as error:
         return [], f"cannot run {python}: {error.strerror}"
     answers = [_answer(line) for line in output.splitlines()]
-    return [one for one in answers if one is not None], problem
+    return [answer for answer in answers if answer is not None], problem
 
 
 def _answer(line: str) -> dict[str, Any] | None:
-    """Return an answer; None for what a source prints when it is imported."""
+    """Parse an answer; None for other output, such as a print at import."""
     try:
-        told = json.loads(line)
+        document = json.loads(line)
     except ValueError:
         return None
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else None
-
-
-# ---- Triton ------------------------------------------------------------------------------------
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else None
 
 
 def _triton(timed: Timed, spec: KernelSpec, plans: Sequence[BufferPlan]) -> Request:
-    """Raises: PeerError."""
+    """Return the request for Triton's JIT. Raises: PeerError."""
     if spec.tuples:
         raise PeerError("arguments that are tuples are not passed to Triton")
     assert timed.variant is not None
@@ -160,7 +159,7 @@ def _args(
     launch, args = timed.launch, list[Request]()
     for name, argument in spec.signature.items():
         plan = plans.get(name)
-        if name in launch.none or argument.kind == "none":
+        if name in launch.null_pointers or argument.kind == "none":
             args.append({"name": name, "kind": "value", "value": None})
         elif plan is None:
             passed = {**launch.key, **launch.scalars}
@@ -170,12 +169,12 @@ def _args(
             numbers = integer_values({k: v for k, v in values.items() if isinstance(v, int)})
             shape, strides = list(plan.shape), list(plan.strides)
             block = [_extent(extent, numbers) for extent in argument.block]
-            told = {"shape": shape, "strides": strides, "block": block}
-            args.append({"name": name, "kind": "tensor", "dtype": plan.element.name, **told})
+            fields = {"shape": shape, "strides": strides, "block": block}
+            args.append({"name": name, "kind": "tensor", "dtype": plan.element.name, **fields})
         else:
             elements = max(1, (plan.room_bytes - HEAD_BYTES) // plan.element.size_bytes)
-            told = {"dtype": plan.element.name, "elements": elements}
-            args.append({"name": name, "kind": "pointer", **told})
+            fields = {"dtype": plan.element.name, "elements": elements}
+            args.append({"name": name, "kind": "pointer", **fields})
     return args
 
 

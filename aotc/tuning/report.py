@@ -1,4 +1,4 @@
-"""What is said of a run of `aotc tune`: as text and as JSON."""
+"""Report a run of `aotc tune`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aotc.tuning.run import Tuned
 
 
 def text(tuned: Tuned, path: str) -> str:
-    """Return the best config of each launch, what was put aside, and a line of summary."""
+    """Return the best config of each launch, rejected configs, and a line of summary."""
     lines: list[str] = []
     for tuning in tuned.tunings:
         lines.append(f"{tuning.kernel} on {tuning.gpu}, {tuning.target}, {tuning.clock_mhz} MHz")

@@ -1,7 +1,7 @@
-"""What a session found: the tuning table, and what to say of each launch.
+"""Collect the results of a session: the tuning table, and a report of each launch.
 
-Invariant: the table is a function of what is known, so a run that was killed and resumed writes the
-same one.
+Invariant: the table is a function of the run's state, so a run that was killed and resumed writes
+the same one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from aotc.package.manifest.toml_table import Constant
 from aotc.package.tuning.merge import config_key, merge_tunings
 from aotc.package.tuning.table import KernelTuning, Measurement, TuningTable
 from aotc.package.tuning.text import rounded
-from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import Options
+from aotc.tuning.run_state import RunState, Task
 
 
-def times_of(task: Task, known: Known) -> dict[int, float]:
-    """Return the seconds of a launch's configs, the best first; of one that is not done as far as known."""
-    done = known.done(task)
-    if done is not None:
-        return {int(config): float(time) for config, time in done["seconds"]}
+def times_of(task: Task, state: RunState) -> dict[int, float]:
+    """Return the seconds of a launch's configs, the best first; partial if it is not done."""
+    finished = state.done(task)
+    if finished is not None:
+        return {int(config): float(time) for config, time in finished["seconds"]}
     times: dict[int, list[float]] = {}
-    for record in known.rounds(task):
+    for record in state.rounds(task):
         for order, seconds in zip(record["passes"], record["seconds"], strict=True):
             for config, time in zip(order, seconds, strict=True):
                 times.setdefault(config, []).append(time)
@@ -33,9 +33,9 @@ def times_of(task: Task, known: Known) -> dict[int, float]:
 
 
 def table_of(
-    tasks: Sequence[Task], known: Known, options: Options, drivers: Mapping[str, str], date: str
+    tasks: Sequence[Task], state: RunState, options: Options, drivers: Mapping[str, str], date: str
 ) -> TuningTable:
-    """Return the table of all that is known; `drivers` has the driver's version by GPU."""
+    """Return the table of all measurements; `drivers` has the driver's version by GPU."""
     groups: dict[tuple[str, str, str], list[Task]] = {}
     for task in tasks:
         groups.setdefault((task.kernel.name, task.target, task.gpu), []).append(task)
@@ -51,12 +51,12 @@ def table_of(
                 weight=task.launch.weight,
             )
             for task in members
-            if (times := times_of(task, known))
+            if (times := times_of(task, state))
         ]
-        rejected = known.rejected(members[0])
+        rejected = state.rejected(members[0])
         if not measurements and not rejected:
             continue
-        clocks = [r["clock_mhz"] for task in members for r in known.rounds(task)]
+        clocks = [r["clock_mhz"] for task in members for r in state.rounds(task)]
         tunings.append(
             KernelTuning(
                 *(kernel, target, gpu, tuple(map(_constants, configs)), tuple(measurements)),
@@ -76,13 +76,13 @@ def _constants(config: Sequence[tuple[str, object]]) -> dict[str, Constant]:
 
 
 def updated(before: TuningTable, after: TuningTable) -> TuningTable:
-    """Return a table in which what was measured again replaces what was there."""
+    """Replace the measurements of a table by newer ones of the same launches."""
     again = {tuning.identity: tuning for tuning in after.kernels}
-    kept: list[KernelTuning] = []
+    tunings: list[KernelTuning] = []
     for tuning in before.kernels:
         newer = again.get(tuning.identity)
         if newer is None:
-            kept.append(tuning)
+            tunings.append(tuning)
             continue
         measured = {launch.identity for launch in newer.measurements}
         rest = tuple(m for m in tuning.measurements if m.identity not in measured)
@@ -97,5 +97,5 @@ def updated(before: TuningTable, after: TuningTable) -> TuningTable:
             for index, reason in tuning.rejected.items()
             if config_key(tuning.configs[index]) not in timed
         }
-        kept.append(replace(tuning, measurements=rest, rejected=rejected))
-    return merge_tunings([TuningTable(tuple(kept)), after])
+        tunings.append(replace(tuning, measurements=rest, rejected=rejected))
+    return merge_tunings([TuningTable(tuple(tunings)), after])

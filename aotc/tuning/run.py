@@ -1,6 +1,6 @@
-"""A run of `aotc tune`: an archive and shapes in, a tuning table out.
+"""Run `aotc tune`: an archive and shapes in, a tuning table out.
 
-Invariant: the table is written whatever ends the run, with all that is known by then.
+Invariant: the table is written however the run ends, with all measurements so far.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from aotc.package.tuning.shapes import Launch, Shapes, launches
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from aotc.package.tuning.text import read_tuning, write_tuning
 from aotc.tuning.journal import Journal
-from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import Options
 from aotc.tuning.launcher import Launcher
 from aotc.tuning.results import table_of, updated
+from aotc.tuning.run_state import RunState, Task
 from aotc.tuning.session import Listener, LocalTuner, Schedule, Session, Tuner
 from aotc.tuning.subjects import Subjects, target_for
 
@@ -38,13 +38,13 @@ _STEADY = 0.95  # of the usual clock
 
 
 def journal_path(output: Path) -> Path:
-    """Return where the journal of a table is while it is not complete."""
+    """Return the path of a table's journal, used until the table is complete."""
     return output.with_name(output.name + _JOURNAL_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is tuned: an archive's bytes, the manifest that it is of, and shapes."""
+    """The subject of a run: an archive's bytes, its manifest, and shapes."""
 
     archive: bytes
     manifest: Manifest | None
@@ -55,7 +55,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU: what the driver calls it, what `CUDA_VISIBLE_DEVICES` does, and its driver's version."""
+    """One GPU: its name by the driver, its `CUDA_VISIBLE_DEVICES`, and its driver's version."""
 
     name: str
     visible: str
@@ -65,7 +65,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What came of a run: `failures` says why launches have no times, by label."""
+    """The outcome of a run: `failures` has the reason for launches without times, by label."""
 
     table: TuningTable
     tunings: tuple[KernelTuning, ...]
@@ -78,7 +78,7 @@ class Tuned:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all launches have times, or a reason why they cannot have any."""
+        """Return whether every launch has times, or a reason to have none."""
         return self.num_done + len(self.failures) == self.num_launches
 
 
@@ -91,7 +91,7 @@ def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
         message = f"expected a GPU to tune on: {machine.problem}"
         raise HostError(message, remedy=machine.remedy)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = visible.split(",") if visible else [str(at) for at in range(len(machine.gpus))]
+    names = visible.split(",") if visible else [str(index) for index in range(len(machine.gpus))]
     ordinals = range(len(machine.gpus)) if chosen == "all" else _ordinals(chosen)
     for ordinal in ordinals:
         if ordinal >= min(len(machine.gpus), len(names)):
@@ -99,8 +99,8 @@ def devices_of(machine: cuda_driver.Machine, chosen: str) -> tuple[Device, ...]:
             raise HostError(message, remedy="`aotc doctor` lists the GPUs")
     version = f"{machine.version // 1000}.{machine.version % 1000 // 10}"
     return tuple(
-        Device(gpu.name, names[at], (gpu.major, gpu.minor), version)
-        for at, gpu in ((at, machine.gpus[at]) for at in ordinals)
+        Device(gpu.name, names[index], (gpu.major, gpu.minor), version)
+        for index, gpu in ((index, machine.gpus[index]) for index in ordinals)
     )
 
 
@@ -115,7 +115,7 @@ def _ordinals(text: str) -> list[int]:
 def plan(
     subject: Subject, gpus: Sequence[tuple[str, tuple[int, int]]]
 ) -> tuple[list[Task], list[str]]:
-    """Return the launches to tune on kinds of GPU, and what there are no shapes or variants for.
+    """Return the launches to tune by kind of GPU, and kernels without shapes or variants.
 
     Raises:
         DiagnosticError: the shapes or the kernels are wrong.
@@ -132,36 +132,36 @@ def plan(
     for kernel in archive.kernels:
         if subject.kernels and kernel.name not in subject.kernels:
             continue
-        found = launches(subject.shapes, kernel, subjects.defaults(kernel.name))
-        if not found:
+        kernel_launches = launches(subject.shapes, kernel, subjects.defaults(kernel.name))
+        if not kernel_launches:
             notes.append(f"no shapes are of {kernel.name}")
         for name, capability in gpus:
             target = target_for(kernel, capability)
-            if found and not target:
+            if kernel_launches and not target:
                 notes.append(f"{kernel.name} has no variant for {name}")
-            for launch in found if target else ():
+            for launch in kernel_launches if target else ():
                 sources = subjects.of(launch, target)
-                # Without the code, which the processes that launch have from the archive.
+                # Without the code: the launching processes have it from the archive.
                 described = replace(kernel, variants=())
                 order = selected_order(kernel, launch, target, name)
                 tasks.append(Task(launch, described, sources, target, name, order))
-    # What occurs most often comes first: time may run out.
+    # Tune the most frequent launches first: time may run out.
     tasks.sort(key=lambda task: -task.launch.weight)
     return tasks, notes
 
 
 def selected_order(kernel: Kernel, launch: Launch, target: str, gpu: str) -> tuple[int, ...]:
-    """Return the configs in the order in which a launch from the archive tries them.
+    """Return the configs in the order of an archive's launch.
 
-    That is by an earlier table, or by the cost model's estimates; else as the manifest has them.
+    The order is an earlier table's, or the cost model's; else the manifest's.
     """
     types = tuple(launch.types[variable.name] for variable in kernel.type_variables)
     choices = tuple(launch.choices[choice.name] for choice in kernel.choices)
     number = combination(kernel, types, choices)
     trees = {
-        each.gpu: each.tree
-        for each in kernel.selections
-        if each.target == target and each.combination == number
+        selection.gpu: selection.tree
+        for selection in kernel.selections
+        if selection.target == target and selection.combination == number
     }
     tree = trees.get(gpu, trees.get(ANY_GPU))
     first = () if tree is None else leaf_of(tree, launch.key)
@@ -169,10 +169,10 @@ def selected_order(kernel: Kernel, launch: Launch, target: str, gpu: str) -> tup
 
 
 def run_identity(subject: Subject, options: Options) -> dict[str, object]:
-    """Return what makes two runs the same, for the journal; launches may come and go."""
+    """Return the run's identity for the journal; it does not depend on the launches."""
     digest = hashlib.sha256()
     for kernel in decode(subject.archive).kernels:
-        # Not what it selects: a table may go into the archive before all is tuned.
+        # Without selections: a table may be packed into the archive before all is tuned.
         described = replace(kernel, variants=(), selections=())
         digest.update(repr((described, len(kernel.variants))).encode())
         for variant in kernel.variants:
@@ -189,21 +189,21 @@ def run_identity(subject: Subject, options: Options) -> dict[str, object]:
     }
 
 
-def dependences(tasks: Sequence[Task], known: Known) -> list[str]:
-    """Return a line for each kernel whose results depend on a constant of its configs."""
+def dependences(tasks: Sequence[Task], state: RunState) -> list[str]:
+    """Return a line for each kernel with results that depend on a constant of its configs."""
     return [
         f"results of {kernel} depend on {constant}: configs are compared among those of one value"
         for kernel, constant in dict.fromkeys(
-            (task.kernel.name, constant) for task in tasks for constant in known.notes(task)
+            (task.kernel.name, constant) for task in tasks for constant in state.notes(task)
         )
     ]
 
 
-def unsteady_clocks(tasks: Sequence[Task], known: Known) -> list[str]:
-    """Return a line for each kind of GPU whose clock fell while it measured."""
+def unsteady_clocks(tasks: Sequence[Task], state: RunState) -> list[str]:
+    """Return a line for each kind of GPU with a lower clock during the measurements."""
     clocks: dict[str, list[int]] = {}
     for task in tasks:
-        clocks.setdefault(task.gpu, []).extend(r["clock_mhz"] for r in known.rounds(task))
+        clocks.setdefault(task.gpu, []).extend(r["clock_mhz"] for r in state.rounds(task))
     lines: list[str] = []
     for gpu, seen in clocks.items():
         usual = median(seen) if seen else 0.0
@@ -221,14 +221,16 @@ def local_tuners(
     """Yield the GPUs of this machine."""
     stop = threading.Event()
     seconds = options.launch_seconds
-    launchers = [Launcher(subject.archive, driver, each.visible, seconds, stop) for each in devices]
+    launchers = [
+        Launcher(subject.archive, driver, device.visible, seconds, stop) for device in devices
+    ]
     tuners = [LocalTuner(d.name, launcher) for d, launcher in zip(devices, launchers, strict=True)]
     yield Cluster(devices, tuners, stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """GPUs to tune on; they give up soon after `stop` is set."""
+    """GPUs to tune on; they stop soon after `stop` is set."""
 
     devices: Sequence[Device]
     tuners: Sequence[Tuner]
@@ -251,24 +253,24 @@ def tune(
         listener.warned(note)
     before = read_tuning(output) if output.exists() else TuningTable(())
     with Journal(journal_path(output), run_identity(subject, options)) as journal:
-        known = Known(journal)
-        schedule = Schedule(tasks, known)
+        state = RunState(journal)
+        schedule = Schedule(tasks, state)
         is_interrupted = False
         try:
             Session(schedule, options, listener, cluster.stop).run(cluster.tuners)
         except KeyboardInterrupt:
             is_interrupted = True
-        for line in (*dependences(tasks, known), *unsteady_clocks(tasks, known)):
+        for line in (*dependences(tasks, state), *unsteady_clocks(tasks, state)):
             listener.warned(line)
         drivers = {device.name: device.driver for device in devices}
-        table = table_of(tasks, known, options, drivers, str(journal.run["date"]))
+        table = table_of(tasks, state, options, drivers, str(journal.run["date"]))
         write_tuning(updated(before, table), output)
-        done = [record for task in tasks if (record := known.done(task)) is not None]
+        finished = [record for task in tasks if (record := state.done(task)) is not None]
         tuned = Tuned(
             table=updated(before, table),
             tunings=table.kernels,
             num_launches=len(tasks),
-            num_done=len(done),
+            num_done=len(finished),
             failures={
                 task.launch.label: schedule.failures[task.number]
                 for task in tasks
@@ -276,7 +278,7 @@ def tune(
             },
             is_interrupted=is_interrupted,
             seconds=time.monotonic() - start,
-            num_kernel_launches=sum(record["launches"] for record in done),
+            num_kernel_launches=sum(record["launches"] for record in finished),
         )
         if tuned.num_done == tuned.num_launches:
             journal.remove()

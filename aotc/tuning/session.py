@@ -1,9 +1,9 @@
-"""A tuning session: launches shared among GPUs, a thread for each.
+"""Run a tuning session: launches shared among GPUs, a thread for each.
 
-Each launch is tuned by one GPU of every kind there is. A launch that another one put a config aside
-for is tuned again without it.
+Each launch is tuned by one GPU of every kind. If another launch rejects one of its configs, it is
+tuned again without it.
 
-Invariant: whatever ends a session, the journal has all that was measured.
+Invariant: however a session ends, the journal has all measurements.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aotc.tuning.buffers import UnsizedError
-from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import LaunchTuner, Options, OutOfTimeError, UntunableError
 from aotc.tuning.launcher import Launcher, NoWorkerError, StoppedError
+from aotc.tuning.run_state import RunState, Task
 
 _WAIT_SECONDS = 0.2
 
 
 class Listener(Protocol):
-    """Who follows a session."""
+    """Follow a session."""
 
     def started(self, num_variants: int, num_cached: int) -> None:
-        """There are so many launches, and so many are done already."""
+        """Report the number of launches, and of those already done."""
         ...
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
-        """A launch is done; `state` is empty if all is well."""
+        """Report a finished launch; `state` is empty if all is well."""
         ...
 
     def warned(self, message: str) -> None:
-        """Something is worth a warning."""
+        """Report a warning."""
         ...
 
 
@@ -43,11 +43,11 @@ class Tuner(Protocol):
 
     @property
     def gpu(self) -> str:
-        """Its kind: what the driver calls it."""
+        """The GPU's name by the driver."""
         ...
 
-    def tune(self, task: Task, known: Known, options: Options) -> None:
-        """Rank the configs of a launch, as `LaunchTuner` does and raises."""
+    def tune(self, task: Task, state: RunState, options: Options) -> None:
+        """Rank the configs of a launch, like `LaunchTuner`, with the same errors."""
         ...
 
     def close(self) -> None:
@@ -62,8 +62,8 @@ class LocalTuner:
     gpu: str
     launcher: Launcher
 
-    def tune(self, task: Task, known: Known, options: Options) -> None:
-        LaunchTuner(task, self.launcher, known, options).tune()
+    def tune(self, task: Task, state: RunState, options: Options) -> None:
+        LaunchTuner(task, self.launcher, state, options).tune()
 
     def close(self) -> None:
         self.launcher.close()
@@ -71,27 +71,27 @@ class LocalTuner:
 
 @dataclass(slots=True)
 class Schedule:
-    """Which launch is next on a kind of GPU; threads share it."""
+    """Schedule launches on kinds of GPU; threads share it."""
 
     tasks: Sequence[Task]
-    known: Known
+    state: RunState
     failures: dict[str, str] = field(default_factory=dict[str, str])
-    """Why launches cannot be tuned, by number."""
+    """Reasons for untunable launches, by number."""
     _running: dict[str, str] = field(default_factory=dict[str, str])  # and the GPU's kind
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def waiting(self) -> list[Task]:
-        """Return the launches that are not done."""
+        """Return the launches to do."""
         return [
             task
             for task in self.tasks
-            if not self.known.is_done(task) and task.number not in self.failures
+            if not self.state.is_done(task) and task.number not in self.failures
         ]
 
     def take(self, gpu: str, stop: threading.Event) -> Task | None:
         """Return the next launch for a kind of GPU; None if none is left.
 
-        While others run, a launch may become one to tune again, so their end is waited for.
+        Wait while others run: a launch of theirs may have to be tuned again.
         """
         with self._changed:
             while not stop.is_set():
@@ -105,7 +105,7 @@ class Schedule:
             return None
 
     def give_back(self, task: Task, failure: str = "") -> None:
-        """Say that a launch is not tuned any more, and why it cannot be."""
+        """Give back a launch; `failure` is the reason it cannot be tuned."""
         with self._changed:
             del self._running[task.number]
             if failure:
@@ -115,7 +115,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Session:
-    """Tune all launches of a schedule; whoever launches gives up soon after `stop` is set."""
+    """Tune all launches of a schedule; the launching threads stop soon after `stop` is set."""
 
     schedule: Schedule
     options: Options
@@ -127,7 +127,7 @@ class Session:
     def run(self, tuners: Sequence[Tuner]) -> None:
         """Tune on GPUs until all is done, or time is over.
 
-        Raises: KeyboardInterrupt, or what went wrong in a thread, once all processes have ended.
+        Raises: KeyboardInterrupt, or a thread's error, once all processes have ended.
         """
         num_tasks = len(self.schedule.tasks)
         self.listener.started(num_tasks, num_tasks - len(self.schedule.waiting()))
@@ -139,7 +139,7 @@ class Session:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(_WAIT_SECONDS)  # so that a Ctrl-C is seen
+                    thread.join(_WAIT_SECONDS)  # with a limit, so that a Ctrl-C is noticed
         except KeyboardInterrupt:
             self.stop.set()
             for thread in threads:
@@ -163,9 +163,9 @@ class Session:
         """Tune a launch; return whether to go on."""
         start = time.monotonic()
         failure, goes_on = "", True
-        before = set(self.schedule.known.rejected(task))
+        before = set(self.schedule.state.rejected(task))
         try:
-            tuner.tune(task, self.schedule.known, self.options)
+            tuner.tune(task, self.schedule.state, self.options)
         except (UnsizedError, UntunableError) as error:
             failure = str(error)
         except (OutOfTimeError, StoppedError):
@@ -175,7 +175,7 @@ class Session:
             goes_on = False
         finally:
             self.schedule.give_back(task, failure)
-        for config, reason in self.schedule.known.details(task).items():
+        for config, reason in self.schedule.state.details(task).items():
             if config not in before:
                 shown = ", ".join(f"{n}={v}" for n, v in task.kernel.configs[config])
                 self._say(self.listener.warned, f"{task.kernel.name} {shown}: {reason}")

@@ -1,4 +1,4 @@
-"""What is tuned: the kernels of an archive, and what their manifest says of inputs.
+"""Provide the subjects of tuning: an archive's kernels, with their manifest's inputs.
 
 Invariant: a subject has the kernel's tile IR as text, so a process without its sources can use it.
 """
@@ -23,14 +23,14 @@ from aotc.target import Target
 
 
 def target_for(kernel: Kernel, capability: tuple[int, int]) -> str:
-    """Return the target whose variants run on a GPU, as the runtime picks it; empty if none does."""
+    """Return the target for a GPU, as picked by the runtime; empty if no variant runs on it."""
     fitting = [name for name in kernel.targets if parse_target(name).runs_on(*capability)]
     return max(fitting, key=lambda name: parse_target(name).preference, default="")
 
 
 @dataclass(slots=True)
 class Subjects:
-    """The variants of an archive's kernels, by what a launch says of them."""
+    """The variants of an archive's kernels, selected by launch."""
 
     archive: Archive
     manifest: Manifest | None
@@ -43,7 +43,7 @@ class Subjects:
     )
 
     def defaults(self, kernel: str) -> dict[str, Entry]:
-        """Return what the manifest says of a kernel's arguments, for shapes that leave them out."""
+        """Return the manifest's values of a kernel's arguments, for shapes that leave them out."""
         if self.manifest is None:
             return {}
         for spec in self.manifest.kernels:
@@ -53,19 +53,24 @@ class Subjects:
         return {}
 
     def of(self, launch: Launch, target: str) -> tuple[Subject, ...]:
-        """Return variants that the launch may take, with tile IR; none if nothing has it.
+        """Return variants for the launch, with tile IR; none without a manifest or stored IR.
 
-        They are those whose constants are extreme, since these may need the largest buffers.
+        Only variants with extreme constants are returned, since these may need the largest buffers.
 
         Raises: DiagnosticError if the manifest's kernel cannot be compiled.
         """
-        kept = (launch.kernel, target, *map(_items, (launch.types, launch.choices)), launch.none)
-        if kept not in self._subjects:
+        key = (
+            launch.kernel,
+            target,
+            *map(_items, (launch.types, launch.choices)),
+            launch.null_pointers,
+        )
+        if key not in self._subjects:
             if self.manifest is not None:
-                self._subjects[kept] = self._of_manifest(self.manifest, launch, target)
+                self._subjects[key] = self._of_manifest(self.manifest, launch, target)
             else:
-                self._subjects[kept] = self._of_archive(launch, target)
-        return self._subjects[kept]
+                self._subjects[key] = self._of_archive(launch, target)
+        return self._subjects[key]
 
     def _of_manifest(self, manifest: Manifest, launch: Launch, target: str) -> tuple[Subject, ...]:
         if all(spec.name != launch.kernel for spec in manifest.kernels):
@@ -74,13 +79,13 @@ class Subjects:
         kernel = expansion.kernel
         types = tuple(launch.types[name] for name in kernel.types)
         choices = [value_key(launch.choices[name]) for name in kernel.choices]
-        # Of one config those that promise the most come first, and the least may be promised.
+        # The last variant of a config wins: the one with the fewest promises.
         fitting = {
             variant.config_index: variant
             for variant in expansion.variants
             if variant.types == types
             and [value_key(value) for value in variant.choices] == choices
-            and variant.absent == launch.none
+            and variant.absent == launch.null_pointers
         }
         configs = {index: dict(variant.config) for index, variant in fitting.items()}
         subjects: list[Subject] = []
@@ -100,7 +105,9 @@ class Subjects:
         return self._expansions[key]
 
     def _of_archive(self, launch: Launch, target: str) -> tuple[Subject, ...]:
-        kernel = next(each for each in self.archive.kernels if each.name == launch.kernel)
+        kernel = next(
+            archived for archived in self.archive.kernels if archived.name == launch.kernel
+        )
         variants = [variant for variant in kernel.variants if variant.target == target]
         if any(variant.ptx is None for variant in variants):
             return ()
@@ -113,32 +120,34 @@ class Subjects:
             _, variant = subject.archived
             absent = {name for name in kernel.nullable if subject.values.get(name) == 0}
             same_choices = [value_key(value) for value in variant.choices] == choices
-            if variant.types == types and same_choices and absent == set(launch.none):
+            if variant.types == types and same_choices and absent == set(launch.null_pointers):
                 fitting[variant.config] = replace(subject, archived=None)
         configs = {index: dict(kernel.configs[index]) for index in fitting}
         return tuple(fitting[index] for index in extreme_configs(configs))
 
 
 def extreme_configs(configs: Mapping[int, Mapping[str, object]]) -> list[int]:
-    """Return the indices of configs that have the least or the largest value of a constant.
+    """Return the indices of configs with the least or the largest value of a constant.
 
-    Of a constant that is no number, each value is in one of them. What is no constant of the source,
-    such as `num_warps`, is left aside.
+    If a constant is not a number, they include one config for each value. Config keys, such as
+    `num_warps`, are ignored.
     """
     chosen: dict[int, None] = {}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     for name in names:
         if name in CONFIG_KEYS:
             continue
-        held = {index: config[name] for index, config in configs.items() if name in config}
-        numbers = {i: v for i, v in held.items() if isinstance(v, int) and not isinstance(v, bool)}
-        if len(numbers) == len(held):
-            wanted = [min(numbers.values()), max(numbers.values())]
+        values = {index: config[name] for index, config in configs.items() if name in config}
+        numbers = {
+            i: v for i, v in values.items() if isinstance(v, int) and not isinstance(v, bool)
+        }
+        if len(numbers) == len(values):
+            extremes = [min(numbers.values()), max(numbers.values())]
         else:
-            wanted = list({value_key(cast("Value", v)): v for v in held.values()}.values())
-        for value in wanted:
-            if not any(held.get(index) == value for index in chosen):
-                chosen[next(index for index in held if held[index] == value)] = None
+            extremes = list({value_key(cast("Value", v)): v for v in values.values()}.values())
+        for value in extremes:
+            if not any(values.get(index) == value for index in chosen):
+                chosen[next(index for index in values if values[index] == value)] = None
     largest = max(configs, key=lambda index: _product(configs[index]), default=None)
     if largest is not None:
         chosen[largest] = None
@@ -146,7 +155,7 @@ def extreme_configs(configs: Mapping[int, Mapping[str, object]]) -> list[int]:
 
 
 def _product(config: Mapping[str, object]) -> int:
-    """Return the product of a config's constants that are numbers."""
+    """Return the product of a config's numeric constants."""
     numbers = (v for n, v in config.items() if n not in CONFIG_KEYS and isinstance(v, int) and v)
     return math.prod(abs(number) for number in numbers)
 

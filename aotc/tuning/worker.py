@@ -1,7 +1,7 @@
-"""The process that launches: it alone touches the GPU, and may hang or be lost.
+"""Serve launches in a process of its own: only it touches the GPU, and it may hang or be lost.
 
-It answers one request at a time, over a pipe whose descriptor it is given. A fault ends it, since the
-GPU's context is lost then; so does the end of the process that started it.
+It answers one request at a time, over a pipe passed as a descriptor. A fault ends it, since the
+GPU's context is lost then; so does the end of its parent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Worker:
         self._current: DeviceLaunch | None = None
 
     def answer(self, request: Request) -> Answer:
-        """Do what is asked. Raises: FaultError, NoGpuError, UnsizedError, RefusedLaunchError."""
+        """Answer a request. Raises: FaultError, NoGpuError, UnsizedError, RefusedLaunchError."""
         match request:
             case Open():
                 self._gpu = Gpu(request.driver)
@@ -107,4 +107,4 @@ def serve(connection: Connection) -> None:
 if __name__ == "__main__":
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))
-    os._exit(0)  # a lost context is not waited for
+    os._exit(0)  # do not wait for a lost context

@@ -1,4 +1,5 @@
 """Prove a compiled kernel against the meaning of its tile IR, without a GPU.
 
-Four packages: `interpreter` (what it means), `emulator` (what its PTX does), `checks` and `sass`.
+Four packages: `interpreter` runs tile IR, `emulator` runs PTX, `checks` compares them, and
+`sass` checks machine code.
 """

@@ -1,9 +1,9 @@
-"""NumPy as the rest of `aotc.verify` uses it: what NumPy's own stubs leave partly unknown, typed.
+"""Typed wrappers of NumPy functions whose stubs leave types partly unknown.
 
-Each function does what the method or ufunc of its name does. Overloads of `ndarray.view`, `reshape`
-and a few more have results that strict checking cannot name, whatever the array; here they have one.
+Each function does the same as the method or ufunc of its name. Overloads of `ndarray.view`,
+`reshape` and a few more have result types strict checking cannot name, for any array.
 
-Invariant: exemptions from strict checking that NumPy's stubs need stand in this file alone.
+Invariant: exemptions from strict checking for NumPy's stubs stand in this file alone.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -43,12 +43,12 @@ def reshape(array: npt.NDArray[_Scalar], *shape: int | Sequence[int]) -> npt.NDA
 
 
 def copied(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-    """Return a copy that owns its memory."""
+    """Return a copy with its own memory."""
     return array.copy()
 
 
 def listed(array: Array) -> list[int]:
-    """Return the elements of a vector of integers as Python's own numbers."""
+    """Return the elements of a vector of integers as Python integers."""
     return array.tolist()
 
 
@@ -58,7 +58,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def indices_in(span: slice) -> npt.NDArray[np.int64]:
-    """Return the numbers in a slice that has a start and a stop."""
+    """Return the indices in a slice with a start and a stop."""
     return np.arange(span.start, span.stop)
 
 
@@ -68,24 +68,24 @@ def ones(count: int, dtype: npt.DTypeLike) -> Array:
 
 
 def clipped(array: Array | np.generic, low: Any, high: Any) -> Array:
-    """Return each element, or the nearer end of the range where it lies outside."""
+    """Return the elements clipped to a range."""
     return np.clip(array, low, high)
 
 
 def any_in_rows(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Say which rows (n, k) hold one that is set: `any(axis=1)`, but quick for short rows."""
+    """Return whether each row of (n, k) flags has one set: a fast `any(axis=1)` for short rows."""
     width = flags.shape[1]
     if not flags.flags.c_contiguous or not width or (width not in (1, 2, 4) and width % 8):
         return cast("npt.NDArray[np.bool_]", flags.any(axis=1))
     words: Array = flags.view(f"u{min(width, 8)}")
-    found = words[:, 0]
+    union = words[:, 0]
     for column in range(1, words.shape[1]):
-        found = found | words[:, column]
-    return cast("npt.NDArray[np.bool_]", found != 0)
+        union = union | words[:, column]
+    return cast("npt.NDArray[np.bool_]", union != 0)
 
 
 def owner_of(array: Array) -> Array:
-    """Return the array that owns the memory that `array` is a view of."""
+    """Return the owner of the memory of `array`."""
     owner: Array = array
     while True:
         base: Any = owner.base

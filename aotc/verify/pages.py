@@ -1,9 +1,8 @@
-"""The pages of a large memory that are held, and where: what nothing touches takes no room.
+"""The table of held pages of a large, sparse memory: untouched pages take no room.
 
-Lanes that access memory mostly come in runs that stay in one page, so pages are looked up once for
-each run.
+Lanes mostly access runs within one page, so pages are looked up once per run.
 
-Invariant: what is kept grows with the pages that are held, not with how far apart they are.
+Invariant: the size grows with the number of held pages, not with their distance.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from aotc.verify.arrays import Array, reshape
 PAGE_BITS = 10
 PAGE_BYTES = 1 << PAGE_BITS
 _MISSING = -1
-_LARGEST_SPREAD = 4  # pages in a table of those around, for each that is looked up
+_LARGEST_SPREAD = 4  # limits the size of a lookup table, in pages per lookup
 
 
 class Pages:
-    """Say which pages are held, and where: those touched first come first."""
+    """A table of held pages, in the order of their first access."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -31,23 +30,24 @@ class Pages:
 
     @property
     def size_bytes(self) -> int:
-        """How large all that is held is."""
+        """The size of all held pages."""
         return len(self.numbers) * PAGE_BYTES
 
     def copy(self) -> Pages:
-        """Return the same pages, to hold others from here on."""
-        made = Pages()
-        made.numbers = list(self.numbers)
-        made._ascending, made._slots = (
+        """Return an independent copy."""
+        pages = Pages()
+        pages.numbers = list(self.numbers)
+        pages._ascending, pages._slots = (
             self._ascending,
             self._slots,
-        )  # which are replaced, never changed
-        return made
+        )  # replaced on growth, never modified
+        return pages
 
     def places(self, offsets: Array, hold: Callable[[Array], None] | None = None) -> Array:
-        """Return where bytes at offsets (n,) are.
+        """Return the positions of bytes at offsets (n,).
 
-        With the pages that are not held, each once, in order, `hold` is called first: it holds them.
+        First `hold` is called with the missing pages, ascending and without repeats, to add
+        them.
         """
         pages = offsets >> PAGE_BITS
         starts = np.flatnonzero(pages[1:] != pages[:-1]) + 1
@@ -61,15 +61,15 @@ class Pages:
             if is_missing.any():
                 hold(np.unique(pages[is_missing]))
                 slots = self._find(pages)
-        moved = (slots - pages) << PAGE_BITS
+        shift = (slots - pages) << PAGE_BITS
         if is_in_runs:
-            moved = np.repeat(moved, np.diff(starts, append=offsets.size))
-        return offsets + moved
+            shift = np.repeat(shift, np.diff(starts, append=offsets.size))
+        return offsets + shift
 
     def runs(
         self, offsets: Array, size_bytes: int, hold: Callable[[Array], None]
     ) -> tuple[Array, Array]:
-        """Return where runs of bytes at offsets (n,) are, in parts, and how long each part is.
+        """Return the positions of runs of bytes at offsets (n,), in parts, and their lengths.
 
         `hold` is called as by `places`.
         """
@@ -85,19 +85,19 @@ class Pages:
         return self.places(starts, hold), ends - starts
 
     def hold(self, pages: Array) -> None:
-        """Hold pages that are not held yet, each once, in order, after the others."""
-        at = np.searchsorted(self._ascending, pages)
+        """Append missing pages, ascending and without repeats."""
+        positions = np.searchsorted(self._ascending, pages)
         slots = np.arange(len(pages)) + len(self.numbers)
-        self._ascending = np.insert(self._ascending, at, pages)
-        self._slots = np.insert(self._slots, at, slots)
+        self._ascending = np.insert(self._ascending, positions, pages)
+        self._slots = np.insert(self._slots, positions, slots)
         self.numbers += pages.tolist()
 
     def slots(self, pages: Array) -> Array:
-        """Return where pages that are held are, counted in pages."""
+        """Return the positions of held pages, counted in pages."""
         return self._slots[np.searchsorted(self._ascending, pages)]
 
     def _find(self, pages: Array) -> Array:
-        """Return where pages are, counted in pages; `_MISSING` for those that are not held."""
+        """Return the positions of pages, counted in pages; `_MISSING` if not held."""
         if not (self.numbers and pages.size):
             return np.full(pages.shape, _MISSING)
         low, high = pages.min(), pages.max()
@@ -106,15 +106,15 @@ class Pages:
             table = np.full(high - low + 1, _MISSING)
             table[self._ascending[first:end] - low] = self._slots[first:end]
             return table[pages - low]
-        at = np.minimum(np.searchsorted(self._ascending, pages), len(self.numbers) - 1)
-        return np.where(self._ascending[at] == pages, self._slots[at], _MISSING)
+        positions = np.minimum(np.searchsorted(self._ascending, pages), len(self.numbers) - 1)
+        return np.where(self._ascending[positions] == pages, self._slots[positions], _MISSING)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
+    """The runs of a box: `length` elements at each address, in cells from `firsts` on.
 
-    With `counts` these are parts of such runs, as pages hold them.
+    With `counts` these are parts of such runs, split at pages.
     """
 
     index: int

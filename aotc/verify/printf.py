@@ -1,4 +1,4 @@
-"""What `printf` makes of numbers: the conversions that prints of kernels have, and no others."""
+"""Format numbers as C's `printf` does, for the conversions in kernels' prints."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _CODES = {"d": "i", "u": "I", "x": "I", "lld": "q", "llu": "Q", "llx": "Q", "f":
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Say where in a buffer a number is, each at a multiple of its size, and how `struct` has it."""
+    """The location of a number in a buffer, aligned to its size, and its `struct` code."""
 
     offset: int
     size_bytes: int
     code: str
 
     def number(self, data: bytes) -> Number:
-        """Return the number of the bytes there."""
+        """Unpack the number from its bytes."""
         return struct.unpack(f"<{self.code}", data)[0]
 
 
 def places_of(text: str) -> list[Place]:
-    """Return the places of the numbers that `text` takes, in order."""
-    found: list[Place] = []
+    """Return the locations of the numbers of `text`, in order."""
+    slots: list[Place] = []
     end = 0
     for match in _CONVERSION.finditer(text):
         if match[0] == "%%":
@@ -36,9 +36,9 @@ def places_of(text: str) -> list[Place]:
         code = _CODES[match[2]]
         size = struct.calcsize(f"<{code}")
         start = -(-end // size) * size
-        found.append(Place(start, size, code))
+        slots.append(Place(start, size, code))
         end = start + size
-    return found
+    return slots
 
 
 def format_numbers(text: str, numbers: Iterator[Number]) -> str:
@@ -56,7 +56,7 @@ def format_numbers(text: str, numbers: Iterator[Number]) -> str:
 
 
 def _hexadecimal(_: str, number: Number) -> str:
-    """Return C's `%a`: no trailing zeros, a sign for the exponent."""
+    """Format a number as C's `%a`: no trailing zeros, a sign for the exponent."""
     text = float(number).hex()
     return re.sub(r"\.?0*p", "p", text)
 

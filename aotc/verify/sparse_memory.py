@@ -1,9 +1,9 @@
-"""Zeros that take memory page by page, as they are written to: rows may lie far apart.
+"""Allocate zeros that take memory page by page, as they are written.
 
-How much is asked for may be far more than a machine has, so nothing is reserved. Where the kernel
-counts all that is asked for (`vm.overcommit_memory = 2`), a file with holes takes its place.
+The size may far exceed a machine's memory, so nothing is reserved. Where the operating system
+counts all allocations (`vm.overcommit_memory = 2`), a sparse file replaces them.
 
-Invariant: whether there is room depends on what is written, not on how far apart it is.
+Invariant: whether there is room depends on the written pages, not on their distance.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import tempfile
 import numpy as np
 import numpy.typing as npt
 
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # which Python names from 3.13 on
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
 def sparse_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return zeros that may be written to. Raises: MemoryError."""
+    """Return writable zeros. Raises: MemoryError."""
     try:
         room = _unreserved(size_bytes)
     except OSError:
@@ -37,7 +37,7 @@ def _unreserved(size_bytes: int) -> mmap.mmap:
 
 
 def _in_file(size_bytes: int) -> mmap.mmap:
-    """Map a file that has no name and, until it is written to, takes no room."""
+    """Map an unnamed file, which takes no room until it is written to."""
     with tempfile.TemporaryFile() as file:
         file.truncate(size_bytes)
         return mmap.mmap(file.fileno(), size_bytes)

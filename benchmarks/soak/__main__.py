@@ -110,6 +110,7 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
         1 if is_emulated else options.launchers,
     )
     plans: list[Plan] = []
+    spent: dict[str, float] = {}
     say = _Progress()
     try:
         with ThreadPoolExecutor(1) as beside:
@@ -119,7 +120,7 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
         for each in plans:
             seconds = time.monotonic() - start
             print(f"{seconds:5.0f} s: {each.num_cases:,} {each.phase} are planned", flush=True)
-        _run(plans, options, launchers, journal, start, say)
+        _run(plans, options, launchers, journal, start, say, spent)
     finally:
         launchers.close()
         say.print_line()
@@ -132,6 +133,7 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             num_jobs=options.jobs,
             num_launchers=len(launchers.each),
             kernels=tuple(dict.fromkeys(kernel for each in plans for kernel in each.kernels)),
+            worker_seconds={phase: round(seconds, 1) for phase, seconds in spent.items()},
         )
         journal.end(run)
 
@@ -143,6 +145,7 @@ def _run(
     journal: Journal,
     start: float,
     say: _Progress,
+    spent: dict[str, float],
 ) -> None:
     def reserve(count: int) -> float:
         done = max(1, say.num_launched)
@@ -154,7 +157,7 @@ def _run(
     prepare = {each.phase: _prepare(each.phase, options) for each in plans}
     with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
         work = Work(prepare, Path(folder), held=(_RISKY,))
-        held = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say)
+        held = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
         if not options.skip_held:
             count = sum(batch.count for batch in held)
             print(f"{count:,} cases were held back, now they are launched", flush=True)

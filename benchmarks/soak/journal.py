@@ -67,7 +67,8 @@ class Attempt:
 class Run:
     """One run of phases: how many cases of each were planned, and the kernels of variants among them.
 
-    For `launcher_seconds` launchers had a case, which are `num_launchers` at a time.
+    For `launcher_seconds` launchers had a case, which are `num_launchers` at a time. `worker_seconds`, by phase,
+    are those of worker processes, which are `num_jobs` at a time.
     """
 
     planned: Mapping[str, int]
@@ -78,6 +79,7 @@ class Run:
     num_jobs: int
     num_launchers: int = 1
     kernels: tuple[str, ...] = ()
+    worker_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass

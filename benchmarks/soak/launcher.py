@@ -48,7 +48,8 @@ class Batch:
 
 def write_batch(phase: str, path: Path, cases: Sequence[Case]) -> Batch:
     """Write cases to a file; what they share is written once."""
-    path.write_bytes(pickle.dumps(list(cases), protocol=pickle.HIGHEST_PROTOCOL))
+    with path.open("wb") as file:  # buffers of gigabytes are written as they are, without a copy
+        pickle.dump(list(cases), file, protocol=pickle.HIGHEST_PROTOCOL)
     return Batch(phase, path, len(cases))
 
 
@@ -77,7 +78,8 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str
             batch, at = task
             if batch.path != loaded:
                 cases, loaded = [], batch.path  # the former ones make room first
-                cases = pickle.loads(batch.path.read_bytes())
+                with batch.path.open("rb") as file:
+                    cases = pickle.load(file)
             outcome = _outcome(cases[at], device, pipe, journal, batch.phase)
             journal.finish(outcome)
             pipe.send(outcome)

@@ -2,7 +2,8 @@
 
 Variants come a group at a time. First is a group of each kernel; then those that have a value of a type, of a
 choice or of a config key that no earlier group of their kernel has, the kernels in turn, those with the fewest
-variants soaked so far first; then the others, in the same way. Programs are mixed in with the second ones.
+variants soaked so far first; then the others, large groups first, and in the same way among those of a size.
+Programs are mixed in with the second ones.
 """
 
 from __future__ import annotations
@@ -86,11 +87,17 @@ def ordered(
             for group in chosen:
                 stage.append((count, group))
                 count += len(group.subjects)
-    return tuple([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
+    first, second, last = ([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
+    # A group is interpreted once, which is most of its cost: large ones are cheap for each variant.
+    return first, second, sorted(last, key=_size, reverse=True)
 
 
 def _soaked(placed: tuple[int, Group]) -> int:
     return placed[0]
+
+
+def _size(group: Group) -> int:
+    return len(group.subjects)
 
 
 def _by_news(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:

@@ -38,7 +38,7 @@ from benchmarks.soak.variants import TARGET, Settings
 from tests.fuzz import launch
 from tests.fuzz.arguments import Array, Scalar
 from tests.fuzz.check import differences, keeps_promises
-from tests.fuzz.long_programs import of_seed
+from tests.fuzz.long_programs import FIRST_LONG_SEED, of_seed
 from tests.fuzz.programs import Program
 
 _GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
@@ -181,6 +181,12 @@ class Prepared:
 def name_of(seed: int) -> str:
     """Return what the case of a seed is called."""
     return f"program {seed}"
+
+
+def is_long(name: str) -> bool:
+    """Whether the case of this name is a long program."""
+    kind, _, seed = name.partition(" ")
+    return kind == "program" and seed.isdecimal() and int(seed) >= FIRST_LONG_SEED
 
 
 def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.soak import remarks
+from benchmarks.soak import programs, remarks
 from benchmarks.soak.journal import FAILURES, Outcome, Record
 from benchmarks.soak.plan import count_soaked
 
@@ -38,6 +38,10 @@ def figures(record: Record) -> dict[str, Any]:
         "phases": {
             phase: _phase(record, phase) for phase in (BUILD, *PHASES) if _has(record, phase)
         },
+        "long_programs": sum(
+            outcome.num_launches > 0 and programs.is_long(outcome.case)
+            for outcome in record.outcomes.values()
+        ),
         "failures": [_failure(outcome) for outcome in failures],
         "passed_over": [
             {"case": outcome.case, "phase": outcome.phase, "launch": launch}
@@ -76,6 +80,7 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
             status: counts[status] for status in ("right", "built", "dropped", "refused", *FAILURES)
         },
         "launcher_seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+        "worker_seconds": round(sum(run.worker_seconds.get(phase, 0.0) for run in record.runs), 1),
     }
 
 
@@ -116,11 +121,12 @@ _COLUMNS = (
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the figures in lines of text: a row a phase, then what failed."""
-    rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s")]
+    rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s", "worker s")]
     for phase, counts in found["phases"].items():
         cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
         numbers = [f"{cells[name]:,}" for name in _COLUMNS]
-        rows.append((phase, *numbers, f"{counts['launcher_seconds']:.0f}"))
+        seconds = f"{counts['launcher_seconds']:.0f}", f"{counts['worker_seconds']:.0f}"
+        rows.append((phase, *numbers, *seconds))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -144,7 +150,22 @@ def table(found: Mapping[str, Any]) -> str:
         f"{found['launchers']} launchers, busy for {found['launcher_seconds']:.0f} s in all; "
         f"{found['jobs']} workers"
     )
+    lines.append(_totals(found))
     return "\n".join(lines)
+
+
+def _totals(found: Mapping[str, Any]) -> str:
+    phases: Mapping[str, Any] = found["phases"]
+    failed = sum(counts[status] for counts in phases.values() for status in FAILURES)
+    core_seconds = sum(counts["worker_seconds"] for counts in phases.values())
+    each = ", ".join(
+        f"{counts['worker_seconds']:,.0f} of {phase}" for phase, counts in phases.items()
+    )
+    run = ", ".join(f"{counts['run']:,} {phase}" for phase, counts in phases.items())
+    return (
+        f"in all: launched {run} ({found['long_programs']:,} programs long); {failed:,} failed; "
+        f"{core_seconds:,.0f} core-seconds of workers ({each})"
+    )
 
 
 def _few(texts: Sequence[str]) -> list[str]:

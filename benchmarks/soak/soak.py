@@ -101,11 +101,13 @@ def run_jobs(
     journal: Journal,
     limits: Limits,
     say: Say,
+    spent: dict[str, float] | None = None,
 ) -> list[Batch]:
     """Run jobs until there are no more, it is late, or every GPU hangs; return what is held back.
 
     `work` runs in workers, so it can be pickled; `say` is called with every outcome. What is held
-    back is in the order of `work.prepare`'s phases, and then in that of the jobs.
+    back is in the order of `work.prepare`'s phases, and then in that of the jobs. The seconds that workers
+    take are added to `spent`, by phase.
     Raises: NoLauncherError.
     """
     numbered = [Job(job.label, (at, job.request)) for at, job in enumerate(jobs)]
@@ -119,10 +121,11 @@ def run_jobs(
     with launchers.launching(2 * limits.num_workers, is_late, say) as launching:
         try:
             for done in made:
-                ready = done.result
+                ready, phase = done.result, done.task.request[1].phase
+                if spent is not None:
+                    spent[phase] = spent.get(phase, 0.0) + done.seconds
                 if isinstance(ready, Failure):
                     detail = f"making it ready: {ready.report}"
-                    phase = done.task.request[1].phase
                     ready = Ready([Outcome(ready.label, phase, "error", detail)])
                 for outcome in ready.outcomes:
                     journal.finish(outcome)

@@ -1,9 +1,10 @@
-/* archive.c: open an archive from a file or from memory, and let it go again.
+/* archive.c: open an archive from a file or from memory, and close it.
  *
- * Of a file the first bytes are read, and the file stays open: the rest is read, and compared with the digests
- * that lead to the header's, when it is asked for. What is used is memory of our own that was verified, so a
- * file that is changed or cut afterwards is an error, and one that is replaced has no effect. The order of
- * the checks is docs/reference/archive-format.md, section 1; sizes are checked before memory is asked for.
+ * Of a file the first bytes are read, and the file stays open. The rest is read when needed, and
+ * compared with digests that lead back to the header's. Only verified memory of the library's own
+ * is used, so a file changed or truncated afterwards is an error, and a replaced file has no
+ * effect. The order of the checks is docs/reference/archive-format.md, section 1; sizes are checked
+ * before memory is allocated.
  */
 #define _GNU_SOURCE /* O_CLOEXEC under -std=c11 */
 #include "archive.h"
@@ -30,8 +31,8 @@ static aotc_status bad_header(const char *file, aotc_error *error, const char *f
                       .got = aotci_text("%" PRIu64, got).chars, .remedy = damaged);
 }
 
-/* Check the first bytes of an archive of `size_bytes`, all but its checksum; at least 128 are there
- * unless `size_bytes` is less. */
+/* Check the first bytes of an archive of `size_bytes`, all but its checksum. At least 128 are
+ * available unless `size_bytes` is less. */
 static aotc_status check_header(const char *file, const unsigned char *data, uint64_t size_bytes,
                                 struct header_record *header, aotc_error *error) {
     if (size_bytes < HEADER_BYTES || memcmp(data, magic, sizeof magic) != 0) {
@@ -133,14 +134,14 @@ static void destroy(struct aotc_archive *archive) {
     aotci_deallocate(&allocator, archive, archive_bytes(archive->name, archive->driver_path), 1);
 }
 
-/* Kernels that nobody asked for yet. */
+/* Make room for kernels, all unopened. */
 static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     archive->kernels = aotci_allocate(&archive->allocator, kernel_count, sizeof *archive->kernels);
     return archive->kernels == NULL ? no_memory(archive->name, error, "kernels") : AOTC_OK;
 }
 
-/* Read and check root and, if that is asked for, all the rest. */
+/* Read and check the root and, if requested, all the rest. */
 static aotc_status check_contents(struct aotc_archive *archive, const struct header_record *header,
                                   const struct aotci_start *first, uint32_t flags,
                                   aotc_error *error) {
@@ -208,7 +209,7 @@ static aotc_status create(const char *name, const aotc_open_options *given,
     return AOTC_OK;
 }
 
-/* Hand an archive out if all went well. */
+/* Return the archive to the caller on success, else close it. */
 static aotc_status finish(struct aotc_archive *archive, aotc_status status, aotc_archive **out) {
     if (status == AOTC_OK) {
         *out = archive;
@@ -226,7 +227,7 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
                       .remedy = "check the path and its permissions");
 }
 
-/* Take the bytes of the file into memory: copied, or mapped. */
+/* Bring the file into memory: copied, or mapped. */
 static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
     const size_t size_bytes = (size_t)archive->file_bytes;
     if ((flags & AOTC_OPEN_MAP) != 0) {
@@ -253,7 +254,7 @@ static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_
     return AOTC_OK;
 }
 
-/* Read the first bytes of an archive: of what is in memory, where it is aligned, the header is enough. */
+/* Read the first bytes of an archive; for an aligned archive in memory, the header is enough. */
 static aotc_status read_first(const struct aotc_archive *archive, struct aotci_start *first,
                               aotc_error *error) {
     const uint64_t most = archive->is_mapped ? HEADER_BYTES : sizeof first->bytes;
@@ -261,8 +262,8 @@ static aotc_status read_first(const struct aotc_archive *archive, struct aotci_s
     return aotci_read_file(archive, 0, first->bytes, first->size_bytes, error);
 }
 
-/* Check the file at `archive->descriptor` and read its first bytes; the rest is read when it is asked for, unless it
- * is to be taken into memory now. */
+/* Check the file at `archive->descriptor` and read its first bytes, or all of it if it is to be in
+ * memory. */
 static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, struct aotci_start *first,
                              struct header_record *header, aotc_error *error) {
     struct stat information;
@@ -274,7 +275,7 @@ static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, struc
                         S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
-    /* What the header says is checked before memory for the rest is asked for. */
+    /* Check the header before allocating memory for the rest. */
     aotc_status status = AOTC_OK;
     archive->file_bytes = (uint64_t)information.st_size;
     if ((flags & AOTC_OPEN_MAP) != 0 && archive->file_bytes >= HEADER_BYTES) {

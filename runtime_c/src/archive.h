@@ -1,8 +1,8 @@
 /* archive.h: an opened archive in memory.
  *
- * Asking for a kernel checks what its index says (validate.c), and asking for all of them what the root says, so
- * afterwards their records are used in place and without checks. What is loaded for GPUs is added by load.c and
- * only ever grows, each piece published whole, so launches read it without a lock.
+ * Opening a kernel checks its index (validate.c), and opening all of them checks the root, so
+ * afterwards their records are used in place and without checks. load.c adds the state on GPUs. It
+ * only ever grows, and each part is published whole, so launches read it without a lock.
  */
 #ifndef AOTCI_ARCHIVE_H
 #define AOTCI_ARCHIVE_H
@@ -19,19 +19,19 @@
 /* A section of an index. `stride` exceeds the record's size in archives of a newer minor version.
  */
 struct aotci_table {
-    const unsigned char *records; /* NULL in a root that is not in memory: root.c */
+    const unsigned char *records; /* NULL for a root not in memory: root.c */
     uint32_t count;
     uint32_t stride;
     uint32_t offset; /* in the root or index */
 };
 
-/* The tables of the root of an archive, or of the index of a kernel: those of the other have no
- * records. */
+/* The tables of the root of an archive, or of the index of a kernel. Tables of the other kind have
+ * no records. */
 struct aotci_tables {
     const char *file;           /* for messages */
     const unsigned char *bytes; /* aligned to 8 */
     uint32_t size_bytes;
-    bool is_partial; /* not all of it was verified yet: root.c */
+    bool is_partial; /* verified only in part: root.c */
     bool is_newer; /* of a newer minor version than this library's */
     struct aotci_table sections[SECTION_COUNT + 1];
 };
@@ -45,14 +45,15 @@ struct aotci_guard {
     uint32_t test_count;
 };
 
-/* The contents of a frame or a blob, aligned to 8: where the archive has them, or in memory of `size_bytes`. */
+/* The contents of a frame or a blob, aligned to 8: within the archive, or in memory of
+ * `size_bytes`. */
 struct aotci_content {
     const unsigned char *bytes;
     unsigned char *owned; /* NULL: the archive's */
     size_t size_bytes;
 };
 
-/* A kernel, which is there once it was opened (kernel_index.c). */
+/* A kernel; it exists once opened (kernel_index.c). */
 struct aotc_kernel {
     struct aotc_archive *archive;
     struct entry_record entry; /* of the root */
@@ -61,48 +62,49 @@ struct aotc_kernel {
     uint32_t number; /* in the archive */
     const char *name;
     struct aotci_content index;
-    const unsigned char *places; /* of its frames, behind the index; NULL: they are read when they are needed */
-    struct aotci_guard *guards; /* in one piece of memory with all that follows (kernel_index.c) */
-    struct aotci_test *tests; /* of all expressions that consist of such, in order */
-    uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
+    const unsigned char *places; /* offsets of its frames, after the index; NULL: read when needed */
+    struct aotci_guard *guards; /* start of one allocation with all that follows (kernel_index.c) */
+    struct aotci_test *tests; /* of all expressions made of tests alone, in order */
+    uint32_t *first_tests;    /* index of each expression's first test, and the end */
 
-    /* Changed by loads alone, under the archive's lock. */
+    /* Changed only by loads, under the archive's lock. */
     CUlibrary *libraries;   /* one for each blob, NULL until loaded */
-    bool *has_params;       /* one for each variant: its cubin says the parameters that the index lists */
+    bool *has_params;       /* one for each variant: its cubin lists its params as the index does */
     CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
 };
 
-struct aotci_context; /* what is loaded in one context: load.h */
+struct aotci_context; /* the state loaded in one context: load.h */
 
-/* Memory of a caller, aligned to 8, that contents are read into if they fit. */
+/* A caller's memory, aligned to 8, to read contents into if they fit. */
 struct aotci_room {
     unsigned char *bytes;
     size_t size_bytes;
 };
 
-/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
- * was loaded by its launch it stays, because the next one is likely in it. */
+/* A frame of several blobs, decoded while a kernel with variants in it is loaded. After a variant
+ * is loaded by its launch the frame stays decoded, because the next variant is likely in it. */
 struct aotci_frame {
     struct aotci_content content; /* without bytes: none */
-    struct frame_record record;   /* frames of one digest are one */
-    /* Where a cubin of a kernel lies in it (frame.c), from which those after it are found. */
-    const struct aotc_kernel *kernel; /* NULL: nothing was found yet */
+    struct frame_record record;   /* frames with equal digests are equal */
+    /* The last cubin found in it (frame.c): the search for later ones continues there. */
+    const struct aotc_kernel *kernel; /* NULL: no search yet */
     uint32_t blob;
     const unsigned char *rest, *code_end;
 };
 
-/* How far a piece of a root in memory is. */
+/* The state of a piece of a root in memory. */
 enum aotci_piece { PIECE_THERE, PIECE_VERIFIED };
 
-/* What is kept of a root that is not in memory: its seals, which the header's digest is of, and a piece of digests. */
+/* State for a root not in memory: its seals, which the header's digest covers, and one piece of
+ * digests. */
 struct aotci_remote {
-    uint32_t piece; /* the number of that one; UINT32_MAX: none */
+    uint32_t piece; /* its number; UINT32_MAX: none */
     unsigned char digests[ROOT_PIECE_BYTES];
     unsigned char seals[];
 };
 
-/* The first bytes of a file, read at once: all that opening needs, unless the root has most of a megabyte; of an archive
- * of a few dozen kernels all of the root. */
+/* The first bytes of a file, read at once: all that opening needs, unless the root is nearly a
+ * megabyte. For an archive of a few dozen kernels this includes the whole root. */
 struct aotci_start {
     uint32_t size_bytes;
     _Alignas(8) unsigned char bytes[4096];
@@ -123,38 +125,39 @@ struct aotc_archive {
     unsigned char *owned_file; /* NULL if borrowed or mapped */
     bool is_mapped;
     bool is_compressed;
-    bool is_trusted; /* no digest is compared */
-    const unsigned char *head; /* header, seals, root, digests of its pieces; aligned; or NULL, and then: */
+    bool is_trusted; /* compare no digests */
+    const unsigned char *head; /* header, seals, root, digests of its pieces; aligned; or NULL, and
+                                * then: */
     struct aotci_remote *remote;
-    unsigned char *owned_head; /* NULL if they are used where they are, or not in memory */
+    unsigned char *owned_head; /* NULL if used in place, or not in memory */
     uint32_t head_bytes;
     struct aotci_tables root;
     _Atomic(struct aotc_kernel *) *kernels; /* NULL until opened */
-    _Atomic(struct aotc_kernel *) last;     /* the one that was asked for last by its name */
+    _Atomic(struct aotc_kernel *) last;     /* the kernel last requested by name */
 
-    /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
+    /* State of a root verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
-    uint8_t *pieces; /* an aotci_piece for each, and for those of digests, or NULL */
+    uint8_t *pieces; /* an aotci_piece for each piece of the root and of its digests, or NULL */
 
-    /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
+    /* Held while a kernel is opened. Lock order: `lock` before this one. */
     pthread_mutex_t index_lock;
-    struct aotci_memo maps; /* encoded ones: tensor_map.h; launches read and write it */
+    struct aotci_memo maps; /* encoded maps: tensor_map.h; launches read and write it */
 
-    /* Changed by loads alone, under the lock. */
+    /* Changed only by loads, under the lock. */
     pthread_mutex_t lock;
     bool has_driver;
     struct aotci_driver driver;
     struct aotci_frame frame;
-    struct aotci_content spent; /* a cubin to let go of (aotci_spend); without memory: none */
-    uint64_t process; /* the mark of the one that loaded it: fork.c */
+    struct aotci_content spent; /* a cubin to free (aotci_spend); without memory: none */
+    uint64_t process; /* the mark of the loading process: fork.c */
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;
     _Atomic(aotci_stream_context_function) stream_context; /* of the driver; NULL: not looked up yet (load.h) */
 };
 
-/* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,
- * for what is written whole at once, does not. */
+/* Memory from the archive's allocator; zero bytes count as one. `aotci_allocate` clears it.
+ * `aotci_allocate_bytes` does not, for memory that is overwritten at once. */
 void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes);
 void *aotci_allocate_bytes(const aotc_allocator *allocator, size_t size_bytes);
 void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
@@ -214,40 +217,40 @@ static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
                       variants->stride);
 }
 
-/* Verify header and directory, or read, verify and check the whole root. CHECKSUM, FORMAT, LIMIT, IO, NOMEM
- * (root.c). */
+/* Verify header and directory, or read, verify and check the whole root. CHECKSUM, FORMAT, LIMIT,
+ * IO, NOMEM (root.c). */
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
                             const struct aotci_start *first, bool is_whole, aotc_error *error);
 
-/* Verify and check what is left of the root, if anything is; any number of threads may ask at once (root.c). */
+/* Verify and check the remaining root, if any; thread-safe (root.c). */
 aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error);
 
-/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. Of a root that is not complete what is found
- * may have another name, and what is not found may be there. IO (root.c). */
+/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. In an incomplete root a
+ * found kernel may have another name, and a missing one may exist. IO (root.c). */
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify, check and take the record of a kernel, and unless `name` is NULL its name, of LIMIT_NAME_BYTES and a NUL
- * at most; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
+/* Verify, check and read the record of a kernel, and unless `name` is NULL its name, of at most
+ * LIMIT_NAME_BYTES and a NUL; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
 aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
 
-/* A kernel that was opened, or NULL. */
+/* An opened kernel, or NULL. */
 static inline struct aotc_kernel *aotci_kernel(const struct aotc_archive *archive, uint32_t number) {
     return atomic_load_explicit(&archive->kernels[number], memory_order_acquire);
 }
 
-/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may ask at once. Its
- * name is `name`, or if that is NULL what the root says. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED
+/* Read, decode and check the index of a kernel, unless already done; thread-safe. Its name is
+ * `name`, or if that is NULL the root's. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED
  * (kernel_index.c). */
 aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, const char *name,
                               aotc_error *error);
 
-/* Let go of what opening a kernel made (kernel_index.c). */
+/* Free an opened kernel (kernel_index.c). */
 void aotci_kernel_close(struct aotc_kernel *kernel);
 
-/* Read a value record as the caller sees it. */
+/* Convert a value record to the caller's form. */
 aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_record *record);
 
 #endif

@@ -1,7 +1,7 @@
 /* bind.c: check the arguments and choices of a launch, and number their combination.
  *
- * On the way to every launch: one pass over the arguments, one over the choices. Everything that
- * makes a message is in functions of its own that are called only to fail.
+ * On the path of every launch: one pass over the arguments, one over the choices. Code that
+ * composes messages is in separate functions, called only on failure.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static aotc_status wrong_kind(const struct aotc_kernel *kernel, uint32_t index, 
                               arg->kind <= AOTC_TENSOR ? kind_names[arg->kind] : "an unknown kind");
 }
 
-/* The dtypes that a type variable may be, as text. */
+/* The dtypes allowed for a type variable, as text. */
 static struct aotci_text dtype_list(const struct type_variable_record *variable) {
     struct aotci_text list = {""};
     for (unsigned i = 0; i < variable->dtype_count; ++i) {
@@ -129,14 +129,13 @@ static aotc_status check_form(const struct aotc_kernel *kernel, uint32_t index, 
     return AOTC_OK;
 }
 
-/* What the arguments so far say about a type variable; the dtype is AOTC_DTYPE_NONE before any
- * does. */
+/* The dtype that arguments so far bind to a type variable; AOTC_DTYPE_NONE before the first. */
 struct binding {
     uint8_t dtype;
     uint8_t digit;
 };
 
-/* Bind a type variable to the dtype of an argument, or compare with what it is bound to. */
+/* Bind a type variable to the dtype of an argument, or compare it with the bound dtype. */
 static bool bind_type(const struct type_variable_record *variable, struct binding *binding,
                       uint32_t dtype) {
     if (binding->dtype != AOTC_DTYPE_NONE) {
@@ -151,7 +150,7 @@ static bool bind_type(const struct type_variable_record *variable, struct bindin
     return false;
 }
 
-/* Say whether all arguments of a type variable are NULL: what they would point to does not matter.
+/* Return whether all arguments of a type variable are NULL: their dtype does not matter.
  */
 static bool are_null(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                      uint32_t variable) {
@@ -165,7 +164,7 @@ static bool are_null(const struct aotc_kernel *kernel, const aotc_launch_desc *d
     return true;
 }
 
-/* The number that the dtypes of the type variables make. */
+/* Number the combination of dtypes of the type variables. */
 static aotc_status number_types(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                 const struct binding *bindings, uint32_t *combination,
                                 aotc_error *error) {
@@ -300,7 +299,7 @@ static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_l
                       .got = given.chars);
 }
 
-/* The value that the caller gives for a choice, or NULL. */
+/* The caller's value for a choice, or NULL. */
 static const aotc_value *find_given(const aotc_launch_desc *desc, const char *name, uint32_t hint) {
     if (hint < desc->choice_count && desc->choices[hint].name != NULL &&
         strcmp(desc->choices[hint].name, name) == 0) {

@@ -1,11 +1,12 @@
 /* code.c: load the code of a variant.
  *
- * Its cubin is checked, and becomes one of two things for the driver. A library is loaded once for an archive, whatever
- * the number of GPUs, and makes a module in each context when its function is needed there. A module alone belongs to one
- * context, and for one launch the driver takes three quarters as long. So a launch that takes a variant which nobody loaded
- * before makes a module, unless a stream capture forbids the driver to load code at the launch; all else makes libraries.
- * The function is compared with the index, and attributes are set. What is to be ready is then forced into the context,
- * because the driver would otherwise load its code at the first launch.
+ * Its cubin is checked, and becomes one of two things for the driver. A library is loaded once for
+ * an archive, for any number of GPUs, and makes a module in each context where its function is
+ * used. A single module belongs to one context, and for one launch takes the driver three quarters
+ * of the time. So a launch of a variant that is not loaded makes a module, unless a stream capture
+ * forbids the driver to load code at the launch; all other loads make libraries. The function is
+ * compared with the index, and attributes are set. Code that must be ready is then forced into the
+ * context, because the driver would otherwise load it at the first launch.
  */
 #include "code.h"
 
@@ -30,7 +31,7 @@ static aotc_status other_params(const struct loading *loading, const struct vari
                       .remedy = damaged);
 }
 
-/* Compare the index's parameters with those that the cubin lists, if it does. */
+/* Compare the index's parameters with the cubin's, if it lists them. */
 static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
                                        const struct aotci_cubin_function *function) {
     const struct aotc_kernel *kernel = loading->kernel;
@@ -50,8 +51,7 @@ static aotc_status check_listed_params(const struct loading *loading, uint32_t i
     }
 }
 
-/* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
- * once. */
+/* Compare a checked cubin with the index for all variants in it, so that it is decoded once. */
 static aotc_status check_functions(const struct loading *loading, uint32_t cubin,
                                    const unsigned char *image) {
     const struct aotc_archive *archive = loading->archive;
@@ -106,13 +106,13 @@ static aotc_status check_image(const struct loading *loading, const struct varia
     return check_functions(loading, variant->cubin, image);
 }
 
-/* Room on the stack for a cubin of the usual size, which the driver copies: its pages are mostly there, those of new
- * memory are not. */
+/* Room on the stack for a cubin of the usual size, which the driver copies: the stack's pages are
+ * mostly mapped, those of new memory are not. */
 struct room {
     _Alignas(64) unsigned char bytes[32 << 10];
 };
 
-/* Decode the cubin of a variant, perhaps into `room`, and check it; the caller lets it go. */
+/* Decode the cubin of a variant, perhaps into `room`, and check it; the caller frees it. */
 static aotc_status take_image(const struct loading *loading, const struct variant_record *variant,
                               struct room *room, struct aotci_content *image) {
     aotc_status status =
@@ -128,7 +128,7 @@ static aotc_status take_image(const struct loading *loading, const struct varian
     return status;
 }
 
-/* ---- functions --------------------------------------------------------------------------------- */
+/* A function of a library, or else of a module. */
 
 /* A function of a library, or else of a module. */
 struct code {
@@ -136,7 +136,7 @@ struct code {
     CUfunction function;
 };
 
-/* Compare the index's parameters with what the driver says of a function whose cubin does not list them. */
+/* Compare the index's parameters with the driver's, if the cubin does not list them. */
 static aotc_status check_params(const struct loading *loading, uint32_t index, struct code code) {
     struct aotci_driver *driver = &loading->archive->driver;
     const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
@@ -200,7 +200,7 @@ static aotc_status set_attributes(const struct loading *loading,
     return status;
 }
 
-/* ---- of all contexts ---------------------------------------------------------------------------- */
+/* ---- code for all contexts ---------------------------------------------------------------------- */
 
 static aotc_status load_library(const struct loading *loading,
                                 const struct variant_record *variant) {
@@ -250,7 +250,8 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     return status;
 }
 
-/* ---- of one context ------------------------------------------------------------------------------ */
+/* ---- code for one context
+ * ------------------------------------------------------------------------ */
 
 static aotc_status find_function(const struct loading *loading, uint32_t index, CUmodule module,
                                  CUfunction *function) {
@@ -289,7 +290,7 @@ static aotc_status load_module(const struct loading *loading, struct aotci_candi
     return status;
 }
 
-/* Whether an entry's context is the one that it was made for: modules of one that was destroyed went with it. */
+/* Whether an entry's context still exists: a destroyed context took its modules with it. */
 static bool is_alive(const struct aotci_driver *driver, const struct aotci_context *entry) {
     unsigned long long id = 0;
     const CUcontext context = aotci_context_handle(entry);
@@ -346,7 +347,7 @@ aotc_status aotci_load_code(const struct loading *loading, struct aotci_candidat
     return status;
 }
 
-/* The function that a context has of a variant. */
+/* The function of a variant in the current context. */
 static aotc_status own_function(const struct loading *loading, const struct aotci_candidate *candidate,
                                 CUfunction *function) {
     const struct aotci_driver *driver = &loading->archive->driver;

@@ -1,9 +1,10 @@
-/* code_filter.c: undo what aotc/package/archive/code_filter.py does to cubins before they are compressed.
+/* code_filter.c: undo the filter of aotc/package/archive/code_filter.py, applied to cubins before
+ * compression.
  *
- * Of a cubin the header of the file, its table of sections, and all else are stored without the code, which lies
- * apart. The operands of an instruction are stored as differences from those of the one before with the same
- * opcode and modifiers, byte by byte, and its fields in another order; offsets in the table as differences from
- * where the section before ends.
+ * The file header, the section table and all other bytes of a cubin are stored without the code,
+ * which is stored separately. The operands of an instruction are stored as bytewise differences
+ * from those of the previous one with the same opcode and modifiers, and its fields in another
+ * order; offsets in the table are stored as differences from the end of the previous section.
  */
 #include "code_filter.h"
 
@@ -14,7 +15,7 @@
 enum {
     INSTRUCTION_BYTES = 16,
     SLOTS = 4096,
-    SECTION_BYTES = 64, /* of a record in the table, and of the header of the file */
+    SECTION_BYTES = 64, /* of a record in the table, and of the file header */
     MAX_SECTIONS = 1024,
     SHT_PROGBITS = 1,
     SHT_NOBITS = 8,
@@ -28,7 +29,7 @@ static uint64_t load(const unsigned char *bytes) {
     return value;
 }
 
-/* The sums of eight pairs of bytes, none of which carries into the next. */
+/* The sums of eight pairs of bytes, without carries between them. */
 static uint64_t add_bytes(uint64_t a, uint64_t b) {
     const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
     return ((a & low) + (b & low)) ^ ((a ^ b) & ~low);
@@ -38,7 +39,7 @@ static uint64_t bits(uint64_t word, unsigned at, unsigned count) {
     return word >> at & ((UINT64_C(1) << count) - 1);
 }
 
-/* An instruction is two little-endian words of what the format's section 7 lists. */
+/* An instruction is two little-endian words; section 7 of the format lists their fields. */
 static void restore_code(unsigned char *code, const unsigned char *stored, size_t size_bytes) {
     uint64_t before[SLOTS] = {0};
     for (size_t at = 0; at < size_bytes; at += INSTRUCTION_BYTES) {
@@ -63,19 +64,19 @@ static void restore_code(unsigned char *code, const unsigned char *stored, size_
     }
 }
 
-/* A walk over the table of sections, which is stored right after the header of the file. */
+/* A walk over the table of sections, stored right after the file header. */
 struct walk {
     const unsigned char *section; /* the next one */
-    unsigned left;                /* sections that are left */
+    unsigned left;                /* remaining sections */
     uint64_t table;               /* where the table is in the cubin */
-    uint64_t end;                 /* of the section before */
-    uint64_t last;                /* end of the code before */
-    uint64_t offset;              /* of the section that was walked over */
-    bool is_code;                 /* whether that one has code, which is before the table */
-    uint64_t size;                /* of that code */
+    uint64_t end;                 /* of the previous section */
+    uint64_t last;                /* end of the previous code */
+    uint64_t offset;              /* of the current section */
+    bool is_code;                 /* whether the current section has code before the table */
+    uint64_t size;                /* of this code */
 };
 
-/* Begin a walk: over no section, if the table is stored where it is in the cubin. */
+/* Begin a walk: over no section, unless the table is stored at its offset in the cubin. */
 static struct walk begin(const unsigned char *rest, size_t size_bytes) {
     struct walk walk = {.last = SECTION_BYTES};
     if (size_bytes < SECTION_BYTES) {

@@ -1,4 +1,4 @@
-/* config_index.c: which candidates of a kernel have the config entries that a launch asks for. */
+/* config_index.c: find a kernel's candidates by config entries of a launch. */
 #include "config_index.h"
 
 #include <string.h>
@@ -111,7 +111,7 @@ void aotci_config_ask(const struct aotci_config_index *index, const aotc_launch_
             continue;
         }
         if (filter->count == LIMIT_CONFIG_ENTRIES) {
-            filter->has_unknown = true; /* no config has as many */
+            filter->has_unknown = true; /* no config has so many */
             return;
         }
         filter->rows[filter->count++] = row;

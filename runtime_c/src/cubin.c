@@ -1,8 +1,8 @@
 /* cubin.c: check a cubin before the driver sees it.
  *
  * cuLibraryLoadData takes no length and also accepts PTX, fatbins and tile IR. So the bytes must be
- * an ELF image for CUDA, and everything that its headers point at must lie inside them: then the
- * driver cannot be led outside the buffer, and never compiles.
+ * an ELF image for CUDA with all parts inside them: then the driver cannot be led outside the
+ * buffer, and never compiles.
  */
 #include "cubin.h"
 
@@ -17,17 +17,19 @@ enum {
     SHT_STRTAB = 3,
     SHT_RELA = 4,
     SHT_NOBITS = 8,
+    SHT_MERCURY_NOBITS = 0x70000015, /* of the copy that ptxas adds from sm_110 on */
     SHT_REL = 9,
     SHF_INFO_LINK = 0x40,
     SHN_LORESERVE = 0xFF00,
     /* A kernel has some 20, and a few more in newer formats. */
     MAX_SECTIONS = 1024,
-    /* From sm_90 on the first shared memory of a CTA is the system's. The section of a function
-     * counts it, and this one is there to say so. */
+    /* From sm_90 on the system reserves the first shared memory of a CTA. The section of a function
+     * counts it, and this section states it. */
     RESERVED_SHARED_BYTES = 1024,
 };
 
-/* As they lie in the image. It begins at a multiple of 8, its tables need not: so they may be read from any address. */
+/* Records of the image. It begins at a multiple of 8, its tables need not, so they may be read from
+ * any address. */
 #define ELF_RECORD __attribute__((packed, may_alias))
 
 struct ELF_RECORD elf_header {
@@ -76,9 +78,14 @@ static bool is_inside(uint64_t offset, uint64_t size, uint64_t total_bytes) {
 
 static uint64_t greater(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* ---- parts that overlap ------------------------------------------------------------------------ */
+static bool has_bytes(const struct elf_section *section) {
+    return section->type != SHT_NOBITS && section->type != SHT_MERCURY_NOBITS;
+}
 
-/* The parts of a cubin that have bytes: the header, the sections, the tables of these and of the segments. */
+/* ---- overlapping parts ------------------------------------------------------------------------- */
+
+/* The parts of a cubin with bytes: the header, the sections, the tables of these and of the
+ * segments. */
 enum { HEADER_COUNT = 3 };
 
 struct part {
@@ -100,9 +107,9 @@ static void add_part(struct part *parts, unsigned *count, struct part part) {
     }
 }
 
-/* Whether no two parts, which all lie inside, have some bytes in common. Sections may have all: so ptxas stores equal
- * ones. In the order of their places each is compared with the one before alone. Most cubins need no such order, and no
- * room for it. */
+/* Whether no two parts, all inside the image, overlap. Sections may coincide: ptxas stores equal
+ * ones once. After sorting by offset, each is compared only with its predecessor. Most cubins need
+ * no sorting, and no memory for it. */
 __attribute__((noinline)) static bool are_sorted_apart(const unsigned char *image) {
     const struct elf_header *header = header_of(image);
     const struct elf_section *sections = sections_of(image);
@@ -110,7 +117,7 @@ __attribute__((noinline)) static bool are_sorted_apart(const unsigned char *imag
     unsigned count = 0;
     add_part(parts, &count, (struct part){0, sizeof *header, false});
     for (unsigned i = 0; i < header->section_count; ++i) {
-        const uint64_t size = sections[i].type == SHT_NOBITS ? 0 : sections[i].size;
+        const uint64_t size = has_bytes(&sections[i]) ? sections[i].size : 0;
         add_part(parts, &count, (struct part){sections[i].offset, size, true});
     }
     add_part(parts, &count,
@@ -131,7 +138,7 @@ __attribute__((noinline)) static bool are_sorted_apart(const unsigned char *imag
 
 /* ---- the check ---------------------------------------------------------------------------------- */
 
-/* Whether the texts of a table all end in it. It lies inside if it is a table. */
+/* Whether all texts of a table, inside the image, are terminated in it. */
 static bool is_string_table(const unsigned char *image, const struct elf_section *section) {
     return section->type == SHT_STRTAB && section->size != 0 &&
            image[section->offset + section->size - 1] == 0;
@@ -178,7 +185,7 @@ static const char *check_identity(const struct elf_header *header, unsigned arch
     return NULL;
 }
 
-/* Check what the sections, which lie inside, say of each other. */
+/* Check references between sections, all inside the image. */
 static const char *check_references(const unsigned char *image) {
     const struct elf_header *header = header_of(image);
     const struct elf_section *section = sections_of(image);
@@ -219,12 +226,13 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
         !is_inside(header->program_offset, program_bytes, size_bytes)) {
         return aotci_refused("a cubin whose header tables are outside it");
     }
-    /* Mostly parts lie in the order of the headers, the tables last: then each is compared with what is before it. */
+    /* Mostly parts lie in the order of the headers, the tables last: then each is compared with the
+     * end so far. */
     uint64_t end = sizeof *header;
     bool are_in_order = true;
     const struct elf_section *section = sections_of(image);
     for (unsigned i = 0; i < header->section_count; ++i, ++section) {
-        if (section->type == SHT_NOBITS) {
+        if (!has_bytes(section)) {
             continue;
         }
         if (!is_inside(section->offset, section->size, size_bytes)) {
@@ -260,7 +268,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
 
 /* ---- functions ----------------------------------------------------------------------------------- */
 
-/* Bytes of a prefix, if a text of `left_bytes` and more begins with it; else 0. */
+/* Size of a prefix, if a text of at least `left_bytes` begins with it; else 0. */
 #define PREFIX_BYTES(chars, left_bytes, prefix)                                                    \
     ((left_bytes) >= sizeof prefix && memcmp(chars, prefix, sizeof prefix - 1) == 0                \
          ? (unsigned)sizeof prefix - 1                                                             \
@@ -293,7 +301,7 @@ struct aotci_cubin_function aotci_cubin_find(const unsigned char *image, const c
         if (shared != 0 && !has_shared) {
             function.static_shared_bytes = section->size;
             has_shared = true;
-        } else if (info != 0 && function.info == NULL && section->type != SHT_NOBITS) {
+        } else if (info != 0 && function.info == NULL && has_bytes(section)) {
             function.info = image + section->offset;
             function.info_bytes = section->size;
         }
@@ -304,8 +312,8 @@ struct aotci_cubin_function aotci_cubin_find(const unsigned char *image, const c
     return function;
 }
 
-/* Attributes of `.nv.info.SYMBOL`: a format, a number, and two bytes that are a value, or the size of one that
- * follows. */
+/* Attributes of `.nv.info.SYMBOL`: a format, a number, and two bytes with the value, or the size of
+ * a value that follows. */
 enum { SIZED_FORMAT = 4, PARAM_ATTRIBUTE = 0x17, PARAM_BYTES = 12 };
 
 enum aotci_params_verdict aotci_cubin_check_params(const struct aotci_cubin_function *function,

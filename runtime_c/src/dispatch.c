@@ -1,7 +1,7 @@
 /* dispatch.c: load a kernel's variants and lay out the table that launches search.
  *
- * The table is built whole and then published; of a lazy load before the variants are, each of which is published when
- * its first launch loads it.
+ * The table is built whole and then published. A lazy load publishes it before its variants, and
+ * each variant is published when its first launch loads it.
  */
 #include "dispatch.h"
 
@@ -25,20 +25,26 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
     return aotci_driver_fail(&loading->archive->driver, result, loading->error, detail);
 }
 
-/* ---- which variants ---------------------------------------------------------------------------
+/* ---- variants ---------------------------------------------------------------------------------
  */
+
+/* Tegra with plain targets: its cubins run on it alone, and it runs no others. */
+static bool is_on_chip(int major, int minor) {
+    return major == 8 && (minor == 7 || minor == 8);
+}
 
 /* How much better a target is for a compute capability than another: 0 if it does not run there.
  * `a` before `f` before plain, then the greater minor. */
 static unsigned target_rank(const struct target_record *target, int major, int minor) {
     static const unsigned char order[] = {
         [FEATURE_PLAIN] = 1, [FEATURE_FAMILY] = 2, [FEATURE_ARCH] = 3};
-    const bool runs =
-        target->feature == FEATURE_ARCH ? target->minor == minor : target->minor <= minor;
+    const bool is_exact = target->feature == FEATURE_ARCH || is_on_chip(target->major, target->minor) ||
+                          is_on_chip(major, minor);
+    const bool runs = is_exact ? target->minor == minor : target->minor <= minor;
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 
-/* Ask how much shared memory a CTA may use, if a variant uses more than every GPU has. */
+/* Query the limit of shared memory per CTA, if a variant exceeds the guaranteed limit. */
 static aotc_status ask_shared_bytes(const struct loading *loading) {
     const struct kernel_record *record = loading->kernel->record;
     for (uint32_t i = 0; i < record->variant_count; ++i) {
@@ -53,8 +59,8 @@ static aotc_status ask_shared_bytes(const struct loading *loading) {
     return AOTC_OK;
 }
 
-/* Whether a variant can be launched here. One that takes maps where another does not is nothing for
- * a driver that encodes none. */
+/* Whether a variant can be launched here. If the driver cannot encode tensor maps, a variant with
+ * maps is skipped in favour of one without. */
 static bool can_run(const struct loading *loading, const struct variant_record *variant) {
     const bool has_maps = variant->condition == 0 || variant->tensor_map_count == 0 ||
                           loading->archive->driver.tensor_map_encode != NULL;
@@ -62,7 +68,7 @@ static bool can_run(const struct loading *loading, const struct variant_record *
                         aotci_shared_bytes(variant) <= (uint64_t)shared_bytes_in(loading->context));
 }
 
-/* The variants of one target, and how far they are taken up into runs. */
+/* The variants of one target, and the position of the merge in them. */
 struct span {
     unsigned rank;
     uint32_t next;
@@ -70,7 +76,7 @@ struct span {
 };
 
 /* Find the spans of a kernel's variants for the targets that run in a context, best first. A target
- * is one span because variants are in the order of targets. */
+ * is one span because variants are ordered by target. */
 static unsigned find_spans(const struct loading *loading, struct span spans[LIMIT_TARGETS]) {
     const struct kernel_record *record = loading->kernel->record;
     const struct aotci_context *context = loading->context;
@@ -97,7 +103,7 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
     return count;
 }
 
-/* The smallest combination that the spans have left; false if none has any. */
+/* The smallest remaining combination of the spans; false if none is left. */
 static bool next_combination(const struct aotc_kernel *kernel, const struct span *spans,
                              unsigned count, uint32_t *combination) {
     bool found = false;
@@ -130,7 +136,7 @@ void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_k
     }
 }
 
-/* Merge the spans into runs: for each combination first the best target's variants, in their order.
+/* Merge the spans into runs: for each combination the best target's variants first, in their order.
  */
 static void fill_dispatch(const struct loading *loading, struct span *spans, unsigned span_count,
                           struct aotci_dispatch *dispatch) {
@@ -195,7 +201,7 @@ aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_can
     return status;
 }
 
-/* Load the code of all variants in a table, unless that is for later. */
+/* Load the code of all variants in a table, unless the load is lazy. */
 static aotc_status load_candidates(const struct loading *loading,
                                    struct aotci_dispatch *dispatch) {
     aotc_status status = AOTC_OK;
@@ -232,7 +238,7 @@ aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aot
     return status;
 }
 
-/* Where the table of a kernel goes; NULL without memory. */
+/* The slot for a kernel's table; NULL without memory. */
 static _Atomic(struct aotci_dispatch *) *make_place(const struct loading *loading) {
     const uint32_t number = loading->kernel->number;
     _Atomic(struct aotci_chunk *) *chunk = &loading->context->chunks[number / KERNELS_PER_CHUNK];

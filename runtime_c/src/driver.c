@@ -1,7 +1,7 @@
-/* driver.c: find the CUDA driver at run time, and put its errors into ours.
+/* driver.c: find the CUDA driver at run time, and translate its errors.
  *
- * libcuda is never linked: the program must start on a machine without a GPU, and say clearly what
- * is missing when it needs one.
+ * libcuda is never linked: the program must start on a machine without a GPU, and report clearly if
+ * it needs one.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT under -std=c11 */
 #include "driver.h"
@@ -24,7 +24,7 @@ static generic_fn to_function(void *object) {
     return function;
 }
 
-/* The version as cuDriverGetVersion gives it, 0 if it cannot be told. It is asked for messages alone. */
+/* The version as of cuDriverGetVersion, 0 if unknown. Used for messages only. */
 static int version_of(const struct aotci_driver *driver) {
     int version = 0;
     int query = 0;
@@ -46,7 +46,7 @@ static aotc_status too_old(const char *path, int version, aotc_error *error) {
                       .got = version_text(version).chars, .remedy = "install a newer NVIDIA driver");
 }
 
-/* Find the function that finds the others, which CUDA 12.0 brought. */
+/* Find cuGetProcAddress, for looking up the others; CUDA 12.0 introduced this version. */
 static aotc_status find_loader(void *library, const char *path, aotci_find_function *found,
                                aotc_error *error) {
     int version = 0;
@@ -74,8 +74,8 @@ static aotc_status lacks(const struct aotci_driver *driver, const char *symbol, 
                       .remedy = "install a newer NVIDIA driver");
 }
 
-/* Tables in place of code for each, most of which a first launch would be the first and last to run; and of the tables
- * it reads those rows that it needs. */
+/* Tables replace separate code for each function, most of which would run only in a first launch;
+ * and a launch reads only the rows that it needs. */
 #define AOTCI_DRIVER_GROUPS(member, groups, symbol, min_version, required, parameters) groups,
 static const uint16_t entry_groups[] = {AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_GROUPS)};
 #undef AOTCI_DRIVER_GROUPS
@@ -83,7 +83,7 @@ static const uint16_t entry_groups[] = {AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_GROU
 static const struct {
     const char *symbol;
     uint16_t version;
-    uint16_t member; /* where in aotci_driver */
+    uint16_t member; /* offset in aotci_driver */
     bool is_required;
 } entry_points[] = {
 #define AOTCI_DRIVER_ENTRY(member, groups, symbol, min_version, required, parameters)              \
@@ -112,7 +112,8 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
         if (found == NULL && entry_points[i].is_required) {
             return lacks(driver, entry_points[i].symbol, error);
         }
-        const generic_fn function = to_function(found); /* all pointers to functions have the same bits */
+        const generic_fn function = to_function(found); /* all function pointers have the same
+                                                         * representation */
         memcpy((unsigned char *)driver + entry_points[i].member, &function, sizeof function);
     }
     driver->groups |= missing;
@@ -128,7 +129,7 @@ aotci_stream_context_function aotci_driver_find_streams(const struct aotci_drive
                : NULL;
 }
 
-/* Load the driver's library, and find the function that finds the others. */
+/* Load the driver's library, and find cuGetProcAddress. */
 static aotc_status open_library(const char *file, aotci_find_function *found, aotc_error *error) {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
@@ -144,7 +145,7 @@ static aotc_status open_library(const char *file, aotci_find_function *found, ao
     return status;
 }
 
-/* Initialise the driver. Whoever has a context has done so, and has a GPU. */
+/* Initialize the driver. A process with a context has done so, and has a GPU. */
 static aotc_status start(struct aotci_driver *driver, CUcontext *current, aotc_error *error) {
     *current = NULL;
     if (!aotci_may_be_forked() && driver->context_get_current(current) == CUDA_SUCCESS &&
@@ -178,7 +179,7 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUc
     driver->groups = 0;
     driver->find = NULL;
     if (strcmp(driver->path, DEFAULT_PATH) == 0) {
-        /* A program that has a context is mostly linked with the driver, and to find it there takes less. */
+        /* A program with a context is mostly linked with the driver; finding it there is faster. */
         driver->find = (aotci_find_function)to_function(dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
     }
     if (driver->find == NULL) {
@@ -194,7 +195,7 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUc
     return status;
 }
 
-/* What a CUresult means to the caller; everything else is CUDA without a remedy. */
+/* The meaning of a CUresult for the caller; any other is CUDA without a remedy. */
 static const struct meaning {
     CUresult first, last;
     aotc_status status;
@@ -218,7 +219,7 @@ static const struct meaning {
      "check the stream; where a context was reset, load again"},
     {CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND, AOTC_ERROR_NOT_FOUND, NULL},
     /* Illegal address, launch time-out, assert, hardware stack error to launch failure: the context
-     * is lost, and with it everything that the process does on the GPU. */
+     * is lost, and with it all of the process's work on the GPU. */
     {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS, AOTC_ERROR_CUDA,
      "the GPU context is lost: restart the process"},
     {702, 702, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
@@ -234,7 +235,8 @@ static const struct meaning {
 
 typedef CUresult (*error_text_fn)(CUresult result, const char **text);
 
-/* What the driver says of an error. It is asked for the function each time: launches fail without a lock. */
+/* The driver's text for an error. The function is looked up each time: launches fail without a
+ * lock. */
 static const char *error_text(const struct aotci_driver *driver, const char *symbol, error_text_fn known,
                               CUresult result) {
     enum { SINCE = 6000 };

@@ -1,9 +1,8 @@
 /* driver.h: the CUDA driver, found at run time.
  *
- * No CUDA header and no CUDA library is needed to build: the few types used are declared here with
- * the layouts that cuda.h documents, and every entry point is looked up through cuGetProcAddress,
- * for the version named in the table, so that a newer driver behaves as the one that this was
- * written for.
+ * Building needs no CUDA header and no CUDA library. The few types used are declared here with the
+ * layouts documented in cuda.h. Every entry point is looked up through cuGetProcAddress, for the
+ * version in the table, so a newer driver behaves the same.
  */
 #ifndef AOTCI_DRIVER_H
 #define AOTCI_DRIVER_H
@@ -54,7 +53,7 @@ enum {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 
-    CU_STREAM_LEGACY = 1, /* as NULL, where that is not the one of each thread */
+    CU_STREAM_LEGACY = 1, /* like NULL, unless NULL is the per-thread stream */
     CU_STREAM_PER_THREAD = 2,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_STREAM_CAPTURE_STATUS_NONE = 0,
@@ -106,7 +105,7 @@ typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
 } CUtensorMap;
 
-/* Entry points are looked up when something needs them first: most of them no first launch does. */
+/* Entry points are looked up at their first need: most first launches need few. */
 enum aotci_driver_group {
     DRIVER_CORE = 1 << 0,
     DRIVER_ERRORS = 1 << 1,
@@ -127,8 +126,8 @@ enum aotci_driver_group {
     DRIVER_ALL = (1 << 16) - 1,
 };
 
-/* X(member, groups, symbol, version as cuGetProcAddress takes it, required, parameters); what a first launch needs comes
- * first, and lies together. */
+/* X(member, groups, symbol, version for cuGetProcAddress, required, parameters). The functions of a
+ * first launch come first, and are adjacent in memory. */
 #define AOTCI_DRIVER_FUNCTIONS(X)                                                                                \
     X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                      \
     X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                          \
@@ -198,8 +197,8 @@ typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int
 typedef CUresult (*aotci_stream_context_function)(CUstream stream, CUcontext *context);
 
 struct aotci_driver {
-    unsigned groups;          /* those that were looked up */
-    aotci_find_function find; /* NULL: all is there */
+    unsigned groups;          /* groups looked up so far */
+    aotci_find_function find; /* NULL: all are found */
     const char *path;
 #define AOTCI_DRIVER_MEMBER(member, group, symbol, version, required, parameters)                  \
     CUresult(*member) parameters;
@@ -207,25 +206,27 @@ struct aotci_driver {
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver, initialise it, unless a context tells that it is, and look up DRIVER_CORE; `path`, which must
- * outlive it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in
- * memory until the process ends, because the driver does not survive being unloaded. After an error `driver` is empty;
- * `*current` is the current context if there is one. DRIVER, CUDA. */
+/* Find the driver, initialize it unless a context proves that it is, and look up DRIVER_CORE.
+ * `path` must outlive it; NULL is "libcuda.so.1", taken from the program if it is linked there. The
+ * library stays in memory until the process ends, because the driver does not survive being
+ * unloaded. After an error `driver` is empty; `*current` is the current context if there is one.
+ * DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUcontext *current,
                               aotc_error *error);
 
-/* Say whether this process may be a fork of one that has used the driver, which then does not answer (fork.c). */
+/* Return whether this process may be a fork of a driver's user, where the driver does not work
+ * (fork.c). */
 bool aotci_may_be_forked(void);
 
-/* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
+/* Look up groups of entry points, unless already done; under the archive's lock. DRIVER. */
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);
 
-/* Look up what finds the context of a stream, without keeping it: any number of threads may do so at once. NULL if the
- * driver has no such thing. */
+/* Look up the query for a stream's context without storing it; thread-safe. NULL if the driver
+ * lacks it. */
 aotci_stream_context_function aotci_driver_find_streams(const struct aotci_driver *driver);
 
-/* Report a CUresult: the status it stands for, with its name, its text and what to do. `detail` may
- * carry file, kernel and field (the call that failed). */
+/* Report a CUresult: its status, its name, its text and a remedy. `detail` may carry file, kernel
+ * and field (the call that failed). */
 aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,
                               struct aotci_detail detail);
 

@@ -74,7 +74,7 @@ static void copy(char *target, size_t size_bytes, const char *source) {
     (void)snprintf(target, size_bytes, "%s", source == NULL ? "" : source);
 }
 
-/* Append to the message, cutting at its end. */
+/* Append to the message, truncated at its end. */
 __attribute__((format(printf, 2, 3))) static void say(aotc_error *error, const char *format, ...) {
     const size_t used = strlen(error->message);
     va_list arguments;
@@ -83,8 +83,8 @@ __attribute__((format(printf, 2, 3))) static void say(aotc_error *error, const c
     va_end(arguments);
 }
 
-/* Show what could steer a terminal, or begin a line, as question marks: names come from files that
- * anybody may have written. Controls are 00 to 1F, 7F, and in UTF-8 C2 80 to C2 9F. */
+/* Replace characters that control a terminal or begin a line by question marks: names come from
+ * untrusted files. Controls are 00 to 1F, 7F, and in UTF-8 C2 80 to C2 9F. */
 static void make_printable(char *text) {
     unsigned char *bytes = (unsigned char *)text;
     for (size_t i = 0; bytes[i] != '\0'; ++i) {
@@ -118,7 +118,7 @@ static void compose_message(aotc_error *error) {
 }
 
 aotc_status aotci_fail(aotc_error *error, aotc_status status, const struct aotci_detail *detail) {
-    /* A struct smaller than the first version's cannot be written; the status must do. */
+    /* A struct smaller than the first version's cannot be written; the status must suffice. */
     if (error == NULL || error->struct_size < sizeof(aotc_error)) {
         return status;
     }

@@ -1,13 +1,13 @@
-/* error.h: how every function of the library reports failure.
+/* error.h: the reporting of failures by every function of the library.
  *
  * A failure is a status and a `struct aotci_detail` of borrowed strings; `aotci_fail` copies them
  * into the caller's `aotc_error`, if there is one, composes the message, and returns the status, so
  * a caller writes
  *
- *     return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "grid", .got = aotci_text("%d", n).chars);
+ *   return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "grid", .got = aotci_text("%d", n).chars);
  *
- * Nothing is allocated: the temporaries of `aotci_text` live until the end of that statement.
- * Every internal name begins with `aotci_`, so the static library collides with nobody.
+ * Nothing is allocated: the temporaries of `aotci_text` live until the end of that statement. Every
+ * internal name begins with `aotci_`, so the static library has no name clashes.
  */
 #ifndef AOTCI_ERROR_H
 #define AOTCI_ERROR_H
@@ -19,7 +19,7 @@
 struct aotci_detail {
     const char *file;
     const char *kernel;
-    const char *field; /* what is wrong */
+    const char *field; /* the wrong field */
     const char *expected;
     const char *got;
     const char *remedy;
@@ -32,7 +32,8 @@ struct aotci_text {
     char chars[512];
 };
 
-/* What only failures call: compilers then put what leads there apart, and a first launch touches fewer pages. */
+/* For functions called only on failure: compilers place them apart, and a first launch touches
+ * fewer pages. */
 #define AOTCI_COLD __attribute__((cold))
 
 AOTCI_COLD aotc_status aotci_fail(aotc_error *error, aotc_status status,
@@ -43,14 +44,14 @@ AOTCI_COLD aotc_status aotci_fail(aotc_error *error, aotc_status status,
 
 AOTCI_COLD __attribute__((format(printf, 1, 2))) struct aotci_text aotci_text(const char *format, ...);
 
-/* Return `why`: what is wrong with something, for a caller to report. */
+/* Return `why`, a description of an error, for a caller to report. */
 AOTCI_COLD const char *aotci_refused(const char *why);
 
-/* Say whether a caller's struct is one that this library understands: as large as in the first
- * version, and zero in what it does not know. */
+/* Return whether this library understands a caller's struct: at least as large as in the first
+ * version, and zero in unknown fields. */
 bool aotci_is_struct(const void *given, uint32_t struct_size, size_t known_bytes);
 
-/* Append to a text, cutting at its end. */
+/* Append to a text, truncated at its end. */
 AOTCI_COLD __attribute__((format(printf, 2, 3))) void aotci_text_add(struct aotci_text *text,
                                                                      const char *format, ...);
 

@@ -1,13 +1,13 @@
 /* expression.c: check and run the bytecode of integer expressions.
  *
- * The table of opcodes is docs/reference/archive-format.md, section 6. Arithmetic is on 64-bit integers, and
- * an overflow or a division by zero ends the evaluation: no value is ever wrapped.
+ * The table of opcodes is docs/reference/archive-format.md, section 6. Arithmetic is on 64-bit
+ * integers, and an overflow or a division by zero ends the evaluation: no value ever wraps.
  */
 #include "expression.h"
 
 #include <string.h>
 
-/* `pops` is one more than the values taken, so that zero marks the codes that do not exist. */
+/* `pops` is one more than the number of popped values, so zero marks an invalid opcode. */
 static const struct {
     uint8_t pops;
     uint8_t operand_bytes;
@@ -127,8 +127,8 @@ const char *aotci_expression_check_params(const struct aotci_tables *tables,
 static const char *const overflow = "an overflow";
 static const char *const division_by_zero = "a division by zero";
 
-/* Quotient rounded down and remainder with the divisor's sign. Powers of two, which most divisors
- * are, are not divided by: a shift keeps the sign with every compiler there is. */
+/* Quotient rounded down and remainder with the divisor's sign. Most divisors are powers of two and
+ * use a shift, which keeps the sign with every known compiler. */
 static const char *divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder) {
     if (b > 0 && (b & (b - 1)) == 0) {
         *quotient = a >> __builtin_ctzll((unsigned long long)b);
@@ -169,7 +169,7 @@ static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) 
     case OP_CDIV:
         failure = divide(a, b, value, &other);
         *value +=
-            failure == NULL && other != 0; /* the quotient is not the greatest: it was rounded */
+            failure == NULL && other != 0; /* rounded, so not the greatest quotient */
         return failure;
     case OP_MIN:
         *value = a < b ? a : b;
@@ -204,7 +204,7 @@ static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) 
     }
 }
 
-/* The value of an opcode that is about an argument. */
+/* The value of an opcode that loads from an argument. */
 static inline const char *load(unsigned opcode, const unsigned char *operand, const aotc_arg *args,
                                int64_t *value) {
     const aotc_arg *arg = &args[aotci_load_param(operand)];
@@ -216,9 +216,9 @@ static inline const char *load(unsigned opcode, const unsigned char *operand, co
     return NULL;
 }
 
-/* Run the rest of a program, with one value on the stack or, in front of the first opcode, any. The
- * topmost value is in a variable of its own, and so in a register: what lies below it is in memory,
- * with something unused at the very bottom. */
+/* Run the rest of a program, with one value on the stack or, before the first opcode, any. The
+ * topmost value is in a variable of its own, and so in a register; the values below are in memory,
+ * above one unused word. */
 static const char *run(const unsigned char *code, const unsigned char *end, int64_t top,
                        const aotc_arg *args, int64_t *value) {
     int64_t stack[LIMIT_STACK];
@@ -258,7 +258,7 @@ const char *aotci_evaluate(const struct aotc_kernel *kernel,
     if (code[0] < OP_ARG || code[0] > OP_STRIDE) {
         return run(code, end, 0, args, value);
     }
-    /* An argument or a size alone, or times a small number, is most of what maps are made of. */
+    /* Fast path for most map operands: an argument or a size alone, or times a small number. */
     int64_t first = 0;
     const char *failure = load(code[0], code + 1, args, &first);
     code += code[0] == OP_ARG ? 3 : 4;

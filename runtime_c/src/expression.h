@@ -1,7 +1,7 @@
 /* expression.h: integer expressions over the launch arguments, as bytecode.
  *
  * One checked evaluator serves guards, grids, scratch sizes, tensor maps and computed parameters.
- * Programs have no jumps and are checked once, at opening, so evaluation checks arithmetic alone.
+ * Programs have no jumps and are checked once, at opening, so evaluation checks only arithmetic.
  */
 #ifndef AOTCI_EXPRESSION_H
 #define AOTCI_EXPRESSION_H
@@ -36,7 +36,7 @@ enum opcode {
     OPCODE_COUNT
 };
 
-/* The constant or the number of the param after an opcode. */
+/* The constant, or the number of the param, after an opcode. */
 int64_t aotci_load_constant(const unsigned char *operand, unsigned operand_bytes);
 static inline unsigned aotci_load_param(const unsigned char *operand) {
     return operand[0] | ((unsigned)operand[1] << 8);
@@ -77,17 +77,17 @@ static inline bool aotci_argument_value(const aotc_arg *arg, int64_t *value) {
     }
 }
 
-/* Check a program: opcodes, operands that are there, shortest constants, the exact stack depth.
- * NULL if so, otherwise what is wrong. */
+/* Check a program: opcodes, complete operands, shortest constants, the exact stack depth. Returns
+ * NULL, or a description of the error. */
 const char *aotci_expression_check(const unsigned char *code, uint32_t code_bytes,
                                    uint32_t stack_depth);
 
-/* Check that a checked program names only what a launch of `kernel` has. */
+/* Check that a checked program uses only the params of a launch of `kernel`. */
 const char *aotci_expression_check_params(const struct aotci_tables *tables,
                                           const struct kernel_record *kernel,
                                           const struct expression_record *expression);
 
-/* Evaluate with checked arguments. NULL on success, otherwise why there is no value. */
+/* Evaluate with checked arguments. Returns NULL, or the reason for a missing value. */
 const char *aotci_evaluate(const struct aotc_kernel *kernel,
                            const struct expression_record *expression, const aotc_arg *args,
                            int64_t *value);

@@ -1,10 +1,10 @@
-/* first_touch.c: have the library's code, and its reserve of memory, at hand for a first launch.
+/* first_touch.c: prefetch the library's code, and its reserve of memory, for a first launch.
  *
- * The system maps a program's code when it is touched first, a few pages around at once, and takes as long for that as
- * a small archive to read. A first launch goes through most files of the library, one after the other: so one byte of
- * each is read while the program starts. After that a driver starts, which leaves little of it in the caches near the
- * processor; a launch would wait there for one line after the other. So the first archive that is opened has all of it
- * fetched at once, and costs little more for it.
+ * The system maps a program's code at its first use, a few pages at once, which takes as long as
+ * reading a small archive. A first launch goes through most files of the library, one after the
+ * other, so one byte of each is read while the program starts. Then a driver starts and evicts most
+ * of it from the nearest caches, and a launch would wait for one cache line after the other. So
+ * opening the first archive prefetches all of it at once, at little extra cost.
  */
 #include "first_touch.h"
 
@@ -22,18 +22,18 @@
 
 enum {
     LINE_BYTES = 64,
-    FUNCTION_BYTES = 2048,  /* about what the last function that is named has */
-    MOST_BYTES = 128 << 10, /* twice what the library has: more is not its own */
+    FUNCTION_BYTES = 2048,  /* about the size of the last function */
+    MOST_BYTES = 128 << 10, /* twice the library's size: beyond it is other code */
 };
 
 #define PLACE(function) ((uintptr_t)&(function))
 
-/* From the first to the last of the functions that are named, one of each file. */
+/* From the first to the last of the named functions, one of each file. */
 struct extent {
     uintptr_t begin, end;
 };
 
-/* With each of them read, if that is asked for. */
+/* Read a byte of each function if requested. */
 static inline struct extent code_extent(bool is_read) {
     const uintptr_t places[] = {
         PLACE(aotc_open_file),    PLACE(aotci_root_open),        PLACE(aotci_index_decode),

@@ -1,8 +1,8 @@
-/* first_touch.h: have the library's code at hand. */
+/* first_touch.h: prefetch the library's code. */
 #ifndef AOTCI_FIRST_TOUCH_H
 #define AOTCI_FIRST_TOUCH_H
 
-/* Have the processor fetch the library's code, all lines at once; once in a process. */
+/* Prefetch all cache lines of the library's code; once in a process. */
 void aotci_fetch_code(void);
 
 #endif

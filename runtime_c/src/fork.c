@@ -1,10 +1,9 @@
-/* fork.c: tell a forked child from the process that loaded an archive.
+/* fork.c: distinguish a forked child from the process that loaded an archive.
  *
- * CUDA does not survive fork, and calling it in the child is undefined, so every launch must know.
- * A page that the kernel clears in a forked child tells the two apart for the price of one read;
- * where there is no such page, the process id does, for the price of a system call. The page is the
- * process's, and is there from when the library is loaded: making one takes as long as a small archive
- * to open.
+ * CUDA does not survive fork, and calling it in the child is undefined, so every launch must check.
+ * A page that the kernel clears in a forked child answers at the cost of one read. Without such a
+ * page, the process id answers at the cost of a system call. The page belongs to the process, from
+ * the time the library is loaded: making one takes as long as opening a small archive.
  */
 #define _GNU_SOURCE /* MADV_WIPEONFORK */
 #include <sys/mman.h>
@@ -13,10 +12,10 @@
 
 #include "load.h"
 
-/* What the page holds is the mark of this process; 0 in a child that has loaded nothing yet. */
+/* The page holds the mark of this process; 0 in a child that has loaded nothing yet. */
 static _Atomic uint64_t *page;
 
-/* A process id may come again, in a child of a child: a time does not. */
+/* A process id may repeat, in a child of a child; a time does not. */
 static uint64_t mark_of_process(void) {
     uint64_t mark = atomic_load(page);
     if (mark == 0) {

@@ -1,5 +1,5 @@
-/* format.h: the records of an archive, as they lie in memory. The meaning of each field, and every
- * rule that validate.c checks, is in docs/reference/archive-format.md.
+/* format.h: the records of an archive, as in memory. The meaning of each field, and the rules that
+ * validate.c checks, are in docs/reference/archive-format.md.
  *
  * Records are used in place, so the host must be little-endian; the static assertions keep the C
  * layout equal to the file's.
@@ -17,7 +17,8 @@ enum {
     FORMAT_MAJOR = 9,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
-    ROOT_PIECE_BYTES = 512,  /* of the root, for each of which there is a digest after it, and of these one before it */
+    ROOT_PIECE_BYTES = 512,  /* of the root; each has a digest after the root, and each piece of
+                              * digests a seal before it */
     STORED_ALIGN = 64,       /* of frames that are not compressed */
     DIGEST_BYTES = 32,
     SECTION_COUNT = 24,
@@ -59,7 +60,7 @@ enum {
     LIMIT_LEAF_CONFIGS = 16,
 };
 
-/* Bytes of the digests of so many bytes. */
+/* Size of the digests of so many bytes. */
 static inline uint64_t aotci_digest_bytes(uint64_t size_bytes) {
     return (size_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES * DIGEST_BYTES;
 }
@@ -123,17 +124,18 @@ struct frame_record {
 
 struct entry_record {
     uint32_t name, frame_count;
-    uint64_t offset; /* of the frame of the kernel's index, and after it a place, 8 bytes, for each of its frames */
+    uint64_t offset; /* of the frame of the kernel's index, followed by an 8-byte offset of each of
+                      * its frames */
     struct frame_record frame;
 };
 
-/* Bytes of a kernel's index in the file, and of the places that follow it. */
+/* Size of a kernel's index in the file, with the offsets that follow it. */
 static inline uint64_t aotci_index_bytes(const struct entry_record *entry) {
     return entry->frame.stored_bytes + entry->frame_count * (uint64_t)sizeof(uint64_t);
 }
 
 struct slot_record {
-    uint32_t tag, kernel; /* of its name's hash the high half; 1 + number, or 0 */
+    uint32_t tag, kernel; /* the high half of its name's hash; 1 + number, or 0 */
 };
 
 struct kernel_record {
@@ -230,10 +232,10 @@ struct tensor_map_record {
 };
 
 struct selection_record {
-    uint32_t target, gpu, combination; /* gpu: the driver's name of it, or 0 for any */
+    uint32_t target, gpu, combination; /* gpu: the driver's name for it, or 0 for any */
     uint32_t first_feature, feature_count;
     uint32_t first_branch, branch_count;
-    uint32_t first_leaf; /* of one more than there are branches */
+    uint32_t first_leaf; /* of as many leaves as branches, plus one */
 };
 
 struct feature_record {
@@ -264,7 +266,7 @@ struct expression_record {
 enum { BLOB_CUBIN = 1, BLOB_PTX = 2 };
 
 struct blob_record {
-    uint32_t frame, start, raw_bytes, kind; /* start: the sum of the sizes of those before it in the frame */
+    uint32_t frame, start, raw_bytes, kind; /* start: the sum of the sizes before it in the frame */
 };
 
 _Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");
@@ -284,7 +286,7 @@ _Static_assert(sizeof(struct slot_record) == 8, "docs/reference/archive-format.m
 _Static_assert(sizeof(struct frame_record) == 40, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct blob_record) == 16, "docs/reference/archive-format.md, section 3");
 
-/* Where a kernel of this name has its slot, and in the high half the slot's tag: FNV-1a. */
+/* The slot of a kernel of this name, and in the high half the slot's tag: FNV-1a. */
 static inline uint64_t aotci_name_hash(const char *name) {
     uint64_t hash = UINT64_C(0xCBF29CE484222325);
     for (const unsigned char *at = (const unsigned char *)name; *at != 0; ++at) {

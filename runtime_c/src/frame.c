@@ -1,4 +1,4 @@
-/* frame.c: from a frame in the file to bytes that are known to be what was written. */
+/* frame.c: read frames from the file, and verify and decode them. */
 #define _GNU_SOURCE /* pread under -std=c11 */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,14 +11,14 @@
 #include "validate.h"
 #include "zstd_frame.h"
 
-/* A frame of a kernel, and where it lies. */
+/* A frame of a kernel, and its offset. */
 struct source {
     const struct aotc_kernel *kernel;
-    uint32_t number; /* of those of its blobs, or INDEX */
+    uint32_t number; /* among the frames of blobs, or INDEX */
     uint64_t offset;
     const struct frame_record *frame;
-    struct aotci_room room; /* where its bytes may be read to */
-    uint64_t places_bytes;  /* read with it, since they follow it */
+    struct aotci_room room; /* memory to read its bytes into */
+    uint64_t places_bytes;  /* the offsets after it, read together */
 };
 
 enum { INDEX = -1 };
@@ -62,8 +62,8 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                       .os_error = number, .remedy = "check the path and its permissions");
 }
 
-/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read to the
- * source's room, or to new memory that the caller lets go. */
+/* Bytes of the file: in the archive's memory if they are aligned there or need not be; otherwise
+ * read into the source's room, or into new memory that the caller frees. */
 static aotc_status stored_bytes(const struct source *source, bool is_aligned, struct aotci_content *content,
                                 aotc_error *error) {
     const struct aotc_archive *archive = source->kernel->archive;
@@ -213,8 +213,9 @@ aotc_status aotci_frame_place(const struct aotc_kernel *kernel, uint32_t number,
     return status;
 }
 
-/* Find a cubin in its frame, from the last one that was found or from the first. A compressed archive has all but its
- * code after that of those before it, and its code before that of those, from the end of the frame on. */
+/* Find a cubin in its frame, starting from the last one found or the first. In a compressed
+ * archive, a frame has each cubin's other bytes in order from its start, and each cubin's code in
+ * order backwards from its end. */
 static void find_cubin(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame) {
     const struct aotci_tables *tables = &kernel->tables;
     if (frame->kernel != kernel || frame->blob > index ||
@@ -235,7 +236,7 @@ static void find_cubin(const struct aotc_kernel *kernel, uint32_t index, struct 
     }
 }
 
-/* Copy a blob out of its frame, which is decoded. */
+/* Copy a blob out of its decoded frame. */
 static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame,
                       unsigned char *copy) {
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
@@ -272,13 +273,13 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
         frame->record = *source.frame;
         frame->kernel = NULL;
     }
-    /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
+    /* A separate copy: aligned, as cubin checks and the driver require. */
     unsigned char *copy = aotci_allocate_bytes(&archive->allocator, blob->raw_bytes);
     if (copy == NULL) {
         return no_memory(&source, blob->raw_bytes, error);
     }
     copy_blob(kernel, index, frame, copy);
-    if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */
+    if (frame->content.size_bytes == blob->raw_bytes) { /* it is the only blob in it */
         aotci_frame_drop(archive);
     }
     *content = (struct aotci_content){copy, copy, blob->raw_bytes};

@@ -1,8 +1,8 @@
 /* guard.c: decide conditions on the arguments of a launch.
  *
- * Nearly all of them are comparisons with constants, joined by `and`. Those are taken out of the
- * bytecode when an archive is opened, and a launch decides one after another; any other
- * condition is evaluated. Either way, one that has no value does not hold.
+ * Nearly all of them are comparisons with constants, joined by `and`. These are extracted from the
+ * bytecode when an archive is opened, and a launch decides one after another; any other condition
+ * is evaluated. A condition without a value does not hold.
  */
 #include "guard.h"
 
@@ -10,7 +10,7 @@
 
 static bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
 
-/* Where in a program we are. */
+/* A position in a program. */
 struct cursor {
     const unsigned char *code;
     const unsigned char *end;
@@ -68,8 +68,8 @@ uint32_t aotci_guard_compile(const struct aotc_kernel *kernel,
     struct cursor cursor = {code, code + expression->code_bytes};
     struct aotci_test test;
     uint32_t count = 0;
-    /* Of the values on the stack, those that one test each is all of; the topmost is bit 0. What
-     * is below was joined by `and`, which may be done in any order. */
+    /* A bit for each value on the stack, the topmost bit 0: set if the value is a single test. The
+     * values below were joined by `and`, in any order. */
     uint64_t single = 0;
     while (cursor.code != cursor.end) {
         if (take_opcode(&cursor, OP_AND)) {
@@ -110,7 +110,7 @@ bool aotci_guard_is_null_test(const struct aotci_guard *guard, uint32_t param) {
            test->relation == OP_EQ && test->constant == 0;
 }
 
-/* Whether a test holds; false in `valid` if there is nothing to compare. */
+/* Whether a test holds; `valid` becomes false if there is nothing to compare. */
 static inline bool holds(const struct aotci_test *test, const aotc_arg *args, bool *valid) {
     const aotc_arg *arg = &args[test->param];
     int64_t value = 0;

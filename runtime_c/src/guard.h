@@ -14,18 +14,18 @@ struct aotci_test {
     bool is_enough;   /* or the next one holds */
 };
 
-/* Write the tests that a checked program consists of; `tests` NULL only counts. 0 if it is anything
- * else than comparisons, and pairs of them joined by `or`, joined by `and`. */
+/* Write the tests of a checked program; `tests` NULL only counts. Returns 0 unless it consists of
+ * comparisons, and pairs of them joined by `or`, joined by `and`. */
 uint32_t aotci_guard_compile(const struct aotc_kernel *kernel,
                              const struct expression_record *expression, struct aotci_test *tests);
 
-/* The guard whose expression is at `index`. */
+/* The guard of the expression at `index`. */
 struct aotci_guard aotci_guard_of(const struct aotc_kernel *kernel, uint32_t index);
 
-/* Say whether a guard is that an argument is 0, and nothing else. */
+/* Return whether a guard is just a test of an argument for 0. */
 bool aotci_guard_is_null_test(const struct aotci_guard *guard, uint32_t param);
 
-/* Say whether a guard holds; one that cannot be evaluated does not. */
+/* Return whether a guard holds; one without a value does not. */
 bool aotci_guard_holds(const struct aotc_kernel *kernel, const struct aotci_guard *guard,
                        const aotc_arg *args);
 

@@ -1,4 +1,4 @@
-/* kernel.c: find kernels by name and say what an archive holds. */
+/* kernel.c: find kernels by name, and query an archive's contents. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum {
     NEAREST_COUNT = 3,
-    MAX_COMPARED = 4096, /* of an archive with more kernels, the rest cannot be "nearest" */
+    MAX_COMPARED = 4096, /* in an archive with more kernels, the rest are never suggested */
 };
 
 /* Levenshtein distance of two names, each of at most LIMIT_NAME_BYTES. */
@@ -34,7 +34,7 @@ static unsigned distance(const char *a, size_t a_bytes, const char *b, size_t b_
     return row[b_bytes];
 }
 
-/* The kernels whose names are nearest, as text; empty if none is near. */
+/* The kernels with the nearest names, as text; empty if none is near. */
 static struct aotci_text nearest_names(const aotc_archive *archive, const char *name) {
     struct aotci_text list = {""};
     const size_t name_bytes = strlen(name);
@@ -115,13 +115,14 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
     }
     struct aotc_archive *changed = (struct aotc_archive *)(uintptr_t)archive;
     struct aotc_kernel *found = atomic_load_explicit(&archive->last, memory_order_acquire);
-    if (found != NULL && strcmp(found->name, name) == 0) { /* a load of what was asked for just now */
+    if (found != NULL && strcmp(found->name, name) == 0) { /* loads the kernel that was just
+                                                            * requested */
         *kernel = found;
         return AOTC_OK;
     }
     aotc_status status = find_kernel(changed, name, kernel, error);
     if (status == AOTC_ERROR_FORMAT || (status == AOTC_OK && *kernel == NULL)) {
-        /* Perhaps another kernel has its slot in a root that nobody verified: ask again when somebody has. */
+        /* An unverified root may have another kernel in its slot: search again once it is verified. */
         status = aotci_root_complete(archive, error);
         status = status == AOTC_OK ? find_kernel(changed, name, kernel, error) : status;
     }
@@ -160,7 +161,7 @@ aotc_status aotc_archive_get_kernel_name(const aotc_archive *archive, uint32_t i
     return status;
 }
 
-/* ---- what there is -----------------------------------------------------------------------------
+/* ---- contents ----------------------------------------------------------------------------------
  */
 
 aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_record *record) {
@@ -173,8 +174,8 @@ aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_
     return value;
 }
 
-/* Give the caller a record: as many bytes as both sides know. Nothing is written if it has no room
- * for the first version's. */
+/* Copy a record to the caller: as many bytes as both sides know. Nothing is written to a struct
+ * smaller than the first version's. */
 static aotc_status give(void *target, uint32_t struct_size, const void *source,
                         size_t known_bytes) {
     if (struct_size < known_bytes) {
@@ -227,7 +228,7 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
     return GIVE(info, known);
 }
 
-/* Say whether variants differ in whether a pointer is NULL: a guard that asks is all that tells. */
+/* Return whether variants differ in a pointer being NULL: only a guard can tell. */
 static bool is_nullable(const struct aotc_kernel *kernel, uint32_t param, uint8_t kind) {
     for (uint32_t i = 0; kind == AOTC_POINTER && i < kernel->record->guard_count; ++i) {
         if (aotci_guard_is_null_test(&kernel->guards[i], param)) {

@@ -1,7 +1,7 @@
-/* kernel_index.c: open a kernel: its index, from a frame to tables that everything after may trust.
+/* kernel_index.c: open a kernel: from its index, a frame, to checked tables.
  *
- * An archive of thousands of kernels is opened by what its first bytes say; what the index of a kernel says
- * is read when somebody asks for that kernel. What was opened stays until the archive goes.
+ * Opening an archive of thousands of kernels reads only its first bytes; a kernel's index is read
+ * when the kernel is first requested. An opened kernel stays until the archive is closed.
  */
 #include "guard.h"
 #include "load.h"
@@ -15,12 +15,12 @@ static aotc_status no_memory(const struct aotc_kernel *kernel, const char *what,
                       .expected = "memory", .got = "none");
 }
 
-/* How many tests the expressions have at most: each takes at least six bytes of code. */
+/* The maximum number of tests in the expressions: each takes at least six bytes of code. */
 static uint32_t most_tests(const struct aotci_tables *tables) {
     return aotci_count(tables, SECTION_CODE) / 6;
 }
 
-/* What is made of an index lies in one piece of memory: of many small ones each costs a first launch more. */
+/* Data made from an index is one allocation: each further one costs a first launch time. */
 static size_t made_bytes(const struct aotc_kernel *kernel) {
     const struct aotci_tables *tables = &kernel->tables;
     return aotci_count(tables, SECTION_GUARDS) * sizeof *kernel->guards +
@@ -31,7 +31,7 @@ static size_t made_bytes(const struct aotc_kernel *kernel) {
            aotci_count(tables, SECTION_VARIANTS) * sizeof *kernel->has_params;
 }
 
-/* Divide it, by falling alignment. */
+/* Divide it, by descending alignment. */
 static aotc_status make_room(struct aotc_kernel *kernel, aotc_error *error) {
     const struct aotci_tables *tables = &kernel->tables;
     kernel->guards = aotci_allocate(&kernel->archive->allocator, made_bytes(kernel), 1);
@@ -48,7 +48,7 @@ static aotc_status make_room(struct aotc_kernel *kernel, aotc_error *error) {
     return AOTC_OK;
 }
 
-/* The expressions that are comparisons, in the form in which launches read them; then the guards. */
+/* Extract the tests of expressions, in the form that launches read; then the guards. */
 static void make_guards(struct aotc_kernel *kernel) {
     const uint32_t expression_count = aotci_count(&kernel->tables, SECTION_EXPRESSIONS);
     const uint32_t guard_count = aotci_count(&kernel->tables, SECTION_GUARDS);
@@ -62,7 +62,7 @@ static void make_guards(struct aotc_kernel *kernel) {
     }
 }
 
-/* The cache of encoded maps, which all kernels share, for the first that has any. */
+/* Make the archive's cache of encoded maps, for the first kernel with any. */
 static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     if (aotci_count(&kernel->tables, SECTION_TENSOR_MAPS) != 0 && archive->maps.slots == NULL &&

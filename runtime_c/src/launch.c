@@ -1,9 +1,9 @@
 /* launch.c: launch a kernel.
  *
  * The parameters are passed as an array of pointers, most of them straight to the caller's
- * arguments: the driver copies each by the size that the cubin states, and the low bytes come first
- * on a little-endian host. What is computed lies on this function's stack. Nothing is locked, loaded
- * or set, and nothing allocated but scratch memory that the caller does not pass (scratch.h).
+ * arguments: the driver copies each by the size in the cubin, and the low bytes come first on a
+ * little-endian host. Computed values are on this function's stack. Nothing is locked, loaded or
+ * set, and nothing is allocated but scratch memory that the caller does not pass (scratch.h).
  */
 #include <inttypes.h>
 

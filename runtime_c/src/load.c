@@ -1,8 +1,7 @@
-/* load.c: make kernels ready to launch in a context.
+/* load.c: prepare kernels for launches in a context.
  *
- * Loads of an archive wait for each other; what they make is published piece by piece, each
- * finished (dispatch.c), so a load that fails half-way leaves what was there before, and launches
- * go on meanwhile.
+ * Loads of an archive wait for each other. Each finished part is published on its own (dispatch.c),
+ * so a load that fails half-way leaves the earlier state intact, and launches continue meanwhile.
  */
 #include "load.h"
 
@@ -15,7 +14,7 @@
 /* ---- contexts ----------------------------------------------------------------------------------
  */
 
-/* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
+/* Make the table of launch plans of a context, if missing; false without memory. */
 static bool make_plans(const struct aotc_archive *archive, struct aotci_context *context) {
     return atomic_load_explicit(&context->plans.slots, memory_order_relaxed) != NULL ||
            aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);
@@ -29,8 +28,8 @@ void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_contex
     }
 }
 
-/* Find the entry of the current context, or one to use again, of the same device, that was unloaded. A context at the
- * address of one that was destroyed has neither: launches find the first entry with its address. */
+/* Find the entry of the current context, or an unloaded one of the same device to reuse. A context
+ * at the address of a destroyed one has neither: launches find the first entry with its address. */
 static struct aotci_context *find_entry(const struct aotc_archive *archive, CUcontext current,
                                         unsigned long long id, CUdevice device) {
     struct aotci_context *unloaded = NULL;
@@ -82,8 +81,8 @@ static aotc_status make_entry(struct loading *loading, CUcontext current, unsign
     return AOTC_OK;
 }
 
-/* Make the table of the current context, or find it. A context at the address of one that was
- * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
+/* Find or make the table of the current context. A context at the address of a destroyed one gets a
+ * table of its own, before the old one, since nothing is loaded in it. */
 static aotc_status find_context(struct loading *loading, CUcontext current) {
     const struct aotci_driver *driver = &loading->archive->driver;
     unsigned long long id = 0;
@@ -100,14 +99,14 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     return loading->context != NULL ? AOTC_OK : make_entry(loading, current, id, device);
 }
 
-/* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
+/* Look up the driver's functions for tensor maps and scratch memory, if a kernel needs them. */
 static aotc_status use_driver(const struct loading *loading, bool has_scratch) {
     const bool has_maps = aotci_count(&loading->kernel->tables, SECTION_TENSOR_MAPS) != 0;
     const unsigned groups = (has_maps ? DRIVER_MAPS : 0u) | (has_scratch ? DRIVER_POOLS : 0u);
     return aotci_driver_use(&loading->archive->driver, groups, loading->error);
 }
 
-/* What follows changes more than a context's attributes: a stream that somebody captures is to stay valid. */
+/* Enter the relaxed capture mode, so that later calls do not invalidate streams under capture. */
 static aotc_status relax(struct loading *loading) {
     if (loading->is_relaxed) {
         return AOTC_OK;
@@ -169,7 +168,7 @@ static aotc_status enter(struct loading *loading, CUcontext context, bool is_cur
                                   : aotci_load_failure(loading, result, "cuCtxPushCurrent");
 }
 
-/* Put back what a load changed of its thread. */
+/* Restore the thread's state after a load. */
 static void leave(struct loading *loading) {
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext popped = NULL;
@@ -205,7 +204,7 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
 }
 
 void aotci_spend(struct aotc_archive *archive, const struct aotci_content *image) {
-    aotci_content_free(archive, &archive->spent); /* that of another thread, whose launch is under way */
+    aotci_content_free(archive, &archive->spent); /* of another thread, during its launch */
     archive->spent = *image;
 }
 
@@ -213,12 +212,12 @@ static void free_spent(struct aotc_archive *archive) {
     aotci_spend(archive, &(struct aotci_content){.owned = NULL});
 }
 
-/* Whether the driver may put code into the context at a launch on a stream, which captures forbid. */
+/* Whether the driver may load code at a launch on a stream; captures forbid it. */
 static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
     struct aotci_driver *driver = &loading->archive->driver;
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     if ((uintptr_t)stream <= CU_STREAM_LEGACY) {
-        return true; /* that cannot be captured */
+        return true; /* a stream that cannot be captured */
     }
     return aotci_driver_use(driver, DRIVER_CAPTURES, NULL) == AOTC_OK &&
            driver->stream_is_capturing != NULL &&
@@ -245,7 +244,7 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
         const bool is_whole = late == LOAD_WHOLE || !may_load_by_launch(&loading, stream);
         status = aotci_load_candidate(&loading, candidate, is_whole, function);
     }
-    if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, is to leave captures valid */
+    if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, must leave captures valid */
         *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
         loading.is_relaxed = false;
     } else {
@@ -270,8 +269,8 @@ void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered
 /* ---- loading -----------------------------------------------------------------------------------
  */
 
-/* Find the driver and get what all loads share; once for an archive. `*current` is the current context if it was asked
- * for, else NULL. */
+/* Find the driver and the data shared by all loads; once for an archive. `*current` is the current
+ * context if it was requested, else NULL. */
 static aotc_status prepare(struct aotc_archive *archive, CUcontext *current, aotc_error *error) {
     if (archive->has_driver) {
         if (!aotci_is_forked(archive)) {
@@ -373,7 +372,7 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     }
     status = load_in_context(&loading, context, is_primary, wanted);
     if (is_primary && loading.context == NULL) {
-        (void)archive->driver.primary_release(device); /* nobody took the reference over */
+        (void)archive->driver.primary_release(device); /* no entry took over the reference */
     }
     return status;
 }

@@ -1,10 +1,10 @@
-/* memo.c: results kept by what they were computed from.
+/* memo.c: a lock-free cache of results.
  *
- * A slot is a sequence lock: its version is odd while it is written, and a reader that sees another
- * version after reading than before has read nothing. So launches never wait for each other.
+ * A slot is a sequence lock: its version is odd during a write, and a reader that sees the version
+ * change discards its copy. So launches never wait for each other.
  *
- * Every word is atomic: readers and writers do meet. Acquiring loads keep the second read of the
- * version after the words, releasing stores keep the words after the first change of it.
+ * Every word is atomic, because readers and writers do meet. Acquiring loads keep the second read
+ * of the version after the words, releasing stores keep the words after the first change of it.
  */
 #include "memo.h"
 
@@ -12,7 +12,7 @@
 
 enum { VERSION, SIZES, OWN_WORDS }; /* a version of 0: empty */
 
-/* Compilers do not unroll loops over atomics by themselves. */
+/* Compilers do not unroll loops over atomics on their own. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll 8")
 #else
@@ -63,7 +63,7 @@ bool aotci_memo_find(const struct aotci_memo *memo, const uint64_t *key, uint32_
     const uint64_t version = atomic_load_explicit(&slot[VERSION], memory_order_acquire);
     const uint64_t sizes = atomic_load_explicit(&slot[SIZES], memory_order_acquire);
     const uint32_t kept_words = (uint32_t)(sizes >> 32);
-    /* Sizes may be those of what is written just now: nothing is copied beyond the caller's. */
+    /* The sizes may belong to a concurrent write: copy no more than fits. */
     if (version == 0 || version % 2 != 0 || (uint32_t)sizes != key_words ||
         kept_words > value_words) {
         return false;

@@ -1,9 +1,10 @@
 /* memory.c: memory through the caller's allocator, or from a reserve, malloc and the system.
  *
- * A first launch takes a dozen pieces of memory, 10 to 25 KB. To a program that has just started its driver malloc gives
- * them on pages that nobody has touched yet, each of which the system has to find first. So the library has some pages
- * of its own, touched when it is loaded (first_touch.c). Pieces lie in them one behind the other; the last one
- * can be given back, and when all are, the reserve is empty again. What does not fit is malloc's.
+ * A first launch makes a dozen allocations, 10 to 25 KB in all. In a program that has just started
+ * its driver, malloc returns untouched pages, and the system has to map them. So the library has
+ * some pages of its own, touched when it is loaded (first_touch.c). Allocations lie in them one
+ * behind the other; the last one can be freed, and when all are, the reserve is empty again.
+ * Allocations that do not fit go to malloc.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS under -std=c11 */
 #include "memory.h"
@@ -15,13 +16,13 @@
 
 #include "archive.h"
 
-/* Tables that are mostly empty: pages come from the system cleared, and only those that are used; calloc clears
- * all of what it gave out before. */
+/* Tables that are mostly empty come from the system: cleared, and mapped at first use; calloc
+ * clears all reused memory. */
 enum { LARGE_BYTES = 1 << 16 };
 
 /* ---- the reserve -------------------------------------------------------------------------------- */
 
-/* With a sanitizer every piece is to be malloc's, which it watches. */
+/* With a sanitizer every allocation goes to malloc, to be watched. */
 #if defined(__SANITIZE_ADDRESS__)
 #define IS_WATCHED 1
 #elif defined(__has_feature)
@@ -38,8 +39,8 @@ _Static_assert(RESERVE_BYTES <= (int)FIELD_MASK, "offsets fit a field");
 
 static struct {
     _Alignas(PAGE_BYTES) unsigned char bytes[RESERVE_BYTES];
-    /* All about it in one word: where its free part begins, how far it was ever used (what follows is zero), and above
-     * these how many pieces are in use. */
+    /* The whole state in one word: the start of the free part, the end of the part ever used
+     * (memory beyond is zero), and above these the number of allocations in use. */
     _Atomic uint64_t state;
 } reserve;
 
@@ -65,7 +66,7 @@ static bool is_reserved(const void *memory) {
     return (uintptr_t)memory - (uintptr_t)reserve.bytes < RESERVE_BYTES;
 }
 
-/* A piece of the reserve, or NULL if it has no room. */
+/* Allocate from the reserve, or return NULL if it is full. */
 static void *take(size_t size_bytes, bool is_cleared) {
     uint64_t word = atomic_load_explicit(&reserve.state, memory_order_acquire);
     struct state before, after;

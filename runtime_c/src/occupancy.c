@@ -1,4 +1,4 @@
-/* occupancy.c: how many program instances of a variant are resident on a device at a time. */
+/* occupancy.c: count the program instances of a variant that are resident on a device. */
 #include "dispatch.h"
 
 aotc_status aotci_ask_device(const struct loading *loading, int attribute, int *value) {
@@ -10,7 +10,7 @@ aotc_status aotci_ask_device(const struct loading *loading, int attribute, int *
                                   : aotci_load_failure(loading, result, "cuDeviceGetAttribute");
 }
 
-/* How many CTAs of a function are resident on the device at a time. */
+/* Count the CTAs of a function that are resident on the device. */
 static aotc_status count_ctas(const struct loading *loading, const struct variant_record *variant,
                                 CUfunction function, int *count) {
     const aotc_status asked = aotci_ask_device(loading, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
@@ -27,7 +27,7 @@ static aotc_status count_ctas(const struct loading *loading, const struct varian
     return AOTC_OK;
 }
 
-/* How many of its clusters are: not every multiprocessor has neighbours to make one up with. */
+/* Count its resident clusters: not every multiprocessor has enough neighbours for one. */
 static aotc_status count_clusters(const struct loading *loading,
                                   const struct variant_record *variant, CUfunction function,
                                   int *count) {

@@ -1,8 +1,8 @@
 /* pieces.c: bytes of the root of an archive, verified in pieces.
  *
- * Each piece of the root has a digest after it, and each piece of these has one, a seal, which the header's digest is
- * of: so a piece can be verified with little else. What is not in memory is read each time, and not kept: pages of
- * memory would take longer to find.
+ * Each piece of the root has a digest after the root, and each piece of these digests has one, a
+ * seal, which the header's digest covers. So a piece can be verified with little other data. Pieces
+ * not in memory are read each time, and not stored: mapping pages of memory would take longer.
  */
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "root.h"
 #include "sha256.h"
 
-/* Pieces of the root; those of its digests have the numbers after theirs. */
+/* Number of pieces of the root; pieces of its digests are numbered after them. */
 static uint32_t root_pieces(const struct aotc_archive *archive) {
     return aotci_root_digest_bytes(archive) / DIGEST_BYTES;
 }
@@ -19,7 +19,7 @@ static uint32_t piece_count(const struct aotc_archive *archive) {
     return root_pieces(archive) + aotci_seal_bytes(archive) / DIGEST_BYTES;
 }
 
-/* Where a piece is in the file, and how many bytes it has. */
+/* The offset of a piece in the file, and its size. */
 struct place {
     uint32_t start, size_bytes;
 };
@@ -36,7 +36,7 @@ static struct place place_of(const struct aotc_archive *archive, uint32_t piece)
     };
 }
 
-/* The piece of digests in which that of a piece of the root is, and where there. */
+/* The piece of digests with the digest of a piece of the root, and the offset in it. */
 static uint32_t digests_of(const struct aotc_archive *archive, uint32_t piece) {
     return root_pieces(archive) + piece * DIGEST_BYTES / ROOT_PIECE_BYTES;
 }
@@ -53,7 +53,7 @@ static aotc_status verify(const struct aotc_archive *archive, const unsigned cha
 
 /* ---- in memory ----------------------------------------------------------------------------------- */
 
-/* Verify a piece, unless that was done. */
+/* Verify a piece, unless already done. */
 static aotc_status need_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
     if (archive->pieces != NULL && archive->pieces[piece] == PIECE_VERIFIED) {
         return AOTC_OK;
@@ -72,7 +72,8 @@ static aotc_status need_piece(const struct aotc_archive *archive, uint32_t piece
 
 aotc_status aotci_pieces_verify(const struct aotc_archive *archive, aotc_error *error) {
     aotc_status status = AOTC_OK;
-    for (uint32_t i = piece_count(archive); status == AOTC_OK && i-- > 0;) { /* digests before what they are of */
+    for (uint32_t i = piece_count(archive); status == AOTC_OK && i-- > 0;) { /* digests before their
+                                                                              * pieces */
         status = need_piece(archive, i, error);
     }
     return status;
@@ -80,7 +81,7 @@ aotc_status aotci_pieces_verify(const struct aotc_archive *archive, aotc_error *
 
 /* ---- not in memory ------------------------------------------------------------------------------- */
 
-/* Read and verify a piece of digests, in place of the one before. */
+/* Read and verify a piece of digests, replacing the previous one. */
 static aotc_status read_digests(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
     struct aotci_remote *remote = archive->remote;
     if (remote->piece == piece) {
@@ -113,9 +114,10 @@ static aotc_status read_piece(const struct aotc_archive *archive, uint32_t piece
                : status;
 }
 
-/* ---- either way ---------------------------------------------------------------------------------- */
+/* ---- both
+ * ----------------------------------------------------------------------------------------- */
 
-/* Some bytes of a piece. */
+/* Copy some bytes of a piece. */
 static aotc_status take_of_piece(const struct aotc_archive *archive, uint32_t piece, size_t start,
                                  size_t count, void *copy, aotc_error *error) {
     unsigned char bytes[ROOT_PIECE_BYTES];
@@ -167,7 +169,8 @@ aotc_status aotci_root_look(const struct aotc_archive *archive, size_t offset, s
     return aotci_read_file(archive, at, copy, size_bytes, error);
 }
 
-/* ---- what they are verified by ------------------------------------------------------------------- */
+/* ---- digests
+ * --------------------------------------------------------------------------------------- */
 
 static size_t remote_bytes(const struct aotc_archive *archive) {
     return sizeof *archive->remote + aotci_seal_bytes(archive);

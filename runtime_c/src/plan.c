@@ -1,8 +1,9 @@
-/* plan.c: make the plan of a launch, or find that of one like it.
+/* plan.c: make the plan of a launch, or find the stored one of an equal launch.
  *
- * A plan is kept by all that it depends on: the kernel, flags, grid, arguments with the sizes of
- * tensors, choices and config entries by their text; the table belongs to a context. Only what was
- * made without an error is kept, so what is found needs no check. Scratch memory is not part of it.
+ * The key of a plan is everything that it depends on: the kernel, flags, grid, arguments with the
+ * sizes of tensors, choices and config entries by their text; the table belongs to a context. Only
+ * plans without an error are stored, so a stored plan needs no check. Scratch memory is not part of
+ * it.
  */
 #include "plan.h"
 
@@ -16,11 +17,11 @@ _Static_assert(CHOSEN_WORDS * sizeof(uint64_t) % _Alignof(CUtensorMap) == 0, "ma
 /* ---- keys --------------------------------------------------------------------------------------
  */
 
-/* What is longer would leave no room for a plan. */
+/* A longer key would leave no room for a plan. */
 enum { MAX_KEY_WORDS = PLAN_ENTRY_WORDS - CHOSEN_WORDS, MAX_COUNT = UINT16_MAX };
 
-/* Each part says how long it is or ends by itself, so different launches have different words. What
- * does not fit or cannot be read makes no key: those who check it report it. */
+/* Each part states its length or is self-delimiting, so different launches have different words.
+ * Arguments that do not fit or cannot be read make no key: later checks report them. */
 struct key {
     uint32_t count;
     uint64_t words[MAX_KEY_WORDS];
@@ -127,7 +128,7 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
     return AOTC_OK;
 }
 
-/* Encode the maps and compute the parameters of what was chosen; say how long the plan is. */
+/* Encode the maps and compute the parameters of the chosen variant; return the plan's length. */
 static aotc_status compute(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                            struct aotci_plan *plan, uint32_t *plan_words, aotc_error *error) {
     const struct variant_record *variant = plan->as.chosen.candidate->variant;
@@ -165,7 +166,7 @@ aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aot
         return status;
     }
     status = compute(kernel, desc, plan, &plan_words, error);
-    /* The first launch of a variant leaves the table, and its pages, to those that come again. */
+    /* A variant's first launch leaves the table, and its pages, to repeated launches. */
     if (status == AOTC_OK && has_key && !plan->as.chosen.is_first) {
         if (atomic_load_explicit(&context->plans.slots, memory_order_relaxed) == NULL) {
             aotci_use_plans(kernel, context);

@@ -1,7 +1,7 @@
-/* plan.h: what a launch comes to.
+/* plan.h: the plan of a launch.
  *
  * Everything that follows from a launch's arguments and choices: the variant, the grid, the encoded
- * tensor maps, the computed parameters. It is kept, so a launch like an earlier one looks it up.
+ * tensor maps, the computed parameters. It is stored, so an equal launch looks it up.
  */
 #ifndef AOTCI_PLAN_H
 #define AOTCI_PLAN_H
@@ -9,16 +9,16 @@
 #include "tensor_map.h"
 
 enum {
-    /* An entry has room for two dozen arguments and five tensor maps; with what a slot adds it is 20
-     * cache lines. */
+    /* An entry has room for two dozen arguments and five tensor maps; with its slot's header it is
+     * 20 cache lines. */
     PLAN_CACHE_BITS = 11,
     PLAN_ENTRY_WORDS = 158,
     CHOSEN_WORDS = 8,
     MAX_PLAN_WORDS = CHOSEN_WORDS + LIMIT_TENSOR_MAPS * MAP_WORDS + LIMIT_PARAM_BYTES / 4,
 };
 
-/* The maps follow what was chosen, in order, and then comes a word for each computed parameter.
- * What a plan does not use is not written. */
+/* The maps follow the selection, in order, and then comes a word for each computed parameter.
+ * Unused parts of a plan are not written. */
 struct aotci_plan {
     union {
         struct aotci_chosen chosen;

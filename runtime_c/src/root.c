@@ -1,9 +1,9 @@
-/* root.c: the root of an archive: what is asked for, or all of it.
+/* root.c: the root of an archive, read in part or whole.
  *
- * Opening verifies the directory, which the header's digest is of. Asking for a kernel reads its slot, and verifies its
- * record (pieces.c), which has the digest of its index; the index has those of its frames. What only says where
- * something lies need not be verified: at another place there is something with another digest. Whoever wants to know
- * of all kernels has all of it read, verified and checked first.
+ * Opening verifies the directory, which the header's digest covers. Opening a kernel reads its
+ * slot, and verifies its record (pieces.c) with the digest of its index; the index has the
+ * digests of its frames. Mere offsets need no verification: data at a wrong offset has another
+ * digest. Queries about all kernels first read, verify and check the whole root.
  */
 #include "root.h"
 
@@ -30,7 +30,7 @@ static aotc_status no_memory(const struct aotc_archive *archive, aotc_error *err
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-/* The first bytes of the file, as many as are asked for. */
+/* The first bytes of the file, as many as requested. */
 struct beginning {
     const unsigned char *bytes;
     unsigned char *owned; /* or NULL */
@@ -41,7 +41,7 @@ static void free_beginning(const struct aotc_archive *archive, const struct begi
     aotci_deallocate(&archive->allocator, beginning->owned, beginning->size_bytes, 1);
 }
 
-/* Read more, unless there are so many. */
+/* Read more, unless so many are read. */
 static aotc_status lengthen(const struct aotc_archive *archive, struct beginning *beginning,
                             uint32_t size_bytes, aotc_error *error) {
     if (beginning->size_bytes >= size_bytes) {
@@ -59,7 +59,7 @@ static aotc_status lengthen(const struct aotc_archive *archive, struct beginning
                            size_bytes - shorter.size_bytes, error);
 }
 
-/* Bytes of a root's directory, which says how many sections it has, if the root has so many. */
+/* Size of a root's directory by its own number of sections, if the root is large enough. */
 static uint32_t directory_bytes(const struct aotc_archive *archive, const unsigned char *root) {
     uint32_t section_count = 0;
     if (archive->root.size_bytes >= sizeof section_count) {
@@ -69,7 +69,7 @@ static uint32_t directory_bytes(const struct aotc_archive *archive, const unsign
     return size_bytes < archive->root.size_bytes ? (uint32_t)size_bytes : archive->root.size_bytes;
 }
 
-/* Compare header, seals and directory, which follow one another, with the header's digest. */
+/* Compare the adjacent header, seals and directory with the header's digest. */
 static aotc_status check_header_sum(const struct aotc_archive *archive, const struct header_record *stored,
                                     const unsigned char *bytes, uint32_t size_bytes, aotc_error *error) {
     struct header_record header = *stored;
@@ -87,7 +87,7 @@ static aotc_status check_header_sum(const struct aotc_archive *archive, const st
                                                                    : aotci_root_changed(archive, error);
 }
 
-/* Note where the sections of a verified directory are. */
+/* Record the offsets of the sections of a verified directory. */
 static aotc_status take_directory(struct aotc_archive *archive, const unsigned char *bytes,
                                   aotc_error *error) {
     struct aotci_tables *root = &archive->root;
@@ -100,7 +100,7 @@ static aotc_status take_directory(struct aotc_archive *archive, const unsigned c
     return status;
 }
 
-/* Verify and check all of a root that is in memory and whose directory was taken. */
+/* Verify and check a whole root in memory with a recorded directory. */
 static aotc_status check_whole(struct aotc_archive *archive, aotc_error *error) {
     struct aotci_tables whole = archive->root;
     aotc_status status = aotci_pieces_verify(archive, error);
@@ -108,7 +108,8 @@ static aotc_status check_whole(struct aotc_archive *archive, aotc_error *error) 
     whole.is_partial = false;
     status = status == AOTC_OK ? aotci_validate_directory(&whole, true, error) : status;
     for (unsigned i = 0; status == AOTC_OK && i <= SECTION_COUNT; ++i) {
-        /* Counts, which others may read meanwhile, stay as they are: it is the same directory, or the file changed. */
+        /* Other threads may read the counts, so leave them: the directory is the same, or the file
+         * changed. */
         struct aotci_table *table = &archive->root.sections[i];
         const struct aotci_table *found = &whole.sections[i];
         if (table->count != found->count || table->offset != found->offset ||
@@ -125,7 +126,7 @@ static aotc_status check_whole(struct aotc_archive *archive, aotc_error *error) 
     return status;
 }
 
-/* Have all up to the root's digests in memory. */
+/* Read everything up to the root's digests into memory. */
 static aotc_status keep_head(struct aotc_archive *archive, struct beginning *beginning, aotc_error *error) {
     aotc_status status = lengthen(archive, beginning, archive->head_bytes, error);
     if (status == AOTC_OK && beginning->owned == NULL) {
@@ -195,9 +196,10 @@ void aotci_root_close(struct aotc_archive *archive) {
     aotci_deallocate(&archive->allocator, archive->owned_head, archive->head_bytes, 1);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------- */
+/* ---- the whole root
+ * ------------------------------------------------------------------------------- */
 
-/* Read a root that is not in memory, for all that follows. */
+/* Read a root into memory, for all later queries. */
 static aotc_status fetch(struct aotc_archive *archive, aotc_error *error) {
     const uint32_t root_at = aotci_root_at(archive);
     archive->owned_head = aotci_allocate_bytes(&archive->allocator, archive->head_bytes);
@@ -239,7 +241,7 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
-/* Bytes of SLOTS that a search reads at once: rarely more than two of its records are looked at. */
+/* Bytes of SLOTS in one read of a search: rarely more than two records are looked at. */
 enum { SLOT_WINDOW_BYTES = 128 };
 
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
@@ -283,7 +285,7 @@ aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name
     return AOTC_OK;
 }
 
-/* A name, with the byte before it, which tells that it begins there. */
+/* Read a name, with the byte before it, a NUL that proves its start. */
 static aotc_status take_name(const struct aotc_archive *archive, uint32_t number, uint32_t offset,
                              char name[LIMIT_NAME_BYTES + 1], aotc_error *error) {
     char bytes[LIMIT_NAME_BYTES + 2] = {0};

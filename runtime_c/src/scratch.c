@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-/* What addresses of pools are multiples of, whatever the driver. */
+/* The alignment of a pool's addresses with any driver. */
 enum { POOL_ALIGNMENT = 256 };
 
 bool aotci_scratch_is_used(const struct aotc_kernel *kernel) {
@@ -52,7 +52,7 @@ void aotci_scratch_close(const struct aotci_driver *driver, struct aotci_context
     }
 }
 
-/* Check the caller's scratch memory against what the launch needs. */
+/* Check the caller's scratch memory against the launch's requirement. */
 static aotc_status check(const struct aotc_kernel *kernel, const struct aotci_chosen *chosen,
                          const aotc_launch_desc *desc, aotc_error *error) {
     const bool has_any = desc->scratch != NULL || desc->scratch_bytes != 0;

@@ -1,9 +1,9 @@
 /* select.c: choose the variant and the grid for a launch.
  *
- * This runs before every launch, so it takes no lock and allocates nothing: a context is found
- * among the loaded ones, the combination's run by binary search, variants of the config that is
- * asked for by an index, and a guard is evaluated only if a variant that is considered asks
- * for it. The rules are docs/reference/archive-format.md, section 5.
+ * This runs before every launch, so it takes no lock and allocates nothing. A context is found
+ * among the loaded ones, the combination's run by binary search, and variants of a requested config
+ * by an index. A guard is evaluated only for a variant under consideration. The rules are
+ * docs/reference/archive-format.md, section 5.
  */
 #include "select.h"
 
@@ -14,7 +14,7 @@
 #include "guard.h"
 #include "selection.h"
 
-/* gridDim limits: the same on every GPU that the archive's targets name. */
+/* gridDim limits: the same on every GPU of the archive's targets. */
 static const uint64_t max_grid[3] = {INT32_MAX, 65535, 65535};
 static const char dimension_names[3] = {'x', 'y', 'z'};
 
@@ -49,13 +49,14 @@ CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream, C
     return found == NULL ? CUDA_ERROR_NOT_FOUND : found(stream, context);
 }
 
-/* Find what is loaded in the context of a stream. */
+/* Find the loaded entry for the context of a stream. */
 static aotc_status find_context(const struct aotc_kernel *kernel, CUstream stream,
                                 const struct aotci_context **found, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     const struct aotci_context *context =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
-    CUcontext current; /* the driver's to set: reading what it stored over a NULL takes longer (docs/internals) */
+    CUcontext current; /* for the driver to set; reading its store over a NULL is slower
+                        * (docs/internals) */
     CUresult result = CUDA_SUCCESS;
     if (context == NULL) {
         return not_loaded(kernel, error); /* there may be no driver yet */
@@ -89,15 +90,15 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
 /* ---- the variant -------------------------------------------------------------------------------
  */
 
-/* Guards of a launch: which were evaluated, and which of them hold. The condition that was
- * evaluated last and does not: configs in a row often have the same. */
+/* Guards of a launch: the evaluated ones, and the ones that hold. Also the last condition that
+ * failed: adjacent configs often share it. */
 struct guard_state {
     uint64_t known;
     uint64_t holding;
     const struct expression_record *refused;
 };
 
-/* Say whether all the guards in a mask hold. */
+/* Return whether all the guards in a mask hold. */
 static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uint64_t wanted,
                      struct guard_state *state) {
     for (uint64_t open = wanted & ~state->known; open != 0; open &= open - 1) {
@@ -112,7 +113,7 @@ static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uin
     return (wanted & ~state->holding) == 0;
 }
 
-/* Say whether a candidate's condition holds. One that cannot be evaluated does not. */
+/* Return whether a candidate's condition holds. One without a value does not. */
 static bool condition_holds(const struct aotc_kernel *kernel, const aotc_arg *args,
                             const struct aotci_guard *condition, struct guard_state *state) {
     if (condition->expression == NULL) {
@@ -149,7 +150,7 @@ static void add_condition(struct aotci_text *list, const char *text) {
     aotci_text_add(list, "%s%s", list->chars[0] == '\0' ? "" : "; ", text);
 }
 
-/* The guards that do not hold. */
+/* The failed guards. */
 static uint64_t failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args) {
     uint64_t mask = 0;
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
@@ -169,7 +170,7 @@ static struct aotci_text guard_texts(const struct aotc_kernel *kernel, uint64_t 
     return list;
 }
 
-/* Say whether all guards in a mask are what ':16' in a signature asks for: `load % 2^n == 0`. */
+/* Return whether all guards in a mask come from ':16' in a signature: `load % 2^n == 0`. */
 static bool are_multiples(const struct aotc_kernel *kernel, uint64_t mask) {
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
         const struct aotci_guard *guard = &kernel->guards[i];
@@ -197,8 +198,8 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
                     "one for these dtypes and choices", "none for this GPU",
                     "build that combination");
     }
-    /* Of the variants, what the one lacks that lacks the fewest guards: whoever wants it launched
-     * has no use for those of the others. */
+    /* Of the variants, take the one with the fewest failed guards, and report these: the others'
+     * guards would not help. */
     const uint64_t broken = failed_guards(kernel, desc->args);
     uint64_t lacking = 0;
     const struct expression_record *condition = NULL;
@@ -235,7 +236,7 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
                 "arguments for which that is false", remedy);
 }
 
-/* The first candidate of a leaf's configs that takes the arguments; NULL if none does. */
+/* The first candidate of a leaf's configs that accepts the arguments; NULL if none does. */
 static struct aotci_candidate *find_selected(const struct aotc_kernel *kernel, const aotc_arg *args,
                                              const struct aotci_dispatch *dispatch,
                                              const struct leaf_record *leaf,
@@ -321,8 +322,8 @@ static aotc_status check_dimension(const struct aotc_kernel *kernel, unsigned di
                 aotci_text("%" PRId64, programs).chars, NULL);
 }
 
-/* From program instances to CTAs: a cluster for each; or, for a persistent kernel, a row of as many
- * as are resident at a time. Such a row is counted in 32 bits, whatever its length. */
+/* From program instances to CTAs: a cluster for each; or, for a persistent kernel, a row of the
+ * resident number. The row's length has 32 bits. */
 static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_chosen *chosen,
                                aotc_error *error) {
     const uint8_t *cluster = chosen->candidate->variant->cluster;
@@ -348,7 +349,7 @@ static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_ch
                     aotci_text("at most %" PRIu64 " programs", most).chars,
                     aotci_text("%" PRIu64, total).chars, NULL);
     }
-    /* As few as are done after the same number of waves: the others would only take power. */
+    /* The fewest that finish in the same number of waves: more would only use power. */
     const uint64_t waves = (total + at_once - 1) / at_once;
     chosen->grid[0] = (uint32_t)((total + waves - 1) / waves) * cluster[0];
     chosen->grid[1] = cluster[1];
@@ -415,7 +416,7 @@ static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_lau
 /* ---- overlapping launches ----------------------------------------------------------------------
  */
 
-/* A launch that starts before the one ahead of it has ended needs code that waits for that one. */
+/* A launch that starts before its predecessor has ended needs code that waits for it. */
 static aotc_status check_overlap(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  const struct variant_record *variant, aotc_error *error) {
     if ((desc->flags & AOTC_LAUNCH_PDL) == 0 || (variant->flags & VARIANT_WAITS_PDL) != 0) {

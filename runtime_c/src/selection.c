@@ -1,7 +1,7 @@
-/* selection.c: which configs a launch tries first: pick the trees for a device, and walk them.
+/* selection.c: the order of configs for a launch: pick the trees for a device, and walk them.
  *
- * Trees are used where the index has them. A load notes for each config of a leaf the first candidate
- * that has it, and for each candidate the next one, so a launch searches for nothing.
+ * Trees are used in place in the index. For each config of a leaf a load records the first
+ * candidate with it, and for each candidate the next one, so a launch searches for nothing.
  */
 #include "selection.h"
 
@@ -16,7 +16,7 @@ static bool ask_name(const struct loading *loading, char *name, int name_bytes) 
            driver->device_get_name(name, name_bytes, loading->context->device) == CUDA_SUCCESS;
 }
 
-/* The device's name as the kernel's selections have it: an offset, or 0 if none is for this device alone. */
+/* The offset of the device's name in the kernel's selections, or 0 if none is for this device only. */
 static uint32_t own_gpu(const struct loading *loading) {
     const struct aotci_tables *tables = &loading->kernel->tables;
     char name[LIMIT_NAME_BYTES + 1] = "";
@@ -65,7 +65,7 @@ static uint32_t find_selection(const struct aotci_tables *tables, uint32_t targe
     return low < count && !is_before(&wanted, aotci_selection(tables, low)) ? low : FORMAT_NONE;
 }
 
-/* Note which candidates of a run have the configs of its leaves. */
+/* Record the candidates of a run for the configs of its leaves. */
 static void link_leaves(const struct aotci_tables *tables, struct aotci_dispatch *dispatch,
                         const struct aotci_run *run) {
     const struct selection_record *selection = aotci_selection(tables, run->selection);
@@ -109,9 +109,9 @@ static int64_t value_of(const struct aotc_kernel *kernel, uint32_t feature, cons
     return failure == NULL ? value : INT64_MAX;
 }
 
-/* Walk from the root to a leaf. `stride` is known where this is inlined: a product for each branch would take as long as
- * all else. Each arm goes on by itself: a processor then guesses the way, where it would wait for three loads in a row
- * before the next comparison. */
+/* Walk from the root to a leaf. `stride` is constant after inlining: a product for each branch
+ * would double the time. Each arm continues by itself: a processor then predicts the path, instead
+ * of waiting for three dependent loads before the next comparison. */
 static inline uint32_t walk(const struct aotc_kernel *kernel, const struct selection_record *tree,
                             size_t stride, const aotc_arg *args) {
     const unsigned char *branches = aotci_record(&kernel->tables, SECTION_BRANCHES, tree->first_branch);

@@ -1,8 +1,8 @@
-/* sha256.c: the SHA-256 digest, in portable C, and with the instructions that x86-64 has for it.
+/* sha256.c: the SHA-256 digest, in portable C, and with the instructions of x86-64.
  *
- * Own code, because the library may link nothing beyond libc; it runs once over a root at opening and
- * once over each frame when that is read, never in a launch. Source: FIPS 180-4, sections 5 and 6.2; for
- * the instructions Intel's manual, volume 2, SHA256RNDS2, SHA256MSG1 and SHA256MSG2.
+ * Own code, because the library may link nothing beyond libc; it runs once over a root at opening
+ * and once over each frame when it is read, never in a launch. Source: FIPS 180-4, sections 5 and
+ * 6.2; for the instructions Intel's manual, volume 2, SHA256RNDS2, SHA256MSG1 and SHA256MSG2.
  */
 #include "sha256.h"
 
@@ -126,8 +126,8 @@ compress_sha(uint32_t state[8], const unsigned char *blocks, size_t count) {
     _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* Whether the CPU has the instructions. It is asked when the library is loaded: a virtual machine takes as
- * long to answer as a small archive to open. */
+/* Whether the CPU has the instructions. Queried when the library is loaded: in a virtual machine it
+ * takes as long as opening a small archive. */
 static bool has_instructions;
 
 __attribute__((constructor)) static void ask_cpu(void) {

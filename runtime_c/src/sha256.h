@@ -17,10 +17,11 @@ void aotci_sha256_begin(struct aotci_sha256 *hash);
 void aotci_sha256_update(struct aotci_sha256 *hash, const void *data, size_t size_bytes);
 void aotci_sha256_end(struct aotci_sha256 *hash, unsigned char digest[AOTCI_SHA256_BYTES]);
 
-/* All of it at once. */
+/* Compute the digest of contiguous data. */
 void aotci_sha256(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]);
 
-/* Take whole blocks of 64 bytes into a state; the other one is the same without special instructions. */
+/* Update a state with whole blocks of 64 bytes; the other function does not use special
+ * instructions. */
 void aotci_sha256_blocks(uint32_t state[8], const unsigned char *blocks, size_t count);
 void aotci_sha256_portable(uint32_t state[8], const unsigned char *blocks, size_t count);
 

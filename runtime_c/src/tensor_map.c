@@ -1,8 +1,8 @@
 /* tensor_map.c: encode a CUtensorMap, at launch or for memory.
  *
- * The driver's encoder answers a wrong size with INVALID_VALUE and nothing more; the conditions
- * that it documents are checked here first, so that the message can name argument and dimension.
- * Source: CUDA driver API, cuTensorMapEncodeTiled.
+ * The driver's encoder reports any wrong size as INVALID_VALUE only. Its documented conditions are
+ * checked here first, so that the message can name argument and dimension. Source: CUDA driver API,
+ * cuTensorMapEncodeTiled.
  */
 #include "tensor_map.h"
 
@@ -16,11 +16,11 @@
 
 enum {
     INTERLEAVE_32B = 2,
-    DATA_TYPE_16U4_ALIGN16B = 14, /* packed types that are aligned to 16 bytes: 14 and 15 */
+    DATA_TYPE_16U4_ALIGN16B = 14, /* packed types with 16-byte alignment: 14 and 15 */
 };
 
-/* All that a map depends on. The words: the record's index, the address, five sizes, four strides;
- * those that are not used are zero. */
+/* The key of a map: the record's index, the address, five sizes, four strides; unused words are
+ * zero. */
 struct map_key {
     uint64_t words[MAP_KEY_WORDS];
 };
@@ -28,7 +28,7 @@ struct map_key {
 enum { KEY_ADDRESS = 1, KEY_DIMS = 2, KEY_STRIDES = KEY_DIMS + LIMIT_RANK };
 _Static_assert(KEY_STRIDES + LIMIT_RANK - 1 == MAP_KEY_WORDS, "what a map depends on");
 
-/* What is wrong with a tensor: what a map expects, and what it is given. */
+/* An error in a tensor: a map's requirement, and the actual value. */
 struct fault {
     struct aotci_text expected, got;
 };
@@ -40,7 +40,7 @@ static bool is_wrong(struct fault *fault, const char *what, unsigned dimension,
     return true;
 }
 
-/* Say whether a key's tensor is one that no map describes, and why. */
+/* Return whether no map can describe a key's tensor, and why. */
 static bool has_fault(const struct map_key *key, unsigned rank, bool is_wide,
                       struct fault *fault) {
     const int64_t alignment_bytes = is_wide ? 32 : 16;
@@ -82,7 +82,7 @@ static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_launch_
         aotci_text("a value of %s", aotci_string(&kernel->tables, expression->text)).chars, failure);
 }
 
-/* Evaluate what the map at `index` is to describe. */
+/* Evaluate the tensor for the map at `index`. */
 static aotc_status describe(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                             uint32_t index, struct map_key *key, aotc_error *error) {
     const struct tensor_map_record *map = aotci_tensor_map(&kernel->tables, index);
@@ -143,7 +143,7 @@ static aotc_status encode_new(const struct aotc_kernel *kernel, const struct ten
     return AOTC_OK;
 }
 
-/* Only a tensor that passed the checks is found, so they are for new ones. */
+/* Only checked tensors are in the cache, so only new ones are checked. */
 aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                     uint32_t index, CUtensorMap *encoded, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
@@ -159,7 +159,7 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
 /* ---- maps that kernels take from memory
  * ---------------------------------------------------------------------------- */
 
-/* The data types and boxes are those that the compiler gives to maps of these tiles. */
+/* The compiler uses the same data types and boxes for maps of these tiles. */
 enum { MAX_BOX_ELEMS = 256, MIN_ROW_BYTES = 16, L2_PROMOTION_128B = 2 };
 
 static const uint8_t data_types[] = {
@@ -220,8 +220,9 @@ static aotc_status take_tensor(const aotc_archive *archive, const aotc_tensor *t
     return AOTC_OK;
 }
 
-/* How the tiles are cut into boxes, innermost dimension first; the swizzle's number is returned.
- * Rows of several are as wide as a swizzle that they fill, and a single one as a box can be. */
+/* Divide tiles into boxes, innermost dimension first; return the swizzle's number. With several
+ * rows, a box row is as wide as the largest swizzle span it fills; a single row is as wide as a box
+ * can be. */
 static int cut(const uint32_t *block, unsigned rank, uint32_t size_bytes, uint32_t *box) {
     int swizzle = 0;
     bool has_rows = false;

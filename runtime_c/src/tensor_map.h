@@ -4,7 +4,7 @@
 
 #include "select.h"
 
-/* What is kept of a map: which record it is of, address, sizes and strides; and the map. */
+/* A cached map: its record's index, address, sizes and strides; and the map. */
 enum {
     MAP_CACHE_BITS = 10,
     MAP_KEY_WORDS = 1 + 1 + LIMIT_RANK + LIMIT_RANK - 1,
@@ -12,9 +12,9 @@ enum {
     MAP_ENTRY_WORDS = MAP_KEY_WORDS + MAP_WORDS,
 };
 
-/* Evaluate address, sizes and strides of the tensor map at `index`, check what depends on them, and
- * have the driver encode, unless it has done so before. ARG naming the param and the dimension;
- * UNSUPPORTED if the driver has no encoder. */
+/* Evaluate address, sizes and strides of the tensor map at `index`, check conditions on them, and
+ * have the driver encode it, unless cached. ARG naming the param and the dimension; UNSUPPORTED if
+ * the driver has no encoder. */
 aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                     uint32_t index, CUtensorMap *encoded, aotc_error *error);
 

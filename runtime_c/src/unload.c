@@ -1,13 +1,14 @@
-/* unload.c: undo loads: all of them at the end, or those in one context before.
+/* unload.c: undo loads: all of them at the end, or earlier those in one context.
  *
- * Code is the driver's library, which all contexts share: it is unloaded when no context that is left
- * launches it. What a context's entry holds, modules too, goes at once; the entry itself stays in the list, without
- * a context, because launches on other devices walk along it without a lock (load.h).
+ * Code is the driver's library, shared by all contexts: it is unloaded when no remaining context
+ * launches it. An entry's own data, including modules, is freed at once. The entry itself stays in
+ * the list, without a context, because launches on other devices walk along it without a lock
+ * (load.h).
  */
 #include "code.h"
 #include "scratch.h"
 
-/* Take an entry's tables, and its hold on a primary context. No launch may be in it. */
+/* Free an entry's tables, and release its primary context. No launch may be in it. */
 static void empty_entry(struct aotc_archive *archive, struct aotci_context *entry, bool may_call) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
@@ -87,7 +88,7 @@ static bool is_loaded(const struct aotc_archive *archive, CUcontext context) {
 
 static aotc_status unload_context(const struct loading *loading, CUcontext context) {
     struct aotc_archive *archive = loading->archive;
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a stream that somebody captures stays valid */
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* keeps streams under capture valid */
     if (!is_loaded(archive, context)) {
         return AOTC_OK;
     }
@@ -104,7 +105,7 @@ static aotc_status unload_context(const struct loading *loading, CUcontext conte
             unload_libraries(aotci_kernel(archive, i), context);
         }
     }
-    /* One that was destroyed may have had the same address. */
+    /* A destroyed context may have had the same address. */
     for (struct aotci_context *entry =
              atomic_load_explicit(&archive->contexts, memory_order_relaxed);
          entry != NULL; entry = entry->next) {
@@ -151,7 +152,7 @@ aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error
     return status;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------- */
+/* ---- all contexts ------------------------------------------------------------------------------- */
 
 static void unload_all(const struct aotc_kernel *kernel) {
     const uint32_t blob_count = aotci_count(&kernel->tables, SECTION_BLOBS);
@@ -166,11 +167,11 @@ void aotci_unload(struct aotc_archive *archive) {
     const bool may_call = archive->has_driver && !aotci_is_forked(archive) &&
                           aotci_driver_use(&archive->driver, DRIVER_UNLOAD, NULL) == AOTC_OK;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a stream that somebody captures stays valid */
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* keeps streams under capture valid */
     if (may_call) {
         (void)archive->driver.exchange_capture_mode(&mode);
     }
-    /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
+    /* Errors mean that the driver has already freed it: at exit, or with a destroyed context.
      */
     for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
         if (aotci_kernel(archive, i) != NULL) {

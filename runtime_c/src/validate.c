@@ -1,10 +1,10 @@
-/* validate.c: check the root of an archive, and of a kernel's index the directory, strings, targets,
- * expressions and blobs.
+/* validate.c: check the root of an archive, and of a kernel's index the directory, strings,
+ * targets, expressions and blobs.
  *
- * The order is that of trust: first where the sections lie, then the strings that messages may
- * quote, then the tables that others refer to; the kernel comes last (validate_kernel.c). Sizes are
- * added in 64 bits and compared with what is left, so nothing overflows and nothing is read outside
- * the index.
+ * Data is checked before it is relied on: first the offsets of sections, then the strings that
+ * messages may quote, then the tables that others refer to; the kernel comes last
+ * (validate_kernel.c). Sizes are added in 64 bits and compared with the rest, so nothing overflows
+ * and nothing is read outside the index.
  */
 #include "validate.h"
 
@@ -13,8 +13,8 @@
 
 #include "expression.h"
 
-/* Known size and C alignment of each record, and how many there may be (0: as many as the index
- * holds); CODE and STRINGS are bytes. */
+/* Size and C alignment of each record, and the maximum number (0: as many as the index holds); CODE
+ * and STRINGS are bytes. */
 static const struct {
     const char *name;
     uint32_t record_bytes;
@@ -178,8 +178,7 @@ aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, 
 
 /* ---- strings -------------------------------------------------------------------------------- */
 
-/* Number of bytes of the UTF-8 sequence at `bytes`, which a NUL ends at the latest; 0 if it is
- * none. */
+/* Size of the UTF-8 sequence at `bytes`, before a NUL; 0 if it is invalid. */
 static unsigned utf8_sequence(const unsigned char *bytes) {
     static const struct {
         unsigned char first, last, low, high; /* range of the lead, range of the second byte */
@@ -275,7 +274,7 @@ static aotc_status check_archive_record(const struct aotci_tables *tables, aotc_
     return AOTC_OK;
 }
 
-/* Compare a target's name with the one that its numbers spell. */
+/* Compare a target's name with its numbers. */
 static bool target_name_fits(const struct aotci_tables *tables,
                              const struct target_record *target) {
     static const char letters[] = {
@@ -284,7 +283,7 @@ static bool target_name_fits(const struct aotci_tables *tables,
         target->major > 99) {
         return false;
     }
-    /* Without printf, whose code a first launch would be the first to touch. */
+    /* Without printf, to keep its code out of a first launch. */
     char spelled[8] = "sm_";
     char *at = spelled + 3;
     if (target->major > 9) {
@@ -305,7 +304,7 @@ static aotc_status check_targets(const struct aotci_tables *tables, aotc_error *
             return aotci_bad_record(tables, error, SECTION_TARGETS, i, "name",
                                     "the name of its numbers");
         }
-        /* Strings are distinct and in order, so the order of offsets is that of names. */
+        /* Strings are distinct and in order, so the order of offsets is the order of names. */
         if (i != 0 && aotci_target(tables, i - 1)->name >= target->name) {
             return aotci_bad_record(tables, error, SECTION_TARGETS, i, "name", "increasing names");
         }
@@ -362,7 +361,7 @@ bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint64_
            (archive->is_compressed || offset % STORED_ALIGN == 0);
 }
 
-/* The sizes of a frame, which a record of a table has. */
+/* Check the sizes of a frame in a record of a table. */
 static aotc_status check_sizes(const struct aotc_archive *archive, const struct aotci_tables *tables,
                                enum section_kind kind, uint32_t number, const struct frame_record *frame,
                                uint32_t most, aotc_error *error) {
@@ -433,8 +432,8 @@ static uint32_t slot_count(uint32_t kernel_count) {
     return count;
 }
 
-/* Each kernel has the first slot from its name's place on that no kernel before it has. So one that is not its own
- * must be of a kernel before, and the others are empty. */
+/* Each kernel takes the first slot, from its name's own on, that no earlier kernel has. So any
+ * other slot in between belongs to an earlier kernel, and the rest are empty. */
 static aotc_status check_slots(const struct aotci_tables *tables, aotc_error *error) {
     const uint32_t kernel_count = aotci_count(tables, SECTION_ENTRIES);
     const uint32_t count = aotci_count(tables, SECTION_SLOTS);
@@ -476,7 +475,7 @@ aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *
 
 /* ---- the index of a kernel ---------------------------------------------------------------------- */
 
-/* The frames that there are places of. */
+/* Check the frames, whose offsets follow the index. */
 static aotc_status check_frames(const struct aotc_kernel *kernel, aotc_error *error) {
     const struct aotci_tables *tables = &kernel->tables;
     const uint32_t count = aotci_count(tables, SECTION_FRAMES);
@@ -493,7 +492,8 @@ static aotc_status check_frames(const struct aotc_kernel *kernel, aotc_error *er
     return AOTC_OK;
 }
 
-/* Whether blobs up to `end` fill the kernel's frame `number`, before the first of which there are none. */
+/* Whether blobs up to `end` fill the kernel's frame `number`; before the first frame there are
+ * none. */
 static bool is_filled(const struct aotci_tables *tables, int64_t number, uint32_t end) {
     return number < 0 ? end == 0 : end == aotci_frame(tables, (uint32_t)number)->raw_bytes;
 }

@@ -1,8 +1,7 @@
 /* validate_kernel.c: check the kernel of an index and everything it owns.
  *
  * Owners are walked in order, and each must claim the slice right after the previous one (`struct
- * walk` holds how far each table is claimed), so tables are covered without overlap and without
- * holes.
+ * walk` holds each table's claimed end), so tables are covered without overlap and without holes.
  */
 #include <stddef.h>
 #include <string.h>
@@ -37,10 +36,10 @@ bool aotci_walk_is_expression(struct walk *walk, uint32_t index) {
 static bool is_dtype(unsigned dtype) { return dtype >= AOTC_I1 && dtype <= AOTC_FP8E5; }
 static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
-/* ---- what a kernel lists --------------------------------------------------------------------- */
+/* ---- the kernel's lists ----------------------------------------------------------------------- */
 
-/* Whether a record, which begins with its name, has one that none from `first` on has. Names are strings without
- * repeats, so equal names have equal offsets. At most 1,024 of them. */
+/* Whether a record, which begins with its name, has a name not used by the records from `first` on.
+ * Names are strings without repeats, so equal names have equal offsets. At most 1,024 of them. */
 static bool has_new_name(const struct walk *walk, enum section_kind kind, uint32_t first,
                          uint32_t index) {
     const uint32_t *name = aotci_record(walk->tables, kind, index);
@@ -88,7 +87,7 @@ static aotc_status check_named_values(const struct walk *walk, uint32_t first, u
     return AOTC_OK;
 }
 
-/* Count the combinations of dtypes and choices, no further than above the limit. */
+/* Multiply the combinations of dtypes and choices, saturating above the limit. */
 static void multiply(struct walk *walk, uint32_t count) {
     walk->combinations *= walk->combinations <= LIMIT_COMBINATIONS ? count : 1;
 }
@@ -233,7 +232,7 @@ struct slice {
     uint32_t first, count;
 };
 
-/* The slices of a kernel, as they follow one another in its record. */
+/* The slices of a kernel, in the order of its record. */
 enum { CONSTANTS = 5, LIMITED_SLICES, SLICES = LIMITED_SLICES + 2 };
 static const uint32_t limits[LIMITED_SLICES] = {
     LIMIT_PARAMS, LIMIT_TYPE_VARIABLES, LIMIT_CHOICES, LIMIT_GUARDS, LIMIT_CONFIGS, LIMIT_CONSTANTS,
@@ -247,7 +246,8 @@ static const uint8_t sections[SLICES] = {
     SECTION_CONFIGS, SECTION_VALUES,         SECTION_VARIANTS, SECTION_SELECTIONS,
 };
 
-/* Claim all but the constants, whose section others claim from, too: what the kernel alone owns begins with 0. */
+/* Claim all but the constants, whose section has other owners too: slices of the kernel alone begin
+ * with 0. */
 static aotc_status claim_slices(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     const struct slice *slices =

@@ -1,11 +1,11 @@
 /* validate_selection.c: check the selections of a kernel: their trees, features and leaves.
  *
- * A tree is in level order: the children of its branches, one after the other, are the next branch or
- * the next leaf. So one pass over the branches sees every node once, each after its parent.
+ * A tree is in level order: the children of its branches, one after the other, are the next branch
+ * or the next leaf. So one pass over the branches sees every node once, each after its parent.
  */
 #include "validate_walk.h"
 
-/* How far a pass over a tree's branches is. */
+/* The position of a pass over a tree's branches. */
 struct tree {
     const struct selection_record *selection;
     uint32_t next_branch, next_leaf, feature_count;
@@ -96,7 +96,7 @@ static bool is_after(const struct selection_record *selection, const struct sele
     if (selection->target != before->target) {
         return selection->target > before->target;
     }
-    if (selection->gpu != before->gpu) { /* strings are in the order of their offsets */
+    if (selection->gpu != before->gpu) { /* offsets of strings are in the order of the strings */
         return selection->gpu > before->gpu;
     }
     return selection->combination > before->combination;

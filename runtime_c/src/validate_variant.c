@@ -92,8 +92,8 @@ static aotc_status check_cubin_params(struct walk *walk, uint32_t number,
     return AOTC_OK;
 }
 
-/* Bytes of an element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN
- * to fill with. */
+/* Size of an element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN
+ * fill. */
 static const struct {
     uint8_t bytes;
     bool has_nan;
@@ -102,10 +102,10 @@ static const struct {
     {8, true},  {2, true},  {4, true},  {4, true},  {4, true},  {0, false}, {0, false}, {0, false},
 };
 
-/* Bytes of the rows that a swizzle permutes, by its number. */
+/* Size of the rows that a swizzle permutes, by its number. */
 static const uint8_t swizzle_spans[7] = {0, 32, 64, 128, 128, 128, 128};
 
-/* Whether the driver takes the innermost extent of the boxes and the fill. */
+/* Whether the driver accepts the innermost extent of the boxes and the fill. */
 static bool has_valid_rows(const struct tensor_map_record *map) {
     const uint32_t row_bytes = (uint32_t)map->box[0] * data_types[map->data_type].bytes;
     const uint32_t span_bytes = swizzle_spans[map->swizzle];
@@ -132,7 +132,7 @@ static bool has_valid_boxes(const struct tensor_map_record *map) {
            has_valid_rows(map);
 }
 
-/* Whether what comes before the boxes is valid. */
+/* Whether the fields before the boxes are valid. */
 static bool has_valid_tensor(struct walk *walk, const struct tensor_map_record *map) {
     const struct kernel_record *kernel = walk->kernel;
     if (map->param >= kernel->param_count ||
@@ -185,7 +185,7 @@ AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk,
     return AOTC_OK;
 }
 
-/* The grid and the scratch memory of a variant, which follow one another in its record. */
+/* The grid and the scratch memory of a variant, adjacent in its record. */
 enum {
     FIRST_EXPRESSION = offsetof(struct variant_record, grid),
     EXPRESSION_BYTES = offsetof(struct variant_record, first_tensor_map) - FIRST_EXPRESSION,
@@ -288,12 +288,12 @@ static aotc_status check_variant_numbers(struct walk *walk, uint32_t index,
     return AOTC_OK;
 }
 
-/* Whether a set of guards comes before another: the one with more, or of as many the lesser number. */
+/* Whether a set of guards comes before another: more guards first, then the lesser number. */
 AOTCI_APART static bool are_guards_before(uint64_t a, uint64_t b) {
     uint64_t left_a = a;
     uint64_t left_b = b;
     while (left_a != 0 && left_b != 0) {
-        left_a &= left_a - 1; /* without its lowest bit */
+        left_a &= left_a - 1; /* clears the lowest bit */
         left_b &= left_b - 1;
     }
     return left_a == left_b ? a < b : left_b == 0;
@@ -313,8 +313,8 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
     return a->config != b->config ? a->config < b->config : a->condition != 0 && b->condition == 0;
 }
 
-/* Whether a variant has the cubin params of another that was checked, and what they refer to is the same: dtypes follow
- * from the combination. */
+/* Whether a variant has the cubin params of another, checked one, with the same meaning: dtypes
+ * follow from the combination. */
 static bool repeats_params(const struct walk *walk, const struct variant_record *other,
                            const struct variant_record *variant) {
     const struct aotci_table *table = &walk->tables->sections[SECTION_CUBIN_PARAMS];
@@ -328,7 +328,7 @@ static bool repeats_params(const struct walk *walk, const struct variant_record 
                   (size_t)variant->cubin_param_count * table->stride) == 0;
 }
 
-/* Whether the params and the tensor maps of a variant are the next ones, or those of the other, each. */
+/* Whether the params and the tensor maps of a variant are each the next ones, or the other's. */
 static bool has_lists(struct walk *walk, const struct variant_record *other,
                       const struct variant_record *variant) {
     static const struct variant_record nothing;
@@ -370,7 +370,8 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
 
 aotc_status aotci_check_variants(struct walk *walk) {
     const struct variant_record *before = NULL;
-    const struct variant_record *others[2] = {NULL, NULL}; /* the last without tensor maps, and with some */
+    const struct variant_record *others[2] = {NULL, NULL}; /* the last without tensor maps, and with
+                                                            * some */
     for (uint32_t i = 0; i < walk->kernel->variant_count; ++i) {
         const struct variant_record *variant = aotci_variant(walk->tables, i);
         const struct variant_record **other = &others[variant->tensor_map_count != 0];

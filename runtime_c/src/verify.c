@@ -1,28 +1,28 @@
 /* verify.c: compare all frames of an archive with their digests, each once.
  *
- * Frames fill the file: first the indices, then those of blobs in the order in which kernels first use them. So one
- * that does not begin where the one before ends is one that was seen, or nothing that may be.
+ * Frames fill the file: first the indices, then frames of blobs in the order of their first use by
+ * kernels. So a frame that does not begin at the current end was seen before, or is an error.
  */
 #include <string.h>
 
 #include "load.h"
 #include "validate.h"
 
-/* A frame of blobs that was verified. */
+/* A verified frame of blobs. */
 struct seen {
     uint64_t offset;
-    const struct frame_record *frame; /* as the index says that used it first */
+    const struct frame_record *frame; /* in the index of its first user */
 };
 
 struct walk {
     struct aotc_archive *archive;
-    struct seen *seen; /* by rising offsets */
+    struct seen *seen; /* by ascending offsets */
     uint32_t seen_count;
-    uint64_t end; /* of the last one */
+    uint64_t end; /* of the last frame */
     uint64_t decoded_bytes;
 };
 
-/* What lies between `end` and the next frame, at `offset`, is zero. */
+/* Check that the bytes between `end` and the next frame, at `offset`, are zero. */
 static aotc_status check_padding(const struct walk *walk, uint64_t offset, aotc_error *error) {
     unsigned char padding[STORED_ALIGN] = {0};
     static const unsigned char zeros[STORED_ALIGN] = {0};
@@ -36,7 +36,7 @@ static aotc_status check_padding(const struct walk *walk, uint64_t offset, aotc_
     return status;
 }
 
-/* Count what a frame that begins where it must adds to the file, with what follows it. */
+/* Advance past a frame at the expected offset, and the data that follows it. */
 static aotc_status pass(struct walk *walk, uint64_t offset, uint64_t size_bytes,
                         const struct frame_record *frame, aotc_error *error) {
     const aotc_status status = check_padding(walk, offset, error);
@@ -49,7 +49,7 @@ static aotc_status pass(struct walk *walk, uint64_t offset, uint64_t size_bytes,
     return status;
 }
 
-/* The frame that was seen at an offset, or NULL. */
+/* The frame seen at an offset, or NULL. */
 static const struct frame_record *seen_at(const struct walk *walk, uint64_t offset) {
     uint32_t low = 0;
     for (uint32_t high = walk->seen_count; low < high;) {
@@ -110,7 +110,7 @@ static aotc_status verify_all(struct walk *walk, aotc_error *error) {
 
 aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error) {
     struct walk walk = {.archive = archive, .end = archive->head_bytes};
-    size_t frame_count = 0; /* their places are in the file, each apart: no more than that has room for */
+    size_t frame_count = 0; /* each has an offset in the file: no more fit */
     for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
         frame_count += aotci_entry(&archive->root, i)->frame_count;
     }

@@ -1,7 +1,7 @@
 /* zstd.c: the default decompressor: the system's libzstd, if this build has it.
  *
- * An archive keeps one of its contexts, which take longer to make than a cubin to decode. Whoever decodes
- * takes it, so that two at a time have two.
+ * An archive keeps one of its contexts, which take longer to make than a cubin takes to decode. A
+ * decoding thread takes it out, so two concurrent ones have two.
  */
 #include "load.h"
 

@@ -1,8 +1,8 @@
 /* zstd_frame.c: walk the headers of a zstd frame.
  *
- * The archive format allows one spelling of a blob only: one frame, its size stated, no dictionary,
- * no checksum, nothing after it. Decoders accept more, so it is checked here, before a decoder
- * runs. Source: RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
+ * The archive format allows one encoding of a blob only: one frame with its size, no dictionary, no
+ * checksum, nothing after it. Decoders accept more, so it is checked here, before a decoder runs.
+ * Source: RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
  */
 #include "zstd_frame.h"
 

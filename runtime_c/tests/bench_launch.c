@@ -1,11 +1,11 @@
-/* bench_launch.c: what a launch through the library costs over the driver's own.
+/* bench_launch.c: the cost of a launch through the library over the driver's own.
  *
  *     bench_launch ARCHIVE KERNEL [LIBCUDA] [TENTHS_OF_SECONDS]
  *
  * Any kernel whose arguments are pointers and integers will do: pointers are to one buffer,
  * integers are 1 (so little is computed that the queue never fills). The kernel, the configuration
  * and the arguments of both are the same, and both are timed in turn in short bursts with a
- * synchronisation between them. Printed: the medians over the bursts, in nanoseconds a launch, and
+ * synchronization between them. Printed: the medians over the bursts, in nanoseconds a launch, and
  * their ratio. Works on the fake driver too, where it shows the library's own time.
  */
 #define _GNU_SOURCE
@@ -58,7 +58,7 @@ static double now_ns(void) {
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* Entry points that the library itself does not use. */
+/* Entry points not used by the library itself. */
 static void find_more(struct setup *setup, const char *path) {
     CUresult (*find)(const char *, void **, int, uint64_t, int *) = NULL;
     void *library = dlopen(path == NULL ? "libcuda.so.1" : path, RTLD_NOW | RTLD_LOCAL);

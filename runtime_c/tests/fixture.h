@@ -1,4 +1,4 @@
-/* fixture.h: an archive on the fake driver, and the launch that most tests begin with. */
+/* fixture.h: an archive on the fake driver, and the launch common to most tests. */
 #ifndef AOTC_TEST_FIXTURE_H
 #define AOTC_TEST_FIXTURE_H
 
@@ -22,7 +22,7 @@ struct fixture {
 struct fixture set_up(const char *name);
 /* Reset the driver, open an archive, and load it on device 0. */
 struct fixture load(const char *name);
-/* Release it all, and check that nothing is left and no call was wrong. */
+/* Release everything, and check for leaks and violations. */
 void tear_down(struct fixture *fixture);
 
 const aotc_kernel *kernel_of(const struct fixture *fixture, const char *name);

@@ -518,7 +518,20 @@ def _later(names: tuple[str, ...], *arguments: Any) -> bytes:
 def main(directory: Path) -> None:
     """Write all archives into a directory."""
     both = ("sm_80", "sm_90a")
-    every = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_100a", "sm_103a")
+    every = (
+        *(
+            "sm_80",
+            "sm_86",
+            "sm_87",
+            "sm_90a",
+            "sm_100f",
+            "sm_100a",
+            "sm_103a",
+            "sm_107a",
+            "sm_110f",
+        ),
+        *("sm_120f", "sm_121a"),
+    )
     hopper = "sm_90a"
     kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
     _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))

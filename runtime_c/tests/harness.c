@@ -160,7 +160,7 @@ aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t fl
     options.flags = flags;
     aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
     CHECK((archive != NULL) == (status == AOTC_OK));
-    if (status == AOTC_OK) { /* whoever does not find a kernel has all of the root checked */
+    if (status == AOTC_OK) { /* looking for a missing kernel checks the whole root */
         const aotc_kernel *none = NULL;
         status = aotc_kernel_get(archive, "?", &none, error);
         status = status == AOTC_ERROR_NOT_FOUND ? AOTC_OK : status;

@@ -1,4 +1,4 @@
-/* harness.h: what the C tests share: checks, files, a decompressor from a table, a failing
+/* harness.h: shared parts of the C tests: checks, files, a decompressor from a table, a failing
  * allocator.
  *
  * A test program takes the directory of golden.py's archives and the path of the fake driver; it
@@ -32,12 +32,12 @@ struct bytes {
     size_t size_bytes;
 };
 
-/* Contents of a file of the archives' directory, and its full name (in a buffer that the next call
- * uses). */
+/* Contents of a file of the archives' directory, and its full name (in a buffer reused by the next
+ * call). */
 struct bytes read_golden(const char *name);
 const char *golden_path(const char *name);
 
-/* The decoded blobs that lie beside an archive. */
+/* The decoded blobs beside an archive. */
 struct blob_table {
     struct bytes file;
     unsigned long calls;
@@ -45,10 +45,10 @@ struct blob_table {
 
 struct blob_table *read_blobs(const char *archive_name);
 void free_blobs(struct blob_table *table);
-/* An aotc_decompress_fn of frames that golden.py did not compress: the indices of kernels. */
+/* An aotc_decompress_fn for uncompressed frames of golden.py: the indices of kernels. */
 int decompress_stored(void *user, const void *source, size_t source_bytes, void *target,
                       size_t target_bytes);
-/* An aotc_decompress_fn over a blob_table, which counts what that has alone. */
+/* An aotc_decompress_fn over a blob_table, which counts only frames in the table. */
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
                           size_t target_bytes);
 
@@ -60,22 +60,22 @@ struct counting {
 
 aotc_allocator counting_allocator(struct counting *counting);
 
-/* Open an archive in memory, and each of its kernels, and release it; return the first status that is not
- * AOTC_OK. No blob is decompressed. */
+/* Open an archive in memory, and each of its kernels, and release it; return the first status other
+ * than AOTC_OK. No blob is decompressed. */
 aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
                        aotc_error *error);
 
-/* Read all that an archive says of its `count` kernels, and check that there is no more. */
+/* Read all information on an archive's `count` kernels, and check that there is no more. */
 void read_kernels(const aotc_archive *archive, uint32_t count);
 
-/* The same of one kernel; nothing of NULL. */
+/* The same for one kernel; nothing for NULL. */
 void read_kernel(const aotc_kernel *kernel);
 
-/* Check that the fake driver saw no call that a correct program never makes. */
+/* Check that the fake driver saw no violation. */
 #define NO_VIOLATION() no_violation(__FILE__, __LINE__)
 void no_violation(const char *file, int line);
 
-/* Options with which kernels can be opened, and not loaded. */
+/* Options for opening kernels, but not for loading them. */
 aotc_open_options stored_options(void);
 
 /* Options with the table's decompressor and the fake driver. */

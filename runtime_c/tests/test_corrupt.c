@@ -1,4 +1,4 @@
-/* test_corrupt.c: archives that are refused: every truncation, every bit, every field. */
+/* test_corrupt.c: archives that must be refused: every truncation, every bit, every field. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void test_truncation(void) {
     free(golden.data);
 }
 
-/* Any one bit: found, and by a status that fits. */
+/* Any flipped bit is detected, with a fitting status. */
 static void test_bit_flips(void) {
     struct bytes small = read_golden("small.aotc");
     for (size_t bit = 0; bit < small.size_bytes * 8; ++bit) {
@@ -51,7 +51,7 @@ static void digests_of(const unsigned char *data, uint64_t size_bytes, unsigned 
     }
 }
 
-/* Write the digests that belong to a changed header and root, if there is room for them. */
+/* Write the digests of a changed header and root, if there is room for them. */
 static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
     memcpy(&header, data, sizeof header);
@@ -103,13 +103,13 @@ static struct entry_record *kernel_of(unsigned char *data, uint32_t number) {
     return (struct entry_record *)(void *)(root + entry_of(root, ROOT, SECTION_ENTRIES)->offset) + number;
 }
 
-/* The root, or the index of a kernel, where it is in the file. */
+/* The root, or the index of a kernel, in the file. */
 static unsigned char *index_of(unsigned char *data, int kernel) {
     return kernel == ROOT ? data + root_at(data)
                           : data + kernel_of(data, (uint32_t)kernel)->offset + FRAME_HEAD_BYTES;
 }
 
-/* A copy of an index that is aligned, as the one in the file need not be. */
+/* An aligned copy of an index, which may be unaligned in the file. */
 static unsigned char *copy_index(const struct bytes *archive, int kernel) {
     struct header_record header;
     memcpy(&header, archive->data, sizeof header);
@@ -120,7 +120,7 @@ static unsigned char *copy_index(const struct bytes *archive, int kernel) {
     return copy;
 }
 
-/* Write the digests that belong to a changed index of a kernel. */
+/* Write the digests of a changed index of a kernel. */
 static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
     if (kernel != ROOT) {
         struct entry_record *entry = kernel_of(data, (uint32_t)kernel);
@@ -129,11 +129,11 @@ static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
     seal(data, size_bytes);
 }
 
-/* Every 32-bit word between two places at extremes, with digests that fit: nothing is read that is not
- * there (the sanitizers say so), and what is accepted can be read. */
+/* Set every 32-bit word in a range to extremes, with valid digests: nothing is read out of bounds
+ * (the sanitizers check), and an accepted archive is readable. */
 static void extremes_between(struct bytes *golden, size_t begin, size_t end, int kernel) {
     unsigned long accepted = 0;
-    /* Where the digests of a wrong size would be is something else. */
+    /* With a wrong size the digests' offset is wrong. */
     unsigned char *whole = malloc(golden->size_bytes);
     memcpy(whole, golden->data, golden->size_bytes);
     for (size_t at = begin; at + 4 <= end; at += 4) {
@@ -168,12 +168,12 @@ static void extremes_between(struct bytes *golden, size_t begin, size_t end, int
         }
     }
     free(whole);
-    /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else
-     * only. */
+    /* Most changes cannot be accepted; some (sizes, digests of sources, values) only change the
+     * meaning. */
     CHECK(accepted < (end - begin) / 4 * 9 / 2);
 }
 
-/* Ask an archive for a kernel, and for its code. */
+/* Open a kernel of an archive, and its code. */
 static void ask_for_one(const unsigned char *data, size_t size_bytes) {
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
@@ -191,8 +191,9 @@ static void ask_for_one(const unsigned char *data, size_t size_bytes) {
     aotc_release(archive);
 }
 
-/* The same for a large root, of which what is asked for is checked alone: whatever else it says, a kernel is found
- * and its code is read, or there is an error. It is used where it is, or at an odd address, and as of a file, read. */
+/* The same for a large root, of which only the requested parts are checked: despite any other
+ * damage, a kernel is found and its code is read, or there is an error. It is used in place, at an
+ * odd address, and read like a file. */
 static void extremes_of_a_large_root(void) {
     struct bytes many = read_golden("many.aotc");
     struct header_record header;
@@ -201,7 +202,7 @@ static void extremes_of_a_large_root(void) {
     const size_t head_bytes = root_end + (size_t)aotci_digest_bytes(header.root_bytes);
     unsigned char *moved = malloc(many.size_bytes + 1);
     memcpy(moved + 1, many.data, many.size_bytes);
-    enum { STEP = 52 }; /* not each word: a record of each kind in each place */
+    enum { STEP = 52 }; /* not each word: a record of each kind in each position */
     for (size_t at = (size_t)header.root_offset; at + 4 <= root_end; at += STEP) {
         uint32_t original = 0;
         memcpy(&original, many.data + at, sizeof original);
@@ -245,10 +246,10 @@ static void test_extremes(void) {
     }
 }
 
-/* A change of one field, sealed, and what it must be called. */
+/* A change of one field, sealed, and its expected error. */
 struct change {
     int kernel;
-    enum section_kind section; /* 0: the header; of a directory's entry `at` is in it */
+    enum section_kind section; /* 0: the header; `at` is in a directory's entry */
     bool in_directory;
     uint32_t record;
     size_t at;
@@ -285,7 +286,7 @@ struct change {
 #define IN_DIRECTORY(kernel, section, value, status, text)                                         \
     {kernel, section, true, 0, offsetof(struct directory_entry, count), (value), 4, status, text}
 
-/* Change one field at a time, with digests that fit, and open. */
+/* Change one field at a time, with valid digests, and open. */
 static void expect_changes(const char *name, const struct change *changes, size_t count) {
     struct bytes golden = read_golden(name);
     unsigned char *copy = malloc(golden.size_bytes);
@@ -394,7 +395,7 @@ static void test_fields(void) {
                   "source"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, source, 5, AOTC_ERROR_FORMAT,
                   "CUBIN_PARAMS[3].source"),
-        /* Of a variant that is otherwise as the one before, with which it is compared. */
+        /* In a variant that otherwise equals the previous one, with which it is compared. */
         IN_RECORD(SECTION_VARIANTS, 1, variant_record, param_bytes, 24, AOTC_ERROR_FORMAT,
                   "VARIANTS[1].param_bytes"),
         IN_RECORD(SECTION_VARIANTS, 1, variant_record, symbol, 0, AOTC_ERROR_FORMAT,
@@ -478,7 +479,7 @@ static void test_fields(void) {
     expect_changes("golden.aotc", changes, sizeof changes / sizeof *changes);
 }
 
-/* Blobs of one frame stand in it one after the other, and only they begin elsewhere than at 0. */
+/* Blobs of one frame are adjacent, and only they begin elsewhere than at 0. */
 static void test_fields_of_groups(void) {
     static const struct change changes[] = {
         IN_RECORD(SECTION_BLOBS, 0, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[0].frame"),
@@ -497,7 +498,7 @@ static void test_fields_of_groups(void) {
     expect_changes("golden.aotc", without, sizeof without / sizeof *without);
 }
 
-/* The index of a kernel says whose it is. */
+/* The index of a kernel has its name. */
 static void test_another_name(void) {
     struct bytes twins = read_golden("twins.aotc");
     aotc_error error = AOTC_ERROR_INIT;
@@ -512,7 +513,7 @@ static void test_another_name(void) {
     free(twins.data);
 }
 
-/* Variants whose parameters and tensor maps are not those of the variant before. */
+/* Variants whose parameters and tensor maps differ from the previous variant's. */
 static void test_fields_of_others(void) {
     static const struct change changes[] = {
         IN_RECORD(SECTION_CUBIN_PARAMS, 2, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
@@ -529,7 +530,7 @@ static void test_fields_of_others(void) {
     expect_changes("boxes.aotc", changes, sizeof changes / sizeof *changes);
 }
 
-/* What is told of the grid: to persistent kernels, along an axis that there is. */
+/* Grid extents are passed only to persistent kernels, for an existing axis. */
 static void test_fields_of_loops(void) {
     static const struct change changes[] = {
         IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, index, 3, AOTC_ERROR_FORMAT,
@@ -544,7 +545,7 @@ static void test_fields_of_loops(void) {
     expect_changes("looped.aotc", changes, sizeof changes / sizeof *changes);
 }
 
-/* Bytes that UTF-8 does not have, or not there. (A NUL in a string may make two good ones.) */
+/* Bytes invalid in UTF-8, or at their position. (A NUL in a string may make two good ones.) */
 static void test_strings_of(int kernel) {
     struct bytes golden = read_golden("golden.aotc");
     unsigned char *index = copy_index(&golden, kernel);

@@ -1,4 +1,4 @@
-/* test_devices.c: several devices, contexts and targets, and what runs on none. */
+/* test_devices.c: several devices, contexts and targets, and variants that run on none. */
 #include <string.h>
 
 #include "fixture.h"
@@ -45,7 +45,7 @@ static void test_devices(void) {
     fake_cuda_last_launch(&launch);
     CHECK(launch.device == 1 && launch.context == second);
 
-    /* 200 KiB of shared memory: not on 8.x, which says so; on 9.0 it runs. */
+    /* 200 KiB of shared memory: too much for 8.x, with a clear error; on 9.0 it runs. */
     const aotc_arg pointer[] = {aotc_pointer(NULL, AOTC_FP32)};
     add.desc.args = pointer;
     add.desc.arg_count = 1;
@@ -89,13 +89,19 @@ static void test_targets(void) {
         {{8, 0, 101376}, 16, "pick_sm_80"},
         {{8, 6, 101376}, 16, "pick_sm_86"},
         {{8, 6, 101376}, 17, "pick_sm_80"},
+        {{8, 7, 166912}, 16, "pick_sm_87"}, /* systems on chip run their own cubins alone */
+        {{8, 8, 101376}, 16, NULL},
         {{8, 9, 101376}, 32, "pick_sm_86"},
         {{9, 0, 232448}, 16, "pick_sm_90a"},
         {{9, 1, 232448}, 16, NULL},
         {{10, 0, 232448}, 16, "pick_sm_100a"},
         {{10, 1, 232448}, 16, "pick_sm_100f"},
         {{10, 3, 232448}, 16, "pick_sm_103a"},
-        {{11, 0, 232448}, 16, NULL},
+        {{10, 7, 232448}, 16, "pick_sm_107a"},
+        {{11, 0, 232448}, 16, "pick_sm_110f"},
+        {{12, 0, 101376}, 16, "pick_sm_120f"},
+        {{12, 1, 101376}, 16, "pick_sm_121a"},
+        {{13, 0, 232448}, 16, NULL},
         {{7, 5, 65536}, 16, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -124,7 +130,7 @@ static void test_targets(void) {
     }
 }
 
-/* Without a variant for the arguments' alignment: which guards failed. */
+/* Without a variant for the arguments' alignment, the error names the failed guards. */
 static void test_nothing_fits(void) {
     static const struct fake_device device = {8, 6, 101376};
     fake_cuda_reset();

@@ -1,5 +1,5 @@
-/* test_faults.c: what happens when the machine is at fault: no driver, an old one, each entry point
- * failing, no memory, forks, captures, lost contexts, archives that lie about their cubins. */
+/* test_faults.c: faults of the machine: no driver, an old one, each entry point failing, no memory,
+ * forks, captures, lost contexts, archives that lie about their cubins. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -90,14 +90,14 @@ static void test_old_driver(void) {
         fake_cuda_hide(optional[i]);
     }
     load_device("small.aotc", AOTC_OK, NULL);
-    CHECK(fake_cuda_calls("cuFuncGetAttribute") == 8); /* what forces loading before 12.4 */
+    CHECK(fake_cuda_calls("cuFuncGetAttribute") == 8); /* forces loading before 12.4 */
     fake_cuda_reset();
     fake_cuda_set_devices(NULL, 0);
     load_device("small.aotc", AOTC_ERROR_DRIVER, "expected a GPU");
     NO_VIOLATION();
 }
 
-/* Errors of the driver, and what they come out as. */
+/* Errors of the driver, and their statuses. */
 static const struct {
     int result;
     aotc_status status;
@@ -121,7 +121,7 @@ static const struct {
     {999, AOTC_ERROR_CUDA, ""},
 };
 
-/* Each entry point that loading or launching uses fails, at each of its first calls, with several
+/* Each entry point used in loading or launching fails, at each of its first calls, with several
  * errors. */
 static void test_every_call_fails(void) {
     static const char *const symbols[] = {
@@ -186,12 +186,12 @@ static void test_every_call_fails(void) {
             }
         }
     }
-    /* Two calls of each are made, but cuInit and the like are called once, or by nobody else. */
+    /* Two calls of each are made, but cuInit and the like are called once. */
     CHECK(failed >= sizeof symbols / sizeof *symbols * sizeof results / sizeof *results);
     free_blobs(blobs);
 }
 
-/* What is asked of kernels whose CTAs loop over programs: at each variant's turn. */
+/* Queries for kernels whose CTAs loop over programs: for each variant in turn. */
 static void test_occupancy_fails(void) {
     static const char *const symbols[] = {"cuOccupancyMaxActiveBlocksPerMultiprocessor",
                                           "cuOccupancyMaxActiveClusters"};
@@ -227,7 +227,7 @@ static void test_wrong_cubins(void) {
     NO_VIOLATION();
 }
 
-/* A damaged blob is found before the driver sees it; other kernels are not affected. */
+/* A damaged blob is detected before the driver sees it; other kernels are not affected. */
 static void test_damaged_blob(void) {
     struct blob_table *blobs = read_blobs("small.aotc");
     struct bytes small = read_golden("small.aotc");
@@ -316,7 +316,7 @@ static void test_shared_frames(void) {
     NO_VIOLATION();
 }
 
-/* Decodes as the table says, then changes what a blob holds. */
+/* Decodes from the table, then changes a blob's contents. */
 struct forger {
     struct blob_table *blobs;
     size_t at;
@@ -347,7 +347,7 @@ static void test_forged_cubins(void) {
         {49, 80, AOTC_ERROR_FORMAT, "another architecture"},
         {60, 255, AOTC_ERROR_FORMAT, "outside it"},
         {62, 9, AOTC_ERROR_FORMAT, "without names"},
-        /* In the names of sections, which are stored after the header and a table of four. */
+        /* In the names of sections, stored after the header and a table of four. */
         {64 + 4 * 64 + 11, 'T', AOTC_ERROR_NOT_FOUND, "expected the function add_"},
     };
     struct forger forger = {read_blobs("small.aotc"), 0, 0};
@@ -392,7 +392,7 @@ static void out_of_memory_with(const char *name) {
         const aotc_status status = aotc_load(archive, &load, &error);
         done = status == AOTC_OK;
         EXPECT(status, done ? AOTC_OK : AOTC_ERROR_NOMEM, &error, NULL);
-        counting.fail_at = -1; /* and what is left can go on */
+        counting.fail_at = -1; /* and the rest still works */
         EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
         /* A launch allocates nothing. */
         fake_cuda_set_current(NULL);
@@ -432,7 +432,7 @@ static void test_fork(void) {
         const bool refused = launch_add(archive, NULL) == AOTC_ERROR_FORKED &&
                              aotc_load(archive, NULL, &error) == AOTC_ERROR_FORKED &&
                              strstr(error.message, "exec") != NULL;
-        aotc_release(archive); /* asks nothing of the driver */
+        aotc_release(archive); /* does not call the driver */
         _exit(refused && fake_cuda_live_libraries() == 8 && fake_cuda_violation() == NULL ? 0 : 1);
     }
     int status = 1;
@@ -454,8 +454,7 @@ static void test_capture(void) {
     fake_cuda_begin_capture();
     EXPECT(launch_add(archive, stream), AOTC_ERROR_STATE, &error, "outside of any capture");
     CHECK(fake_cuda_end_capture());
-    fake_cuda_begin_capture(); /* loading is done in the relaxed mode, and leaves others' captures
-                                  alone */
+    fake_cuda_begin_capture(); /* loading uses the relaxed mode, and leaves others' captures valid */
     EXPECT(aotc_load(archive, NULL, &error), AOTC_OK, &error, NULL);
     CHECK(fake_cuda_end_capture());
     fake_cuda_begin_capture();

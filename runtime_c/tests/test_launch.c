@@ -1,4 +1,4 @@
-/* test_launch.c: what a launch passes, which variant it takes, and what it refuses. */
+/* test_launch.c: the parameters of a launch, its variant, and its errors. */
 #include <string.h>
 
 #include "fixture.h"
@@ -28,7 +28,7 @@ static void test_add(void) {
     CHECK(strcmp(launch.symbol, "add_fp16_0") == 0 && launch.grid[0] == 5);
 
     add.args[0] =
-        aotc_pointer(ADDRESS(0x1000), AOTC_DTYPE_NONE); /* another argument says the type */
+        aotc_pointer(ADDRESS(0x1000), AOTC_DTYPE_NONE); /* another argument has the type */
     EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
 
     const aotc_value wide[] = {aotc_int_value("num_warps", 8)};
@@ -66,7 +66,7 @@ static void test_empty_grid(void) {
     tear_down(&fixture);
 }
 
-/* Everything that may be wrong with the arguments of a launch, and the message that says so. */
+/* Every possible error in the arguments of a launch, and its message. */
 static void test_wrong_arguments(void) {
     struct fixture fixture = load("golden.aotc");
     const aotc_kernel *kernel = kernel_of(&fixture, "add");
@@ -351,7 +351,7 @@ static void test_scratch_pool(void) {
     CHECK(desc.scratch == NULL && desc.scratch_bytes == 0);
     CHECK(fake_cuda_live_pools() == 1 && fake_cuda_live_pieces() == 0);
 
-    /* The plan of a launch is remembered, its piece is another one. */
+    /* The plan of a launch is cached, its scratch memory is another one. */
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     fake_cuda_last_launch(&launch);
     CHECK(read_u64(launch.params + 8) != first);
@@ -371,7 +371,7 @@ static void test_scratch_pool(void) {
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_CUDA, &fixture.error,
            "cuMemFreeAsync");
 
-    /* What the caller passes is his: too little of it is wrong. */
+    /* The caller's memory stays the caller's: too little of it is an error. */
     desc.scratch_bytes = 799;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
            "800 bytes of device memory");

@@ -1,4 +1,4 @@
-/* test_lazy.c: code that the launch loads which first takes it. */
+/* test_lazy.c: code loaded by its first launch. */
 #include "fixture.h"
 
 static const struct fake_device hopper = {9, 0, 232448};
@@ -30,7 +30,7 @@ static aotc_status add_on(struct fixture *fixture, struct CUstream_st *stream, a
     return aotc_launch(kernel_of(fixture, "add"), &add.desc, &fixture->error);
 }
 
-/* Load what is left of `add`, as without the flag. */
+/* Load the rest of `add`, as without the flag. */
 static void load_rest(struct fixture *fixture) {
     aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
     options.device = 0;
@@ -63,7 +63,7 @@ static void test_a_load_without_the_flag_loads_what_is_left(void) {
     tear_down(&fixture);
 }
 
-/* Code that the archive has loaded for others is taken as it is, and not loaded anew for the context. */
+/* A library already loaded for another context is reused, not loaded anew. */
 static void test_a_launch_takes_the_library_that_is_there(void) {
     struct fixture fixture = begin(2);
     struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
@@ -72,7 +72,7 @@ static void test_a_launch_takes_the_library_that_is_there(void) {
     EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_calls("cuLibraryLoadData") == loaded);
     CHECK(fake_cuda_calls("cuModuleLoadData") == 0);
-    /* What the launch uses stays when the device leaves that loaded it. */
+    /* Code in use stays when the device that loaded it is unloaded. */
     EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_live_libraries() == 1);
     EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
@@ -86,7 +86,7 @@ static void test_a_module_goes_with_its_context(void) {
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_calls("cuModuleLoadData") == 2 && fake_cuda_live_libraries() == 2);
-    /* One that was destroyed has taken its modules along: nothing is asked of them. */
+    /* A destroyed context took its modules along: no call is made for them. */
     fake_cuda_destroy_context(fake_cuda_primary_context(1));
     CHECK(fake_cuda_live_libraries() == 1);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
@@ -104,7 +104,7 @@ static void test_a_module_goes_with_its_context(void) {
     CHECK(fake_cuda_calls("cuModuleUnload") == 1 && fake_cuda_live_libraries() == 0);
 }
 
-/* An archive that is loaded lazily in the current context, which no reference holds. */
+/* An archive loaded lazily in the current context, without a reference. */
 static struct fixture begin_current(int device_count) {
     const struct fake_device devices[2] = {hopper, hopper};
     fake_cuda_reset();
@@ -114,7 +114,7 @@ static struct fixture begin_current(int device_count) {
     return fixture;
 }
 
-/* A context that lies where another lay, in which nothing was launched, or something was. */
+/* A context at the address of an earlier one, with launches there or without. */
 static void test_a_context_is_replaced(void) {
     for (int launched = 0; launched < 2; ++launched) {
         struct fixture fixture = begin_current(1);
@@ -144,7 +144,7 @@ static void test_a_context_is_replaced_by_one_of_another_device(void) {
     tear_down(&fixture);
 }
 
-/* One that is gone, but current yet, is no context to load in. */
+/* A destroyed context that is still current cannot be loaded in. */
 static void test_a_context_that_is_gone_is_refused(void) {
     fake_cuda_reset();
     struct fixture fixture = set_up("grouped.aotc");
@@ -154,7 +154,7 @@ static void test_a_context_that_is_gone_is_refused(void) {
     tear_down(&fixture);
 }
 
-/* Streams have their context before anybody has looked up how to ask for it, and after. */
+/* The context of a stream is found before and after its query was looked up. */
 static void test_streams_of_two_contexts(void) {
     struct fixture fixture = begin(2);
     struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
@@ -197,7 +197,7 @@ static void test_code_is_loaded_before_a_captured_launch_alone(void) {
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_end_capture());
     CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 1);
-    /* Where the driver does not say whether a stream is captured, as if it were. */
+    /* If the driver cannot tell whether a stream is captured, it counts as captured. */
     EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
     EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
     fake_cuda_fail("cuStreamIsCapturing", 0, 1);
@@ -206,13 +206,13 @@ static void test_code_is_loaded_before_a_captured_launch_alone(void) {
     tear_down(&fixture);
 }
 
-/* A launch that the driver refuses leaves the variant to the next one. */
+/* A launch refused by the driver leaves the variant to the next one. */
 static void test_a_first_launch_that_fails_is_first_again(void) {
     struct fixture fixture = begin(2);
     fake_cuda_fail("cuLaunchKernelEx", 0, 2);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_ERROR_CUDA, &fixture.error,
            "cuLaunchKernelEx");
-    /* Its module is its context's: another one's unload leaves it. */
+    /* Its module belongs to its context: unloading another one keeps it. */
     EXPECT(aotc_unload(fixture.archive, 1, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_live_libraries() == 1);
     fake_cuda_begin_capture();
@@ -247,7 +247,7 @@ static aotc_status launch_one(struct fixture *fixture, const char *name) {
     return aotc_launch(kernel_of(fixture, name), &add.desc, &fixture->error);
 }
 
-/* Of an archive of many kernels there are tables for those that were loaded. */
+/* In an archive of many kernels only loaded ones have tables. */
 static void test_a_few_of_many_kernels(void) {
     static const char *const names[] = {"add_000", "add_063", "add_064", "add_129"};
     fake_cuda_reset();
@@ -267,7 +267,7 @@ static void test_a_few_of_many_kernels(void) {
     tear_down(&fixture);
 }
 
-/* Maps are encoded for whoever asks, though no kernel that was loaded has any. */
+/* Maps are encoded on request, though no loaded kernel has any. */
 static void test_a_map_is_encoded(void) {
     struct fixture fixture = begin(1);
     const int64_t shape[2] = {300, 128};

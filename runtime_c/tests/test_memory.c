@@ -1,4 +1,4 @@
-/* test_memory.c: pieces of memory, of the library's reserve and beyond it. */
+/* test_memory.c: allocations in the library's reserve and beyond it. */
 #include <pthread.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void give(struct piece *piece) {
     aotci_deallocate(&own, piece->bytes, piece->size_bytes, 1);
 }
 
-/* Pieces keep what is written to them, whatever others do, and are cleared when they are asked for again. */
+/* Allocations keep their contents, whatever others do, and are cleared on reuse. */
 static void test_pieces_are_apart(void) {
     static const size_t sizes[] = {1, 16, 17, 100, 4096, 5000, RESERVE_BYTES / 2, RESERVE_BYTES, 1 << 16};
     struct piece pieces[PIECE_COUNT];
@@ -51,7 +51,7 @@ static void test_pieces_are_apart(void) {
     }
 }
 
-/* One that is given back while those behind it are in use makes no room among them. */
+/* Freeing an allocation with later ones in use makes no room among them. */
 static void test_pieces_come_and_go(void) {
     struct piece pieces[PIECE_COUNT];
     for (size_t i = 0; i < PIECE_COUNT; ++i) {
@@ -67,7 +67,7 @@ static void test_pieces_come_and_go(void) {
     }
 }
 
-/* The last piece makes room for the next, and all of them for the first. */
+/* The last allocation makes room for the next, and all of them for the first. */
 static void test_room_comes_back(void) {
     struct piece first = take(100, 1);
     for (size_t i = 0; i < 1000; ++i) {

@@ -1,4 +1,4 @@
-/* test_open.c: opening archives: what is in a good one, files, options, memory. */
+/* test_open.c: opening archives: contents of a good one, files, options, memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void test_info(void) {
     CHECK(aotc_kernel_get_guard(kernel, 0, &guard) == AOTC_OK);
     CHECK(guard.promised == 1 && strcmp(guard.expression, "x_ptr % 16 == 0") == 0);
 
-    /* A struct of a later version keeps its tail zero; one that is too small is refused. */
+    /* A struct of a later version keeps its tail zero; too small a one is refused. */
     struct {
         aotc_guard_info known;
         uint64_t later;
@@ -123,7 +123,7 @@ static void test_without_compression(void) {
            "known flags");
 }
 
-/* No digest is compared of what is trusted; places and sizes are. */
+/* Trusted archives have no digests compared; offsets and sizes are checked. */
 static void test_trusted(void) {
     static const char *const names[] = {"stored.aotc", "many.aotc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
@@ -152,7 +152,7 @@ static void test_trusted(void) {
     }
 }
 
-/* An archive that begins at an odd address is read all the same: what must be aligned is copied. */
+/* An archive at an odd address is readable: data that needs alignment is copied. */
 static void test_unaligned_memory(void) {
     static const char *const names[] = {"stored.aotc", "many.aotc", "later.aotc", "golden.aotc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
@@ -189,7 +189,8 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     EXPECT(aotc_kernel_get(archive, "add_16", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "did you mean");
     aotc_release(archive);
 
-    /* A bit of a name in the root: kernels are found, which their indices name, and who asks for all is told. */
+    /* A damaged name in the root: kernels are found, their indices have names, and listing all
+     * reports it. */
     unsigned char *name = memmem(many.data, header.root_offset + header.root_bytes, "add_159", sizeof "add_159");
     CHECK(name != NULL);
     name[0] ^= 1;
@@ -215,7 +216,7 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     free(many.data);
 }
 
-/* Where a frame lies nobody verifies: at a wrong place there is not what the kernel's index says. */
+/* Offsets of frames are not verified: at a wrong offset the digest differs. */
 static void test_wrong_places_of_frames(void) {
     struct bytes many = read_golden("many.aotc");
     struct header_record header;
@@ -302,7 +303,8 @@ static void test_names_of_one_slot(void) {
     }
 }
 
-/* What leads to a kernel may be damaged: it is not taken for what it is not, and what is found is verified. */
+/* The path to a kernel may be damaged: no kernel is mistaken for another, and a found one is
+ * verified. */
 static void test_a_search_meets_damage(void) {
     struct bytes many = read_golden("many.aotc");
     struct header_record header;
@@ -361,7 +363,7 @@ static void test_files(void) {
     EXPECT(aotc_open_file(NULL, NULL, &archive, &error), AOTC_ERROR_ARG, &error, NULL);
     EXPECT(aotc_open_file(path, NULL, NULL, &error), AOTC_ERROR_ARG, &error, NULL);
 
-    /* An empty file, a file of another kind, one that is cut, one with a tail. */
+    /* An empty file, a file of another kind, a truncated one, one with a tail. */
     struct bytes golden = read_golden("golden.aotc");
     const struct {
         size_t size_bytes;
@@ -382,8 +384,8 @@ static void test_files(void) {
                cuts[i].text);
         CHECK(strcmp(error.file, path) == 0);
     }
-    /* Four sparse GiB that say that they are an archive: no memory is asked for before the index is
-     * known to be what was written. */
+    /* Four sparse GiB that claim to be an archive: no memory is allocated before the index is
+     * verified. */
     struct header_record header;
     memcpy(&header, golden.data, sizeof header);
     header.file_bytes = UINT64_C(4) << 30;
@@ -399,8 +401,8 @@ static void test_files(void) {
     CHECK(truncate(path, (off_t)header.file_bytes + 1) == 0);
     EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_FORMAT, &error, "file size");
 
-    /* A file that is replaced stays as it was; so does one that was copied, whatever becomes of it. What is
-     * cut or changed in place is found when it is read, and what was read before stays. */
+    /* A replaced file stays as it was, and so does a copied one, whatever becomes of it. Truncation
+     * or changes in place are detected by later reads; data already read stays. */
     const aotc_kernel *kernel = NULL;
     for (unsigned way = 0; way < 4; ++way) {
         options = stored_options();
@@ -481,11 +483,11 @@ static void test_options(void) {
     free(golden.data);
 }
 
-/* The nth allocation fails: NOMEM, and nothing is left behind. */
+/* The nth allocation fails: NOMEM, and nothing leaks. */
 static void test_out_of_memory(void) {
     struct bytes golden = read_golden("golden.aotc");
     aotc_archive *archive = NULL;
-    for (int way = 0; way < 6; ++way) { /* the last two: more than what is read first */
+    for (int way = 0; way < 6; ++way) { /* the last two: more than the first read */
         const char *name = way == 4 ? "many.aotc" : way == 5 ? "later.aotc" : "golden.aotc";
         bool done = false;
         for (long nth = 0; !done; ++nth) {

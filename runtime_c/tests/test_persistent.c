@@ -83,7 +83,7 @@ static void test_looped_programs(void) {
 static void test_wrong_looped_programs(void) {
     static const struct {
         int64_t config, x, y, z;
-        const char *text; /* NULL: nothing is wrong, and nothing launched */
+        const char *text; /* NULL: no error, and no launch */
     } cases[] = {
         {0, 0, 7, 7, NULL},
         {0, 7, 7, 0, NULL},
@@ -105,7 +105,7 @@ static void test_wrong_looped_programs(void) {
     tear_down(&fixture);
 }
 
-/* Each GPU has its own number of CTAs that are resident at a time. */
+/* Each GPU has its own number of resident CTAs. */
 static void test_looped_on_devices(void) {
     static const struct fake_device devices[] = {{9, 0, 232448}, {9, 0, 150000}};
     fake_cuda_reset();
@@ -128,7 +128,7 @@ static void test_looped_on_devices(void) {
     tear_down(&fixture);
 }
 
-/* A launch of a kernel whose CTAs wait for each other has no more than are resident at a time. */
+/* A launch of a kernel whose CTAs wait for each other has at most the resident number. */
 static void test_cooperative(void) {
     static const struct {
         int64_t config, x, y;

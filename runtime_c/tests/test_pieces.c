@@ -60,7 +60,7 @@ static void test_sha256_blocks(void) {
 }
 
 static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
-    /* A copy of the exact size, so that the address sanitizer sees every byte too far. */
+    /* A copy of the exact size, for the address sanitizer. */
     unsigned char *copy = malloc(size_bytes + 1);
     memcpy(copy, bytes, size_bytes);
     copy = realloc(copy, size_bytes == 0 ? 1 : size_bytes);
@@ -179,10 +179,10 @@ static void test_cubins(void) {
         {60, 1, 2, "after it"},
         {60, 1025, 2, "too many sections"},
         {62, 3, 2, "without names"},
-        {62, 2, 2, "without names"},              /* no table of strings */
-        {128 + 68, 8, 4, "without names"},        /* one without bytes */
-        {128 + 64 + 32, 0, 8, "without names"},   /* one of none */
-        {128 + 64 + 32, 18, 8, "without names"},  /* one that does not end with NUL */
+        {62, 2, 2, "without names"},              /* not a table of strings */
+        {128 + 68, 8, 4, "without names"},        /* a table without bytes */
+        {128 + 64 + 32, 0, 8, "without names"},   /* no table */
+        {128 + 64 + 32, 18, 8, "without names"},  /* a table without a final NUL */
         {128, 19, 4, "no name"},                  /* just after the table */
         {128 + 64, UINT32_MAX, 4, "no name"},
         {128 + 128, 1 << 20, 4, "no name"},
@@ -198,14 +198,14 @@ static void test_cubins(void) {
         put(image.bytes + changes[i].at, changes[i].value, changes[i].count);
         cubin_is(&image, 90, changes[i].wrong);
     }
-    /* Two sections may have the same bytes, if all of them. */
+    /* Two sections may share all of their bytes. */
     image = make_image();
     put(image.bytes + 128 + 128 + 24, 64, 8);
     put(image.bytes + 128 + 128 + 32, 19, 8);
     cubin_is(&image, 90, NULL);
     put(image.bytes + 128 + 128 + 32, 18, 8);
     cubin_is(&image, 90, "overlap");
-    /* A section without bytes may lie anywhere, but not the one with the names. */
+    /* A section without bytes may lie anywhere, unless it has the names. */
     image = make_image();
     put(image.bytes + 128 + 132, 8, 4);
     put(image.bytes + 128 + 128 + 24, UINT64_MAX, 8);
@@ -262,7 +262,7 @@ static void make_full(unsigned char *image) {
     put(segment, 1, 4), put(segment + 8, 160, 8), put(segment + 32, 32, 8);
 }
 
-/* Every byte, 16-, 32- and 64-bit word of a cubin at extremes: what passes can be looked into. */
+/* Every byte, 16-, 32- and 64-bit word of a cubin at extremes: an accepted cubin is readable. */
 static void test_extreme_cubins(void) {
     unsigned char *image = malloc(FULL_BYTES); /* a block of its own: the sanitizer sees its end */
     static const uint64_t extremes[] = {
@@ -296,7 +296,7 @@ static void test_extreme_cubins(void) {
 /* ---- expressions --------------------------------------------------------------------------------
  */
 
-static uint32_t last_test_count; /* of the program that was run last */
+static uint32_t last_test_count; /* of the last program */
 
 /* Run a program over arguments; the code is in a block of its exact size. */
 static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
@@ -306,7 +306,7 @@ static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *arg
     kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1, 0};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
     const char *failure = aotci_evaluate(&kernel, &expression, args, value);
-    /* As a guard: evaluated, and by its tests if it consists of such. */
+    /* As a guard: evaluated, and by its tests if it consists of these. */
     struct aotci_test tests[8];
     const uint32_t test_count = aotci_guard_compile(&kernel, &expression, NULL);
     CHECK(test_count <= 8 && aotci_guard_compile(&kernel, &expression, tests) == test_count);
@@ -387,7 +387,7 @@ static void test_arguments(void) {
         {aotc_pointer((void *)(uintptr_t)64, AOTC_FP32), 64, false},
         {aotc_arg_bits(AOTC_POINTER, AOTC_FP32, UINT64_MAX), 0, true},
         {aotc_tensor_arg(&tensor, AOTC_BF16), 4096, false},
-        /* High bits that the kernel does not get do not count either. */
+        /* High bits that the kernel does not receive are ignored. */
         {aotc_arg_bits(AOTC_SCALAR, AOTC_I32, UINT64_C(0xABCD00000005)), 5, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -396,7 +396,7 @@ static void test_arguments(void) {
         const char *failure = run("\x04\x01\x00", 3, args, &value);
         CHECK((failure != NULL) == cases[i].fails &&
               (cases[i].fails || value == cases[i].expected));
-        /* As a guard of the form that is compiled to a mask, and one that nearly is. */
+        /* As a guard in the form compiled to a mask, and one nearly so. */
         (void)run("\x04\x01\x00\x01\x10\x14\x01\x00\x20", 9, args, &value);
         (void)run("\x04\x01\x00\x01\x0C\x14\x01\x00\x20", 9, args, &value);
         (void)run("\x04\x01\x00\x02\x00\x10\x00\x00\x14\x01\x00\x20", 12, args, &value);
@@ -407,7 +407,7 @@ static void test_arguments(void) {
     CHECK(run("\x06\x00\x00\x00", 4, args, &value) == NULL && value == -20);
 }
 
-/* Comparisons, joined in all the ways that make tests of them, and in some that do not. */
+/* Comparisons, joined in all the ways that give tests, and in some that do not. */
 static void test_guards(void) {
     const int64_t shape[2] = {10, 1};
     const int64_t strides[2] = {16, 7};
@@ -498,7 +498,7 @@ static void test_programs(void) {
     CHECK(program_is(deep + 2, sizeof deep - 3, 32, NULL));
 }
 
-/* Long texts are cut and say so; an error keeps what fits. */
+/* Long texts are truncated with a mark; an error keeps as much as fits. */
 static void test_texts(void) {
     char long_text[3000];
     memset(long_text, 'x', sizeof long_text - 1);

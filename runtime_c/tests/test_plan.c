@@ -1,4 +1,4 @@
-/* test_plan.c: launches like an earlier one, and launches that differ in anything. */
+/* test_plan.c: launches equal to an earlier one, and launches with any difference. */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -21,8 +21,7 @@ static struct aotci_context *context_of(const aotc_archive *archive) {
     return atomic_load_explicit(&archive->contexts, memory_order_acquire);
 }
 
-/* ---- what a launch is kept by
- * ------------------------------------------------------------------ */
+/* ---- the key of a launch ------------------------------------------------------------------ */
 
 static aotc_status launch(const aotc_archive *archive, const char *name,
                           const aotc_launch_desc *desc) {
@@ -31,7 +30,7 @@ static aotc_status launch(const aotc_archive *archive, const char *name,
     return aotc_launch(kernel, desc, NULL);
 }
 
-/* Launch while nothing can be chosen: what is kept is all there is. */
+/* Launch without selection: only a cached plan works. */
 static aotc_status launch_kept(const aotc_archive *archive, const char *name,
                                const aotc_launch_desc *desc) {
     const aotc_kernel *kernel = NULL;
@@ -74,7 +73,7 @@ static void check_add(aotc_archive *archive) {
     desc.flags = AOTC_LAUNCH_PDL;
     EXPECT_NEW("add");
     desc.flags = 0;
-    for (uint32_t rank = 1; rank <= 3; ++rank) { /* each kept before the next is asked for */
+    for (uint32_t rank = 1; rank <= 3; ++rank) { /* each is cached before the next is requested */
         desc.grid_rank = rank;
         desc.grid[0] = 4;
         desc.grid[1] = 5;
@@ -85,17 +84,17 @@ static void check_add(aotc_archive *archive) {
         desc.grid[rank - 1] += 1;
         EXPECT_NEW("add");
         desc.grid[rank - 1] -= 1;
-        desc.grid[2] += rank < 3; /* nobody looks at it */
+        desc.grid[2] += rank < 3; /* ignored */
         EXPECT_KEPT("add");
     }
     desc.grid_rank = 0;
     EXPECT_KEPT("add");
-    args[3].as.bits = 0; /* an empty grid: nothing is launched, and nothing kept */
+    args[3].as.bits = 0; /* an empty grid: nothing is launched or cached */
     CHECK(launch(archive, "add", &desc) == AOTC_OK);
     EXPECT_NEW("add");
 }
 
-/* Texts count by what they say, and not by where they lie. */
+/* Texts count by their contents, not their addresses. */
 static void check_texts(aotc_archive *archive) {
     aotc_arg args[4] = {aotc_pointer(ADDRESS(0x5000), AOTC_FP32),
                         aotc_pointer(ADDRESS(0x6000), AOTC_FP32),
@@ -130,7 +129,7 @@ static void check_texts(aotc_archive *archive) {
     for (size_t i = 1; i < sizeof config / sizeof *config; ++i) {
         config[i] = config[0];
     }
-    desc.config_count = sizeof config / sizeof *config; /* more than fits is launched, not kept */
+    desc.config_count = sizeof config / sizeof *config; /* more than fits is launched, not cached */
     CHECK(launch(archive, "add", &desc) == AOTC_OK);
     EXPECT_NEW("add");
     /* Wherever the words end. */
@@ -271,7 +270,7 @@ static void test_what_counts(void) {
     NO_VIOLATION();
 }
 
-/* Two kernels that differ in their names alone. */
+/* Two kernels that differ only in their names. */
 static void test_twins(void) {
     fake_cuda_reset();
     struct blob_table *blobs = read_blobs("twins.aotc");
@@ -301,7 +300,7 @@ static uint32_t random_below(uint32_t limit) {
     return (uint32_t)(state >> 33) % limit;
 }
 
-/* Whatever was launched before, a launch does what it does where nothing is kept. */
+/* Whatever was launched before, a launch has the same effect as without a cache. */
 static void test_random_launches(void) {
     enum { ROUNDS = 20000 };
     fake_cuda_reset();

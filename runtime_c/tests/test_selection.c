@@ -1,10 +1,10 @@
-/* test_selection.c: which config a launch takes by the values of its arguments, on which GPU. */
+/* test_selection.c: the config of a launch by the values of its arguments, on different GPUs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fixture.h"
 
-/* A launch of `steered`, and the function that it comes to. */
+/* A launch of `steered`, and its expected function. */
 struct steered {
     int32_t m, n, k;
     const char *symbol;
@@ -40,7 +40,7 @@ static void expect_symbol(struct fixture *fixture, const struct call *call, cons
     CHECK(strcmp(variant.symbol, symbol) == 0);
 }
 
-/* Each twice, the second time when other launches have been kept. */
+/* Each twice, the second time with other launches in the cache. */
 static void expect_all(struct fixture *fixture, aotc_dtype dtype, const struct steered *cases,
                        size_t count) {
     for (size_t i = 0; i < 2 * count; ++i) {
@@ -139,7 +139,7 @@ static void test_another_target(void) {
     tear_down(&fixture);
 }
 
-/* What the caller names comes first; of what it leaves open the leaf decides. */
+/* The caller's entries come first; the leaf decides the rest. */
 static void test_named_config(void) {
     struct fixture fixture = load("steered.aotc");
     struct call call;

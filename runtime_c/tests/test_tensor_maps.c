@@ -30,7 +30,7 @@ static void test_tensor_map(void) {
     CHECK(read_u64(launch.params + 24) == 300 && read_u64(launch.params + 56) == 272);
     CHECK(read_u64(launch.params + 128) == 0x20000);
 
-    /* A tensor that is as it was is not encoded again; one that differs in anything is. */
+    /* An unchanged tensor is not encoded again; one with any difference is. */
     CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     fake_cuda_last_launch(&launch);
@@ -96,7 +96,7 @@ static void test_tensor_map(void) {
 
 /* ---- tensor maps for memory ---- */
 
-/* What the fake driver makes of a map: address, data type and swizzle, sizes, strides, box. */
+/* The fake driver's encoding of a map: address, data type and swizzle, sizes, strides, box. */
 static void expect_map(const struct fixture *fixture, aotc_dtype dtype, uint32_t rank,
                        const uint32_t *block, uint64_t data_type, uint64_t swizzle,
                        const uint64_t *box) {
@@ -240,7 +240,7 @@ static void test_condition(void) {
     expect_symbol(&fixture, &mapped, "mapped_0");
     CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
 
-    /* Whatever of the condition fails, the launch does not. */
+    /* If any part of the condition fails, the launch still works. */
     static const struct {
         int32_t rows;
         int64_t stride;
@@ -278,7 +278,7 @@ static void test_condition(void) {
     tear_down(&fixture);
 }
 
-/* A driver that encodes no maps launches what needs none. */
+/* A driver without a map encoder launches variants without maps. */
 static void test_condition_without_encoder(void) {
     fake_cuda_reset();
     fake_cuda_hide("cuTensorMapEncodeTiled");

@@ -1,7 +1,7 @@
 /* test_threads.c: 64 threads launch, choose, and load kernels of one archive at once.
  *
  * Meant for the thread sanitizer. The fake driver's lock is off while launches run, so that it
- * cannot order what the library must order itself.
+ * cannot order accesses in the library's place.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -142,15 +142,15 @@ static void test_unload(void) {
     free_blobs(blobs);
 }
 
-/* ---- what is kept ---------------------------------------------------------------------------- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 enum { MEMO_BITS = 8, ENTRIES = 3 << MEMO_BITS, MAX_KEY_WORDS = 4, MAX_VALUE_WORDS = 16 };
 
 static struct aotci_memo memo;
 static atomic_ulong found;
 
-/* Look for values, keep those that are not there, and check that what is found is whole. Keys and
- * values are of several lengths. */
+/* Look values up, store missing ones, and check that found ones are whole. Keys and values are of
+ * several lengths. */
 static void *look_and_keep(void *argument) {
     uint64_t state = (uintptr_t)argument + 1;
     for (int round = 0; round < 10 * ROUNDS; ++round) {
@@ -160,7 +160,7 @@ static void *look_and_keep(void *argument) {
         const uint32_t value_words = 1 + number % MAX_VALUE_WORDS;
         const uint64_t key[MAX_KEY_WORDS] = {number, 0x1000 * number, 1, 2};
         uint64_t value[MAX_VALUE_WORDS + 1];
-        value[value_words] = ~number; /* nothing is written beyond what there is room for */
+        value[value_words] = ~number; /* nothing is written out of bounds */
         const bool is_there = aotci_memo_find(&memo, key, key_words, value, value_words);
         unsigned long bad = value[value_words] != ~number;
         for (uint32_t i = 0; is_there && i < value_words; ++i) {

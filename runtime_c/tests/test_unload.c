@@ -1,5 +1,5 @@
-/* test_unload.c: a device leaves the set that an archive is loaded on, and comes back; what is kept
- * for launches on one device is never used on another. */
+/* test_unload.c: unload an archive from a device, and load it again; cached plans for one device
+ * are never used on another. */
 #include "fixture.h"
 
 static const struct fake_device ampere = {8, 0, 166912};
@@ -98,7 +98,7 @@ static void test_tensor_maps(void) {
         }
         CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == MOST_DEVICES);
     }
-    /* Without its device, a tensor's map is encoded at most once more when it is back. */
+    /* Without its device, a tensor's map is encoded at most once more after reloading. */
     EXPECT(aotc_unload(set.fixture.archive, 2, &set.fixture.error), AOTC_OK, &set.fixture.error,
            NULL);
     EXPECT(load_on(&set, 2), AOTC_OK, &set.fixture.error, NULL);
@@ -157,7 +157,7 @@ static void test_code_that_one_device_launches(void) {
     tear_down(&set.fixture);
 }
 
-/* Contexts of the caller's own, and ones that lie where another lay. */
+/* Contexts of the caller's own, and ones at the address of an earlier one. */
 static void test_contexts(void) {
     struct fixture fixture = load("golden.aotc");
     struct add add;
@@ -200,7 +200,7 @@ static void test_wrong_calls(void) {
            &fixture.error, "cuThreadExchangeStreamCaptureMode");
     struct add add;
     struct fake_launch launch;
-    add_call(&add, &fixture, AOTC_FP32, 7); /* and all is as it was */
+    add_call(&add, &fixture, AOTC_FP32, 7); /* and everything works as before */
     EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_OK,
            &fixture.error, NULL);
     fake_cuda_last_launch(&launch);
@@ -208,7 +208,7 @@ static void test_wrong_calls(void) {
     tear_down(&fixture);
 }
 
-/* Whoever captures a stream at the time finds it valid afterwards. */
+/* A stream under capture at the time stays valid. */
 static void test_capture(void) {
     const struct fake_device kinds[] = {hopper, hopper};
     struct set set = load_set(kinds, 2);
@@ -217,7 +217,7 @@ static void test_capture(void) {
     EXPECT(aotc_unload(set.fixture.archive, 1, &set.fixture.error), AOTC_OK, &set.fixture.error,
            NULL);
     EXPECT(add_on(&set, 0, 7, &launch), AOTC_OK, &set.fixture.error, NULL);
-    tear_down(&set.fixture); /* releasing spoils nothing either */
+    tear_down(&set.fixture); /* releasing invalidates nothing either */
     CHECK(fake_cuda_end_capture() == 1);
 }
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.backend.kept import Kept
 from aotc.backend.ptxas import fall_back
+from aotc.backend.result_cache import ResultCache
 from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
@@ -66,7 +66,7 @@ def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypat
 
 
 def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "_kept", Kept())
+    monkeypatch.setattr(ptxas, "_results", ResultCache())
     for text, is_early in ((EMPTY, True), (EMPTY, True), (EMPTY, False), (EMPTY + "//", False)):
         with ptxas.Ptxas(SM_90, reuses=True) as started:
             assert (started._process is not None) == is_early

@@ -1,4 +1,4 @@
-"""The command line in this process, with the compiler that makes empty cubins."""
+"""The command line in this process, with a compiler for empty cubins."""
 
 from __future__ import annotations
 

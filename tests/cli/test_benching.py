@@ -1,4 +1,4 @@
-"""`aotc cover` and `aotc bench` on the command line: rows that the manifest takes, what is measured."""
+"""`aotc cover` and `aotc bench` on the command line: rows valid in the manifest, measurements."""
 
 from __future__ import annotations
 
@@ -70,14 +70,16 @@ def test_the_row_to_add_serves_the_launch(
     shape = f'[[shape]]\nkernel = "scale"\n{shape}\n'
     code, out, err = cover(shape, "--json", "--no-compile", "--strict")
     assert code == 1, err
-    told = json.loads(out)
-    assert all(missing in one["missing"] for one in told["launches"] if one["missing"])
-    assert [one["kernel"] for one in told["rows"]] == ["scale"]
-    assert row in told["rows"][0]["toml"]
-    path.write_text(with_row(MANIFEST, told["rows"][0]["toml"]))
+    document = json.loads(out)
+    assert all(missing in entry["missing"] for entry in document["launches"] if entry["missing"])
+    assert [entry["kernel"] for entry in document["rows"]] == ["scale"]
+    assert row in document["rows"][0]["toml"]
+    path.write_text(with_row(MANIFEST, document["rows"][0]["toml"]))
     code, out, err = cover(shape, "--json", "--no-compile")
     assert code == 0, err
-    assert [one["missing"] for one in json.loads(out)["launches"]] == [None] * len(told["launches"])
+    assert [entry["missing"] for entry in json.loads(out)["launches"]] == [None] * len(
+        document["launches"]
+    )
 
 
 def test_rows_for_several_launches_are_one(cover: Any, tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_config_of_a_list_is_a_whole_table(cover: Any, tmp_path: Path) -> None
 
 
 def test_a_promise_that_widens_accesses_is_a_row(cover: Any, tmp_path: Path) -> None:
-    """It is compiled to see that it does; what a launch breaks is no row."""
+    """Compiling shows that it does; a promise broken by a launch is no row."""
     text = MANIFEST.replace('n = "i32:16"', 'n = "i32"').replace("*T:16", "*T:16?")
     text = text.replace('x = "*T:16?"', 'x = "*T"').replace("[512, 1024]", "[1024]")
     path = write(tmp_path, text)
@@ -113,7 +115,7 @@ def test_a_promise_that_widens_accesses_is_a_row(cover: Any, tmp_path: Path) -> 
     code, out, err = cover(shape, "--json")
     assert code == 0, err
     even, odd = json.loads(out)["launches"]
-    assert [each["kind"] for each in even["slow"]] == ["narrow", "narrow"]
+    assert [reason["kind"] for reason in even["slow"]] == ["narrow", "narrow"]
     assert "load of x: 2 bytes a thread" in even["slow"][0]["text"]
     assert even["rows"] == [
         '[kernel.signature]\nx = "*T:16?"',
@@ -131,7 +133,7 @@ def test_a_promise_that_widens_accesses_is_a_row(cover: Any, tmp_path: Path) -> 
 
 
 def test_a_config_that_does_not_fit_serves_no_launch(cover: Any, tmp_path: Path) -> None:
-    """A build leaves it out, so the next one is what a launch takes."""
+    """A build leaves it out, so a launch takes the next one."""
     text = MANIFEST.replace("[kernel.configs]", "[kernel.limits]\nstrict = true\n[kernel.configs]")
     text = text.replace(
         "BLOCK = [512, 1024]", "BLOCK = [65536, 1024]\nmaxnreg = [24]\nnum_warps = [1, 8]"
@@ -157,7 +159,7 @@ def test_a_launch_far_from_what_was_measured_is_not_tuned(cover: Any, tmp_path: 
     shape = '[[shape]]\nkernel = "scale"\ntypes = { T = "bf16" }\nn = [48, 64, 256, 272, 1008]\n'
     code, out, err = cover(shape, "--no-compile", "--json")
     assert code == 0, err
-    untuned = [one["key"]["n"] for one in json.loads(out)["launches"] if one["slow"]]
+    untuned = [launch["key"]["n"] for launch in json.loads(out)["launches"] if launch["slow"]]
     assert untuned == [48, 272]
     assert cover(shape, "--no-compile", "--strict")[0] == 1
     assert cover(shape.replace("48, 64, 256, 272", "64"), "--no-compile", "--strict")[0] == 0
@@ -170,13 +172,17 @@ def test_an_archive_is_asked_as_well(cover: Any, tmp_path: Path) -> None:
     shape = '[[shape]]\nkernel = "scale"\ntypes = { T = ["bf16", "fp32"] }\nn = [512, 511, 4096]\n'
     code, out, err = cover(shape, "--json", path="dist/demo.aotc")
     assert code == 0, err
-    told = json.loads(out)
-    missing = {(one["types"]["T"], one["key"]["n"]) for one in told["launches"] if one["missing"]}
+    document = json.loads(out)
+    missing = {
+        (launch["types"]["T"], launch["key"]["n"])
+        for launch in document["launches"]
+        if launch["missing"]
+    }
     assert missing == {("bf16", 4096), ("fp32", 4096), ("fp32", 511), ("fp32", 512)}
-    slow = [one for one in told["launches"] if one["slow"]]
-    assert [one["key"]["n"] for one in slow] == [511]
+    slow = [launch for launch in document["launches"] if launch["slow"]]
+    assert [launch["key"]["n"] for launch in slow] == [511]
     assert slow[0]["slow"][0]["text"] == "expected that n is a multiple of 16, for wide accesses"
-    assert told["rows"] == [
+    assert document["rows"] == [
         {"kernel": "scale", "toml": '[kernel.types]\nT = ["fp16", "bf16", "fp32"]'}
     ]
 
@@ -201,7 +207,7 @@ def test_mistakes_in_shapes_have_their_place(
 
 
 class FakeLauncher:
-    """A GPU on which config `i` takes `i + 1` µs."""
+    """A GPU where config `i` takes `i + 1` µs."""
 
     identity = Identity("NVIDIA H200", "13.0", (9, 0))
 
@@ -245,14 +251,14 @@ def test_bench_measures_what_the_runtime_takes(bench: Any, tmp_path: Path) -> No
     code, out, err = bench(*options, "--json", "-o", "bench.json")
     assert code == 0, err
     assert "scale T=bf16 NEGATE=True n=512" in err
-    told = json.loads(out)
-    assert json.loads((tmp_path / "bench.json").read_text()) == told
-    small, large = told["launches"]
+    document = json.loads(out)
+    assert json.loads((tmp_path / "bench.json").read_text()) == document
+    small, large = document["launches"]
     assert small["config"] == {"BLOCK": 512}
     assert (small["seconds"], small["flops"], small["bytes"]) == (1e-6, 1024, 2 * 512 * 2)
     assert large["config"] == {"BLOCK": 1024}
     assert large["seconds"] == 2e-6
-    assert told["no_peers"] == "--no-peers"
+    assert document["no_peers"] == "--no-peers"
     assert cli.run(["report", "dist/demo.aotc", "--measured", "bench.json"]) == 0
     code, out, _ = bench(*options)
     assert out.splitlines()[0] == "NVIDIA H200, driver 13.0, 1980 MHz, cold L2"

@@ -22,10 +22,10 @@ def test_a_plan_builds_nothing(folder: Path, run: Run) -> None:
     assert not (folder / "dist").exists()
     assert run("build", "--cache-dir", "cache")[0] == 0
     code, out, _ = run("build", "--plan", "--cache-dir", "cache", "--json", "-j", "3")
-    found = json.loads(out)
-    assert (code, found["compiles"]) == (0, 0)
-    assert found["cached"] == found["variants"] > 0
-    assert "3" in found["seconds"]
+    build_plan = json.loads(out)
+    assert (code, build_plan["compiles"]) == (0, 0)
+    assert build_plan["cached"] == build_plan["variants"] > 0
+    assert "3" in build_plan["seconds"]
 
 
 def test_a_plan_of_a_wrong_manifest_says_what_is_wrong(folder: Path, run: Run) -> None:
@@ -83,10 +83,10 @@ def test_a_missing_extra_is_said(folder: Path, run: Run, monkeypatch: pytest.Mon
 def test_a_build_on_dask_is_the_build_here(folder: Path, run: Run) -> None:
     pytest.importorskip("distributed")
     code, out, err = run("build", "--no-cache", "--json", "--dask", "local", "-j", "1")
-    found = json.loads(out)
-    assert (code, err, found["errors"]) == (0, "", [])
-    assert {ran["worker"].partition(":")[0] for ran in found["ran"]} == {"tcp"}
-    assert len(found["ran"]) == found["compiled"] > 0
+    report = json.loads(out)
+    assert (code, err, report["errors"]) == (0, "", [])
+    assert {ran["worker"].partition(":")[0] for ran in report["ran"]} == {"tcp"}
+    assert len(report["ran"]) == report["compiled"] > 0
     files = {path: path.read_bytes() for path in (folder / "dist").iterdir()}
     assert run("build", "--no-cache", "-j", "1")[0] == 0
     assert {path: path.read_bytes() for path in (folder / "dist").iterdir()} == files

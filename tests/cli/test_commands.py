@@ -1,4 +1,4 @@
-"""What commands show, to which stream, and their exit codes."""
+"""The output of commands, its stream, and their exit codes."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_default_cache_is_the_platforms(
     folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
-    used: list[Path] = []
+    paths: list[Path] = []
     original = Cache.__init__
 
     def spy(self: Cache, path: Path, *args: Any) -> None:
-        used.append(path)
+        paths.append(path)
         original(self, path, *args)
 
     monkeypatch.setattr(Cache, "__init__", spy)
     assert run("build")[0] == 0
-    assert used[0].name == "aotc"
+    assert paths[0].name == "aotc"
 
 
 @pytest.mark.usefixtures("folder")
@@ -80,9 +80,9 @@ def test_verbose_lists_remarks(run: Any) -> None:
 
 def _overflowing(request: CompileRequest) -> CompiledKernel:
     """Return an empty kernel with a remark on its addresses."""
-    made = compile_empty(request)
+    kernel = compile_empty(request)
     remark = f"k.py:3:7: {Remark.INDEX_LIMIT(limit='n * 8 > 2147483647')}"
-    return replace(made, metadata=replace(made.metadata, remarks=(remark,)))
+    return replace(kernel, metadata=replace(kernel.metadata, remarks=(remark,)))
 
 
 @pytest.mark.usefixtures("folder")
@@ -274,8 +274,8 @@ def test_check_shows_what_is_missing_and_where(folder: Path, run: Any) -> None:
     ],
 )
 def test_check_of_nothing(folder: Path, run: Any, args: list[str], code: int, message: str) -> None:
-    got, out, err = run("check", *args)
-    assert (got, out) == (code, "")
+    actual, out, err = run("check", *args)
+    assert (actual, out) == (code, "")
     assert message in err
 
 
@@ -401,7 +401,7 @@ def test_no_name_steers_the_terminal(folder: Path, run: Any, mode: str) -> None:
 
 @pytest.fixture
 def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
-    """Record what `aotc dump` asks the compiler for."""
+    """Record the requests of `aotc dump` to the compiler."""
     requests: list[CompileRequest] = []
 
     def stage_text(request: CompileRequest, stage: str) -> str:
@@ -450,12 +450,12 @@ def test_dump_does_without_features(run: Any, dumped: list[CompileRequest]) -> N
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_built_without_a_feature_is_another_build(run: Any) -> None:
-    found = [
+    codes = [
         json.loads(run("build", "--json", "--cache-dir", "cache", *options)[1])["cached"]
         for options in ([], ["--without", "wgmma"], ["--without", "tma"], ["--without", "wgmma"])
     ]
-    assert found[:3] == [0, 0, 0]
-    assert found[3] > 0
+    assert codes[:3] == [0, 0, 0]
+    assert codes[3] > 0
 
 
 @pytest.mark.usefixtures("folder", "dumped")
@@ -493,7 +493,7 @@ def test_explain_prints_text_or_json(run: Any) -> None:
         "n_elements=i32:16",
         "BLOCK=1024",
     )
-    args = [part for each in types for part in ("--set", each)]
+    args = [part for setting in types for part in ("--set", setting)]
     code, out, err = run("explain", kernel, "--target", "sm_80", *args)
     assert (code, err) == (0, "")
     assert "load of x_ptr: 16 bytes a thread, 2 instructions, masked" in out

@@ -1,4 +1,4 @@
-"""`aotc doctor`, `aotc cache` and `aotc completion`: what they show, and their exit codes."""
+"""`aotc doctor`, `aotc cache` and `aotc completion`: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -87,11 +87,13 @@ def test_doctor_with_a_bad_archive(tmp_path: Path, run: Any) -> None:
     bad.write_bytes(b"no archive")
     code, out, _ = run("doctor", str(bad), "--driver", str(tmp_path / "none.so"), "--json")
     assert code == 1
-    found = json.loads(out)
-    assert found["ok"] is False
-    problems = [one["subject"] for one in found["findings"] if one["state"] == "problem"]
+    report = json.loads(out)
+    assert report["ok"] is False
+    problems = [
+        finding["subject"] for finding in report["findings"] if finding["state"] == "problem"
+    ]
     assert problems == ["driver", str(bad)]
-    assert all(one["remedy"] for one in found["findings"] if one["state"] == "problem")
+    assert all(finding["remedy"] for finding in report["findings"] if finding["state"] == "problem")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -99,15 +101,15 @@ def test_completion(shell: str, run: Any) -> None:
     code, out, _ = run("completion", shell)
     assert code == 0
     assert "_AOTC_COMPLETE" in out
-    if (found := shutil.which(shell)) is not None:  # what the shell reads, it accepts
-        subprocess.run([found, "-n"], input=out, text=True, check=True)
+    if (executable := shutil.which(shell)) is not None:  # the shell accepts the script
+        subprocess.run([executable, "-n"], input=out, text=True, check=True)
 
 
 def test_what_is_completed() -> None:
     words = {"COMP_WORDS": "aotc cache p", "COMP_CWORD": "2", "_AOTC_COMPLETE": "bash_complete"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "aotc"],
         env={**os.environ, **words, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == "plain,prune\n"
+    assert process.stdout == "plain,prune\n"

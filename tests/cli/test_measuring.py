@@ -1,4 +1,4 @@
-"""`aotc tune` on the fake driver: what is timed, what is put aside, what a kill leaves."""
+"""`aotc tune` on the fake driver: timed and rejected configs, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -52,26 +52,29 @@ def table(folder: Path) -> KernelTuning:
 
 def best(folder: Path) -> dict[int, int]:
     """Return the fastest config by n."""
-    found: dict[int, int] = {}
+    by_extent: dict[int, int] = {}
     for launch in table(folder).measurements:
-        timed = [(time, at) for at, time in enumerate(launch.seconds) if time is not None]
-        found[launch.key["n"]] = min(timed)[1]
-    return found
+        timed = [(time, config) for config, time in enumerate(launch.seconds) if time is not None]
+        by_extent[launch.key["n"]] = min(timed)[1]
+    return by_extent
 
 
 def test_the_fastest_config_depends_on_the_launch(
     folder: Path, driver: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments(folder, driver, "--json")) == EXIT_DONE
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     assert best(folder) == {64: 1, 2000: 0}
     tuning = table(folder)
     assert (tuning.gpu, tuning.target, tuning.driver) == ("Fake GPU", "sm_90a", "13.0")
     assert (tuning.l2, tuning.confidence, tuning.clock_mhz) == ("cold", 0.95, 1980)
     small = next(m for m in tuning.measurements if m.key["n"] == 64)
     assert small.seconds[1] == pytest.approx((3 + 0.1 * 64) * 1e-6, rel=1e-3)
-    assert told["launches"] == told["tuned"] == 2
-    assert [each["config"] for each in told["best"]] == [{"BLOCK": 128}, {"BLOCK": 64}]
+    assert report["launches"] == report["tuned"] == 2
+    assert [best_launch["config"] for best_launch in report["best"]] == [
+        {"BLOCK": 128},
+        {"BLOCK": 64},
+    ]
     assert not (folder / "scaled.tuning.toml.journal").exists()
 
 
@@ -95,7 +98,7 @@ def test_what_cannot_be_packed_into_is_said(
     missing = str(folder / "missing.aotc")
     assert run(arguments(folder, driver, "--into", missing)) == EXIT_WRONG
     assert f"cannot pack into {missing}" in capsys.readouterr().err
-    assert table(folder).measurements  # which stay
+    assert table(folder).measurements  # they stay
 
 
 def test_the_winner_is_found_with_a_quarter_of_the_launches(
@@ -104,7 +107,7 @@ def test_the_winner_is_found_with_a_quarter_of_the_launches(
     num_configs = 8
     (folder / "scaled.aotc").write_bytes(scale_archive(num_configs))
     times = [random.uniform(10, 100) for _ in range(num_configs)]
-    script = ";".join(f"scale_{at}_={time}" for at, time in enumerate(times))
+    script = ";".join(f"scale_{config_number}_={time}" for config_number, time in enumerate(times))
     monkeypatch.setenv("FAKE_CUDA_KERNELS", script)
     monkeypatch.setenv("FAKE_CUDA_NOISE", "0.02")
     timed: list[int] = []
@@ -142,7 +145,7 @@ def test_what_goes_wrong_is_put_aside_and_named(
     warnings = capsys.readouterr().err
     assert f"warning: scale BLOCK=128: {reason}" in warnings
     assert "at scale n=" in warnings
-    # The others are tuned, and what was put aside has no time.
+    # The others are tuned, and the rejected ones have no time.
     assert set(best(folder)) == {64, 2000}
     for launch in tuning.measurements:
         assert launch.seconds[1] is None
@@ -172,9 +175,9 @@ def test_buffers_of_no_known_size_are_asked_for(
 ) -> None:
     (folder / "shapes.toml").write_text('[[shape]]\nkernel = "scale"\nn = 7\n')
     assert run(arguments(folder, driver)) == EXIT_WRONG
-    told = capsys.readouterr().out
-    assert "nothing says how large the buffer of out_ptr is" in told
-    assert '"out_ptr.size" in the shapes' in told
+    output = capsys.readouterr().out
+    assert "nothing says how large the buffer of out_ptr is" in output
+    assert '"out_ptr.size" in the shapes' in output
 
 
 def test_no_gpu_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,9 +226,9 @@ def _killed(folder: Path, driver: Path, kills: int, number: signal.Signals) -> N
     for _ in range(kills):
         before = journal.read_bytes() if journal.exists() else b""
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-        wanted = len(before) + random.randint(1, 2000)
+        size_limit = len(before) + random.randint(1, 2000)
         while process.poll() is None:
-            if journal.exists() and journal.stat().st_size >= wanted:
+            if journal.exists() and journal.stat().st_size >= size_limit:
                 process.send_signal(number)
                 break
             time.sleep(0.01)
@@ -233,8 +236,10 @@ def _killed(folder: Path, driver: Path, kills: int, number: signal.Signals) -> N
         if journal.exists():
             whole = before[: before.rfind(b"\n") + 1]
             assert journal.read_bytes().startswith(whole)  # nothing is lost
-    done = subprocess.run(command, env=environment, check=False, timeout=100, capture_output=True)
-    assert done.returncode == EXIT_DONE, done.stderr
+    resumed = subprocess.run(
+        command, env=environment, check=False, timeout=100, capture_output=True
+    )
+    assert resumed.returncode == EXIT_DONE, resumed.stderr
 
 
 @pytest.mark.parametrize(("number", "kills"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
@@ -307,8 +312,8 @@ def test_gpus_of_a_dask_cluster_give_the_same_table(
     kernels = KERNELS.replace("scale_2_=50+1*2", "scale_2_=wrong")
     monkeypatch.setenv("FAKE_CUDA_KERNELS", kernels)
     assert run(arguments(folder, driver)) == EXIT_DONE
-    here = (folder / "scaled.tuning.toml").read_text()
+    local_table = (folder / "scaled.tuning.toml").read_text()
     (folder / "scaled.tuning.toml").unlink()
     assert run(arguments(folder, driver, "--dask", "local")) == EXIT_DONE
-    assert (folder / "scaled.tuning.toml").read_text() == here
+    assert (folder / "scaled.tuning.toml").read_text() == local_table
     assert list(table(folder).rejected) == [2]

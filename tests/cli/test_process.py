@@ -1,4 +1,4 @@
-"""The process of a command: interrupts, what it lacks, who reads it, and how fast it starts."""
+"""The process of a command: interrupts, missing resources, closed pipes, and start-up time."""
 
 from __future__ import annotations
 
@@ -191,10 +191,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def _modules(*args: str, cwd: Path) -> set[str]:
-    """Return the modules loaded by a command that runs in a process of its own."""
+    """Return the modules loaded by a command in a process of its own."""
     script = f"import sys; from aotc import cli; code = cli.run({list(args)!r}); "
     script += "print(code, *sys.modules, file=sys.stderr)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=cwd,
@@ -202,8 +202,8 @@ def _modules(*args: str, cwd: Path) -> set[str]:
         text=True,
         check=True,
     )
-    code, *modules = done.stderr.splitlines()[-1].split()
-    assert code == "0", done.stderr
+    code, *modules = process.stderr.splitlines()[-1].split()
+    assert code == "0", process.stderr
     return set(modules)
 
 
@@ -224,7 +224,7 @@ def test_inspect_starts_without_the_compiler(folder: Path, run: Any) -> None:
 
 
 def test_a_build_with_nothing_to_do_starts_without_llvm(folder: Path, run: Any) -> None:
-    # What the fake compiler made is taken for the real one's: the cache asks for no more.
+    # The fake compiler's kernels pass for the real one's: the cache does not check more.
     run("build", "--cache-dir", "cache")
     loaded = _modules("build", "--cache-dir", "cache", cwd=folder)
     assert "aotc.compiler" in loaded

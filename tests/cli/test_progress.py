@@ -1,4 +1,4 @@
-"""How a build is followed on a terminal."""
+"""The progress of a build on a terminal."""
 
 from __future__ import annotations
 

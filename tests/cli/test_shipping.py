@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 @pytest.fixture
 def built(folder: Path, run: Any) -> Path:
     """An archive for two targets."""
-    both = MANIFEST.replace('["sm_90a"]', '["sm_80", "sm_90a"]')
-    (folder / "kernels.toml").write_text(both)
+    manifest = MANIFEST.replace('["sm_90a"]', '["sm_80", "sm_90a"]')
+    (folder / "kernels.toml").write_text(manifest)
     assert run("build")[0] == 0
     return folder / "dist" / "demo.aotc"
 
@@ -44,7 +44,7 @@ def test_split_and_merge(built: Path, run: Any) -> None:
 
 
 def test_parts_are_those_of_builds_for_one_target(built: Path, run: Any) -> None:
-    """What a build for one target writes merges with another's to what a joint build writes."""
+    """Builds for single targets merge to the bytes of a joint build."""
     for target in ("sm_80", "sm_90a"):
         assert run("build", "--target", target, "-o", target)[0] == 0
     assert run("merge", "sm_80/demo.aotc", "sm_90a/demo.aotc", "-o", "demo.aotc")[0] == 0
@@ -69,8 +69,8 @@ def test_merge_says_what_differs(built: Path, run: Any) -> None:
 
 def test_sources_of_another_build_are_refused(built: Path, run: Any) -> None:
     path = built.with_suffix(".sources.json")
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "archive_sha256": "0" * 64}))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "archive_sha256": "0" * 64}))
     code, _, err = run("wheel", str(built))
     assert code == 1
     assert "was written for another archive" in err
@@ -113,7 +113,7 @@ def test_what_is_no_archive(folder: Path, run: Any, command: str) -> None:
 
 
 def test_frames_may_be_stored(built: Path, run: Any) -> None:
-    """A build and a merge of one archive write the same, and the way back loses what nobody launches."""
+    """A build and a merge of one archive write the same; the way back drops texts no launch reads."""
     assert run("build", "--frames", "stored", "-o", "stored")[0] == 0
     assert run("merge", str(built), "-o", "merged.aotc", "--frames", "stored")[0] == 0
     stored = Path("stored/demo.aotc").read_bytes()
@@ -125,7 +125,7 @@ def test_frames_may_be_stored(built: Path, run: Any) -> None:
 
 
 def _writers(built: Path) -> dict[str, tuple[str, ...]]:
-    """Commands that write a file, then those that write a folder; the path comes last."""
+    """Commands that write a file, then commands that write a folder; the path comes last."""
     return {
         "merge": ("merge", str(built), "-o"),
         "report": ("report", str(built), "--html"),
@@ -187,7 +187,7 @@ EVIL = "a\nEVIL\x1b[31m\u202e/../b"
 
 @pytest.fixture
 def hostile(built: Path) -> Path:
-    """An archive whose names are texts that nobody's build writes."""
+    """An archive with hostile names, as no build writes them."""
     archive = archives.read(built)
 
     def renamed(kernel: Kernel) -> Kernel:
@@ -196,7 +196,7 @@ def hostile(built: Path) -> Path:
             name=EVIL,
             choices=(Choice(EVIL, (EVIL,)),),
             configs=tuple(((EVIL, EVIL), *config) for config in kernel.configs),
-            variants=tuple(replace(one, choices=(EVIL,)) for one in kernel.variants),
+            variants=tuple(replace(variant, choices=(EVIL,)) for variant in kernel.variants),
             constants=((EVIL, EVIL),),
         )
 
@@ -231,8 +231,8 @@ def test_no_name_of_an_archive_begins_a_line(
     before = {path.name for path in tmp_path.parent.iterdir()}
     kernel = archives.read(hostile).kernels[0]
     label = variant_label(kernel, kernel.variants[0])
-    found, out, err = run(*(label if word == "LABEL" else word for word in command))
-    assert code in (None, found)
+    exit_code, out, err = run(*(label if word == "LABEL" else word for word in command))
+    assert code in (None, exit_code)
     for line in (out + err).splitlines():
         assert line.isprintable()
         assert not line.lstrip().startswith("EVIL")

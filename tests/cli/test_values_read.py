@@ -1,4 +1,4 @@
-"""A build says, once, what it read of globals and of the environment."""
+"""A build reports once the globals and environment variables it read."""
 
 from __future__ import annotations
 

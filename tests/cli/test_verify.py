@@ -39,7 +39,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify in a thread: for tests to which processes of their own do not matter."""
+    """Verify in a thread, for tests indifferent to worker processes."""
 
     def in_thread(tasks: Any, work: Any, jobs: int, *_: Any) -> Any:
         with ThreadPoolExecutor(1) as executor:
@@ -50,7 +50,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a manifest, its archive with PTX, and one whose PTX has a bug."""
+    """Return a folder with a manifest, its archive with PTX, and one with a bug in its PTX."""
     folder = tmp_path_factory.mktemp("verify")
     manifest = folder / "kernels.toml"
     manifest.write_text(manifest_text("sum_rows", types="stride = i32:16?"))
@@ -93,7 +93,7 @@ def test_a_wrong_archive(dist: Path, run: Run) -> None:
     report = err[err.index("wrong: sum_rows sm_80\n") :].splitlines()
     assert report[1].startswith("  with stride = ")
     assert report[2].startswith("    out_ptr[0] is ")
-    assert "    other code: 0x0000: section .text.sum_rows" in report  # not what its PTX says
+    assert "    other code: 0x0000: section .text.sum_rows" in report  # not the code of its PTX
     (again,) = [line for line in report if line.startswith("  to see it again: ")]
     command = shlex.split(again.removeprefix("  to see it again: "))
     assert command[:2] == ["aotc", "verify"]
@@ -122,9 +122,9 @@ def test_what_is_partly_verified_fails_unless_it_is_allowed(tmp_path: Path, run:
 def test_programs_that_take_turns_at_a_lock_are_verified(
     tmp_path: Path, run: Run, dtype: str
 ) -> None:
-    """Nothing says that the lock is free at first, nor in which order programs take it.
+    """Neither the initial state of the lock nor the programs' order is stated.
 
-    It is not the same memory as data of its type.
+    Its memory is distinct from data of its type.
     """
     path = tmp_path / "kernels.toml"
     text = manifest_text("locked", verify='grid = ["3"]')
@@ -139,7 +139,7 @@ def test_json(dist: Path, run: Run) -> None:
     assert (code, err) == (1, "")
     result = json.loads(out)
     assert result["status"] == "failed"
-    variants: dict[str, Any] = {each["variant"]: each for each in result["variants"]}
+    variants: dict[str, Any] = {variant["variant"]: variant for variant in result["variants"]}
     right, wrong = variants["sum_rows sm_80 stride:16"], variants["sum_rows sm_80"]
     assert right["status"] == "verified"
     assert right["lane_instructions"] > 0
@@ -161,8 +161,8 @@ def test_a_cubin_that_is_wrong(
 ) -> None:
     sass = (PLANTED / "tensor_load.sass").read_text()
     monkeypatch.setattr(audit, "disassemble", lambda _: sass)
-    one = ("verify", str(dist / name), "--variant", "sum_rows sm_80", "-j", "1")
-    code, out, err = run(*one)
+    command = ("verify", str(dist / name), "--variant", "sum_rows sm_80", "-j", "1")
+    code, out, err = run(*command)
     assert code == 1
     assert out.split()[-1] == "wrong"
     report = err[err.index("wrong: sum_rows sm_80\n") :].splitlines()
@@ -170,7 +170,7 @@ def test_a_cubin_that_is_wrong(
     assert report[2] == "    issued apart: 0x02c0: @!UP1 UTMALDG.2D [UR12], [UR4]"
     assert report[4].startswith("      some lanes come by ")
     assert report[-1].startswith("1 wrong, 1 cubin audited (")
-    code, out, _ = run(*one, "--json")
+    code, out, _ = run(*command, "--json")
     assert code == 1
     (variant,) = json.loads(out)["variants"]
     assert {launch["status"] for launch in variant["launches"]} == {"right"}
@@ -213,8 +213,8 @@ def test_wrong_usage(run: Run, options: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_limits_are_passed_on(dist: Path, run: Run) -> None:
-    one = ("--variant", "sum_rows sm_80", "-j", "1")
-    code, _, err = run("verify", str(dist / "kernels.toml"), *one, "--max-steps", "4")
+    options = ("--variant", "sum_rows sm_80", "-j", "1")
+    code, _, err = run("verify", str(dist / "kernels.toml"), *options, "--max-steps", "4")
     assert code == 1
     assert "still running after 4 instructions" in err
 
@@ -224,8 +224,8 @@ def test_a_kernel_that_does_not_compile_is_the_users_mistake(tmp_path: Path, run
     (tmp_path / "k.py").write_text("import triton\n@triton.jit\ndef k(x_ptr):\n    unknown()\n")
     text = manifest_text("gather").splitlines()
     lines = ['source = "k.py:k"' if line.startswith("source") else line for line in text]
-    kept = lines[: lines.index("[kernel.signature]") + 2]
-    (tmp_path / "kernels.toml").write_text("\n".join(kept) + "\n")
+    header = lines[: lines.index("[kernel.signature]") + 2]
+    (tmp_path / "kernels.toml").write_text("\n".join(header) + "\n")
     code, out, err = run("verify", str(tmp_path / "kernels.toml"), "-j", "1")
     assert code == 1
     assert "failed" in out

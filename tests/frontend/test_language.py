@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import aotc.language as tl
-from aotc.frontend.builtins import MODULES
+from aotc.frontend.language.builtins import MODULES
 from aotc.frontend.values import Builtin
 from aotc.ir.types import ScalarType
 from tests.frontend.conftest import Sources

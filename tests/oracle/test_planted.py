@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aotc.frontend import (
+from aotc.frontend.language import (
     convert,
     indexing,
     math_functions,

@@ -1,4 +1,4 @@
-"""Archives to test with, and the smallest files that pass for cubins."""
+"""Archives to test with, and the smallest files accepted as cubins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.verify_subjects import manifest_text
 def fake_cubin(
     target: str = "sm_90a", symbol: str = "k", payload: bytes = b"", shared_bytes: int = 0
 ) -> bytes:
-    """Return an ELF file with what the checks look at: sections, flags, the assembler's note."""
+    """Return an ELF file with the checked parts: sections, flags, the assembler's note."""
     names = b"\0.shstrtab\0.note.nv.tkinfo\0.text." + symbol.encode() + b"\0"
     if shared_bytes:
         names += b".nv.shared." + symbol.encode() + b"\0.nv.shared.reserved.0\0"
@@ -45,17 +45,19 @@ def fake_cubin(
     for name, body in zip((b".shstrtab", b".note.nv.tkinfo", b".text."), bodies, strict=True):
         kind = 3 if name == b".shstrtab" else 1
         flags = 6 if name == b".text." else 0  # allocated, executable
-        at = names.index(name)
-        place = (flags, 0, offset, len(body))
-        sections.append(struct.pack("<IIQQQQIIQQ", at, kind, *place, 0, 0, 1, 0))
+        name_offset = names.index(name)
+        location = (flags, 0, offset, len(body))
+        sections.append(struct.pack("<IIQQQQIIQQ", name_offset, kind, *location, 0, 0, 1, 0))
         offset += len(body)
     if shared_bytes:  # as ptxas writes it: without bytes in the file, and from sm_90 on 1 KiB more
         has_reserved = major >= 9
         parts = ((b".nv.shared." + symbol.encode(), shared_bytes + 1024 * has_reserved),)
         parts += ((b".nv.shared.reserved.0", 0),) * has_reserved
         for name, size in parts:
-            at = names.index(name + b"\0")
-            sections.append(struct.pack("<IIQQQQIIQQ", at, 8, 0, 0, offset, size, 0, 0, 1, 0))
+            name_offset = names.index(name + b"\0")
+            sections.append(
+                struct.pack("<IIQQQQIIQQ", name_offset, 8, 0, 0, offset, size, 0, 0, 1, 0)
+            )
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
         b"\x7fELF\x02\x01\x01\x41\x08",
@@ -77,7 +79,7 @@ def fake_cubin(
 
 
 def _norm(targets: tuple[str, ...]) -> Kernel:
-    """Return a kernel that uses every record of the format but tensor maps."""
+    """Return a kernel with every record of the format but tensor maps."""
     params = (
         Param("x_ptr", "pointer", "T", divisibility=16, access="read"),
         Param("out_ptr", "pointer", "T", divisibility=16, access="write"),
@@ -145,13 +147,13 @@ def _norm(targets: tuple[str, ...]) -> Kernel:
 
 
 def _tree() -> Branch:
-    """Return a tree with a feature that occurs twice, and leaves at two depths."""
+    """Return a tree with a repeated feature, and leaves at two depths."""
     rows, products = parse("n_rows"), parse("n_rows * stride // 3")
     return Branch(rows, 64, (1,), Branch(products, -5, Branch(rows, 1 << 40, (0,), (1, 0)), (1,)))
 
 
 def _copy() -> Kernel:
-    """Return a kernel that is launched through a tensor map, with a grid of the caller's."""
+    """Return a kernel launched through a tensor map, with a grid of the caller's."""
     params = (Param("x", "tensor", "bf16", rank=2), Param("n", "scalar", "i64"))
     tensor_map = TensorMap(
         param=0,

@@ -1,4 +1,4 @@
-"""Kernels that `aotc.compile` makes and that launch themselves, on the fake driver."""
+"""Kernels from `aotc.compile` launch themselves, on the fake driver."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ Make = Callable[..., LaunchableKernel]
 @pytest.fixture
 def make(gpu: FakeGpu) -> Iterator[Make]:
     """`aotc.compile` of a kernel of TEXT, loaded on the fake driver."""
-    made: list[LaunchableKernel] = []
+    kernels: list[LaunchableKernel] = []
 
     def compiled(name: str, *args: object, **options: Any) -> LaunchableKernel:
-        given = {"args": args} if args else {}
-        made.append(aotc.compile(name, source=TEXT, **given, **options))
-        made[-1].load(driver=str(gpu.path))
-        return made[-1]
+        arg_options = {"args": args} if args else {}
+        kernels.append(aotc.compile(name, source=TEXT, **arg_options, **options))
+        kernels[-1].load(driver=str(gpu.path))
+        return kernels[-1]
 
     yield compiled
-    for kernel in made:
+    for kernel in kernels:
         kernel.close()
 
 
@@ -67,11 +67,11 @@ def test_arguments_tell_types_promises_and_constants(make: Make) -> None:
         "x": "*fp32:16", "y": "*fp32", "n": "i32:16", "bias": "none", "scale": "fp32",
     }  # fmt: skip
     assert dict(kernel.request.constants) == {"BLOCK": 256}
-    one = make("add", CudaArray(X), CudaArray(Y), 1, None, 0.5, constants={"BLOCK": 64})
-    assert dict(one.request.signature)["n"] == "i32=1"
+    plain = make("add", CudaArray(X), CudaArray(Y), 1, None, 0.5, constants={"BLOCK": 64})
+    assert dict(plain.request.signature)["n"] == "i32=1"
     half = CudaArray(X, "<f2")
-    told = make("add", half, half, 1 << 33, half, 2.0, 64, signature={"n": "i64"})
-    assert dict(told.request.signature) == {
+    annotated = make("add", half, half, 1 << 33, half, 2.0, 64, signature={"n": "i64"})
+    assert dict(annotated.request.signature) == {
         "x": "*fp16:16", "y": "*fp16:16", "n": "i64", "bias": "*fp16:16", "scale": "fp32",
     }  # fmt: skip
 
@@ -110,8 +110,8 @@ def test_a_launch_of_something_else_is_refused(
 ) -> None:
     args: list[object] = [CudaArray(X), CudaArray(Y), 1000, None, 0.5]
     kernel = make("add", *args, constants={"BLOCK": 256})
-    for at, value in change.items():
-        args[at] = value
+    for position, value in change.items():
+        args[position] = value
     with pytest.raises(ArgumentError, match=message):
         kernel[1](*args, **words)
     with pytest.raises(ArgumentError, match="y: expected .*fp32:16, got nothing"):
@@ -167,7 +167,7 @@ def test_tuples_annotations_and_truth_values(make: Make, gpu: FakeGpu) -> None:
 
 
 def test_functions_and_nothing_in_tuples(tmp_path: Path, gpu: FakeGpu) -> None:
-    """What closures are in Triton: a function and what it captured, which may be nothing."""
+    """Closures in Triton's form: a function and its captured values, possibly none."""
     closures = written_module(tmp_path / "closures.py", CLOSURES)
     mul, other = closures.make(), closures.make_other()
     args = (CudaArray(X), closures.Closure(mul, (CudaArray(Y), 3.0)))
@@ -189,7 +189,7 @@ def test_functions_and_nothing_in_tuples(tmp_path: Path, gpu: FakeGpu) -> None:
 
 
 def test_tensor_maps_are_encoded_where_they_can_be(gpu: FakeGpu) -> None:
-    """With a fallback for launches of which no map can be made."""
+    """With a fallback for launches without a valid map."""
     source = f"{ROOT}/kernels/matmul.py:matmul_kernel"
     kernel = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
     assert any(slot.tensor_map for slot in kernel.metadata.params)
@@ -220,7 +220,7 @@ def test_it_is_loaded_where_tensors_lie(
     kernel = aotc.compile("add", source=TEXT, args=(CudaArray(X), CudaArray(Y), 7, None, 0.5, 64))
     gpu.reset((9, 0, 232448), (9, 0, 232448))
     kernel.load(0, driver=str(gpu.path))
-    kernel[1](*(TorchTensor(at, device=1) for at in (X, Y)), 7, None, 0.5, 64)
+    kernel[1](*(TorchTensor(array, device=1) for array in (X, Y)), 7, None, 0.5, 64)
     assert gpu.last().device == 1
     kernel.close()
 
@@ -246,10 +246,10 @@ def test_the_native_target_is_that_of_the_first_gpu(
 
     gpu.reset(AMPERE)
     monkeypatch.setattr(launchable, "ask", lambda: cuda_driver.ask(str(gpu.path)))
-    made = aotc.compile(
+    kernel = aotc.compile(
         "fill", source=TEXT, args=((CudaArray(X)), (3, 4), 5, False), target="native"
     )
-    assert made.metadata.target == "sm_80"
+    assert kernel.metadata.target == "sm_80"
     monkeypatch.setattr(launchable, "ask", lambda: cuda_driver.ask("no-driver.so"))
     with pytest.raises(CompileError, match="expected a GPU that aotc has a target for, got none"):
         aotc.compile("fill", source=TEXT, args=(CudaArray(X), (3, 4), 5, False), target="native")

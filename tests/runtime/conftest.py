@@ -36,7 +36,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeGpu:
 
 @pytest.fixture
 def gpu(driver: FakeGpu) -> Iterator[FakeGpu]:
-    """One H200 whose primary context is current; fails a test that does what no program should."""
+    """One H200 with its primary context current; fails a test with a driver violation."""
     driver.reset()
     driver.make_current(0)
     yield driver
@@ -48,7 +48,7 @@ Load = Callable[..., Library]
 
 @pytest.fixture
 def load(gpu: FakeGpu) -> Iterator[Load]:
-    """`aotc.load` on the fake driver; what it opened is closed before the driver forgets it."""
+    """`aotc.load` on the fake driver; closes the libraries before the driver is reset."""
     opened: list[Library] = []
 
     def load_on_fake(*arguments: object, **keywords: object) -> Library:
@@ -76,7 +76,7 @@ def library(load: Load, archives: Path) -> Library:
 
 
 def _loader_archive() -> Archive:
-    """Return kernels that pass on what the loader made of its arguments, for a test to see."""
+    """Return kernels that return the loader's arguments, for a test to inspect."""
     target = "sm_90a"
     cubin = golden().cubin
     scale = Kernel(

@@ -1,4 +1,4 @@
-"""Arrays whose own code raises or lies, and what is kept of arrays: nothing."""
+"""Arrays with code that raises or lies, and no references kept to arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _raise(error: BaseException) -> object:
 
 
 def _broken(protocol: str, error: BaseException) -> object:
-    """Return an array that raises when it is asked by a protocol."""
+    """Return an array that raises in a protocol's method."""
     members: dict[str, dict[str, object]] = {
         "cuda_array": {"__cuda_array_interface__": property(lambda self: _raise(error))},
         "dlpack": {
@@ -92,7 +92,7 @@ def test_broken_cuda_array_interfaces(scale: Kernel, interface: object) -> None:
 
 @pytest.mark.parametrize("shape_entry", [None, 3, [3, 5], (3, "5"), (3, 1 << 70)])
 def test_broken_shapes(load: Load, archives: Path, shape_entry: object) -> None:
-    """The kernel wants bf16, which NumPy cannot name; DLPack's strides are C integers already."""
+    """The kernel expects bf16, which NumPy cannot name; DLPack's strides are C integers already."""
     shape = load(archives / "loader.aotc")["shape"]
     array = TorchTensor(BUFFER, "bfloat16", (3, 5))
     array.shape = shape_entry  # type: ignore[assignment]
@@ -182,8 +182,8 @@ def test_a_hundred_thousand_launches_leak_nothing(scale: Kernel, gpu: FakeGpu) -
                 scale(arrays[2], BUFFER, 1.0, big)
             gc.collect()
             growths.append(tracemalloc.get_traced_memory()[0] - before)
-            # An object leaked in any kind of launch would be 16 bytes or more, a thousand times, and each time
-            # again; what the interpreter makes larger, a table of its own, it does once.
+            # A leak in any kind of launch is 16 bytes or more, a thousand times, in every round;
+            # the interpreter's own tables grow only once.
             if growths[-1] < 16_000:
                 break
         assert growths[-1] < 16_000, growths

@@ -1,4 +1,4 @@
-"""Chains: a config that was chosen before, constants of heuristics, and code that runs in between.
+"""Chains: a config chosen earlier, constants of heuristics, and code that runs in between.
 
 `test_sanitized.py` runs this file under sanitizers.
 """
@@ -56,7 +56,7 @@ def scale(load: Load, archives: Any) -> Kernel:
 def _chain(
     kernel: Kernel, compute: Callable[[dict[str, Any]], object] | None = None
 ) -> tuple[Chain, list[tuple[Any, ...]]]:
-    """Return a chain of an autotuner, whose key is `n`, and a heuristic, and what `run` was called with."""
+    """Return a chain of an autotuner, with the key `n`, and a heuristic, and the calls of `run`."""
     ran: list[tuple[Any, ...]] = []
     steps: Any = (None,) if compute is None else (None, (("BLOCK", compute, None),))
     tuner = SimpleNamespace(best_config=None)
@@ -152,7 +152,8 @@ def test_a_heuristic_that_fails_launches_nothing(scale: Kernel, gpu: FakeGpu) ->
         chain[(3,)](ExchangeArray(X), 7, ExchangeArray(OUT))
 
 
-# ---- classes whose objects are subscripted --------------------------------------------------------
+# ---- subscripted objects of classes
+# ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,11 +162,11 @@ def test_a_heuristic_that_fails_launches_nothing(scale: Kernel, gpu: FakeGpu) ->
 def test_objects_of_a_derived_class_keep_what_launches_them(
     base: type, attribute: str, scale: Kernel, gpu: FakeGpu
 ) -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     class Mixin:
         def __getattr__(self, name: str) -> Any:
-            asked.append(name)
+            lookups.append(name)
             if name != attribute:
                 raise AttributeError(name)
             return Scale(scale)
@@ -177,17 +178,17 @@ def test_objects_of_a_derived_class_keep_what_launches_them(
     for rows in (3, 4):
         function[(rows,)](CudaArray(X), 7, CudaArray(OUT), BLOCK=64)
     assert gpu.last().grid == (4, 1, 1)
-    assert asked.count(attribute) == 1
+    assert lookups.count(attribute) == 1
     function.name = "scale"
     twin = copy.copy(function)
     twin[(5,)](CudaArray(X), 7, CudaArray(OUT), BLOCK=64)
     assert (gpu.last().grid, twin.name) == ((5, 1, 1), "scale")
-    assert asked.count(attribute) == 2
+    assert lookups.count(attribute) == 2
     function.itself = function
-    gone = weakref.ref(function)
+    reference = weakref.ref(function)
     del function
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("base", [Jitted, Chained])

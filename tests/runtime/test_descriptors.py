@@ -1,4 +1,4 @@
-"""Tensors handed to a compiled kernel: what the launcher encodes and passes."""
+"""Tensors passed to a compiled kernel: the launcher's maps and parameters."""
 
 from __future__ import annotations
 

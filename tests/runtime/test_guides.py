@@ -1,7 +1,7 @@
 """The Python of the README and the guides to serving and tuning, run on the fake driver.
 
-Tensors are addresses and torch is a stub, so what is tested is that the loader takes these calls,
-and that they launch.
+Tensors are addresses and torch is a stub, so the test is whether the loader accepts these calls
+and launches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ N_ROWS, N_COLS = 2, 64
 
 
 class Tensor(CudaArray):
-    """An fp16 matrix that says its strides as torch does."""
+    """An fp16 matrix with strides like torch's."""
 
     def stride(self, axis: int) -> int:
         return (N_COLS, 1)[axis]
@@ -74,7 +74,7 @@ def test_the_python_of_the_guides_launches(
 
     monkeypatch.setattr(aotc, "load", load_on_fake)
     monkeypatch.chdir(quickstart)
-    x, w, out = (Tensor(4096 * place, "<f2", (N_ROWS, N_COLS)) for place in (1, 2, 3))
+    x, w, out = (Tensor(4096 * number, "<f2", (N_ROWS, N_COLS)) for number in (1, 2, 3))
     names: dict[str, object] = {"x": x, "w": w, "out": out, "n_rows": N_ROWS, "n_cols": N_COLS}
     for block in blocks(page)[skip:]:
         exec(compile(block, page, "exec"), names)

@@ -29,7 +29,7 @@ Call = Callable[[int], None]
 
 
 class Scale(Launcher):
-    """Launches of `scale(x, n, out, alpha, bias, BLOCK)`, of which kernels were built for some values."""
+    """Launches of `scale(x, n, out, alpha, bias, BLOCK)`, with kernels for some fixed values."""
 
     num_asked = 0
     kernel: Kernel
@@ -44,8 +44,8 @@ class Scale(Launcher):
 
     def _find(self, _bound: dict[str, Any], _options: dict[str, Any]) -> Any:
         self.num_asked += 1
-        one = (self.kernel, (0, 2, 3, 1), {}, {})
-        return (one, one), (0, 1, 2, 3)
+        candidate = (self.kernel, (0, 2, 3, 1), {}, {})
+        return (candidate, candidate), (0, 1, 2, 3)
 
     def _find_again(self, error: Exception, _bound: object, _options: object) -> Any:
         raise error
@@ -54,7 +54,7 @@ class Scale(Launcher):
 
 
 class _Arrays:
-    """Makes arrays at ever other addresses, and knows which are alive."""
+    """Makes arrays at ever other addresses, and tracks the live ones."""
 
     def __init__(self, kind: Callable[..., Any]) -> None:
         self._kind, self.alive = kind, weakref.WeakSet[Any]()
@@ -75,7 +75,7 @@ FIXED: list[dict[str, Any]] = [
 
 
 def _flat(call: Call, arrays: _Arrays, count: int) -> None:
-    """Call often, and check that no array stays and nothing grows."""
+    """Call often, and check for leaks of arrays and memory."""
     for i in range(8):
         call(i)
     gc.collect()
@@ -93,7 +93,7 @@ def _flat(call: Call, arrays: _Arrays, count: int) -> None:
 def test_launches_keep_no_tensor(
     scale: Kernel, gpu: FakeGpu, kind: type[Any], fixed: dict[str, Any]
 ) -> None:
-    """The last of the forms is what a launch cost 150 us with: `bias` is None at times."""
+    """The last form once cost 150 us per launch: `bias` is None at times."""
     launcher, arrays = Scale(scale, fixed), _Arrays(kind)
 
     def call(i: int) -> None:

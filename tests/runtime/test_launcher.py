@@ -1,7 +1,7 @@
-"""The extension's launchers: binding, what is kept by what, and code of the caller's in between.
+"""The extension's launchers: binding, cache keys, and the caller's code in between.
 
-`aotc.triton` derives from them what finds kernels; here that is a list. `test_sanitized.py` runs this
-file under sanitizers.
+`aotc.triton` derives launchers with a search for kernels; here the kernels are a list.
+`test_sanitized.py` runs this file under sanitizers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MISSING = object()
 
 
 class Scale(Launcher):
-    """Launches of `scale(x, n, out, alpha=2.0, BLOCK)`; what it was asked for is in `asked`."""
+    """Launches of `scale(x, n, out, alpha=2.0, BLOCK)`; calls of `_find` are in `requests`."""
 
-    asked: list[tuple[dict[str, Any], dict[str, Any]]]
-    found: list[Any]
-    told: tuple[int, ...] = (0, 3)
+    requests: list[tuple[dict[str, Any], dict[str, Any]]]
+    candidates: list[Any]
+    telling: tuple[int, ...] = (0, 3)
 
     def __new__(cls, *kernels: Kernel, hooks: list[Callable[..., object]] | None = None) -> Self:
         self = super().__new__(
@@ -44,13 +44,13 @@ class Scale(Launcher):
             [] if hooks is None else hooks,
             (ArgumentError, NotFoundError),
         )
-        self.asked = []
-        self.found = [(kernel, (0, 2, 3, 1), {}, {}) for kernel in kernels]
+        self.requests = []
+        self.candidates = [(kernel, (0, 2, 3, 1), {}, {}) for kernel in kernels]
         return self
 
     def _find(self, bound: dict[str, Any], options: dict[str, Any]) -> Any:
-        self.asked.append((bound, options))
-        return tuple(self.found), self.told
+        self.requests.append((bound, options))
+        return tuple(self.candidates), self.telling
 
     def _find_again(self, error: Exception, _bound: object, _options: object) -> Any:
         raise error
@@ -71,7 +71,7 @@ def test_arguments_are_bound_as_python_binds_them(scale: Kernel, gpu: FakeGpu) -
     assert gpu.last().unpack("QQf4xi") == (X, OUT, 2.0, 7)
     launcher[1](out=out, alpha=3.0, n=8, x=x, num_warps=4)
     assert gpu.last().unpack("QQf4xi") == (X, OUT, 3.0, 8)
-    bound, options = launcher.asked[-1]
+    bound, options = launcher.requests[-1]
     assert bound == {"x": x, "n": 8, "out": out, "alpha": 3.0, "BLOCK": 64}
     assert options == {"num_warps": 4}
 
@@ -113,11 +113,11 @@ def test_constants_types_and_options_are_what_a_launch_is_kept_by(scale: Kernel)
     for _ in range(2):
         for arguments, keywords in calls:
             launcher[1](*arguments, **keywords)
-    assert len(launcher.asked) == len(calls)
+    assert len(launcher.requests) == len(calls)
     launcher[1](CudaArray(OUT), 9, CudaArray(X), 5.0)  # other values of the same types
     launcher[1](x, 7, out, BLOCK=int("1" + "0" * 9))
     launcher[1](x, 7, out, BLOCK=int("1" + "0" * 9))  # equal, and not the same object
-    assert len(launcher.asked) == len(calls) + 1
+    assert len(launcher.requests) == len(calls) + 1
 
 
 def test_a_value_that_a_kernel_was_built_for_is_what_a_launch_is_kept_by(scale: Kernel) -> None:
@@ -127,7 +127,7 @@ def test_a_value_that_a_kernel_was_built_for_is_what_a_launch_is_kept_by(scale: 
     class Int(int):
         pass
 
-    asked = [
+    cases = [
         (1.0, 1),
         (0.5, 2),
         (7, 3),
@@ -138,19 +138,19 @@ def test_a_value_that_a_kernel_was_built_for_is_what_a_launch_is_kept_by(scale: 
         (Int(8), 6),
         (1.0, 6),
     ]
-    for alpha, count in asked:
+    for alpha, count in cases:
         launcher[1](x, 16, out, alpha)
-        assert len(launcher.asked) == count
+        assert len(launcher.requests) == count
     launcher[1](x, 1, out, 1.0)
     launcher[1](x, 2, out, 1.0)
-    assert len(launcher.asked) == 7
+    assert len(launcher.requests) == 7
 
 
 def test_a_constant_that_may_change_is_not_kept(scale: Kernel) -> None:
     launcher, block = Scale(scale), [64]
     for _ in range(3):
         launcher[1](CudaArray(X), 7, CudaArray(OUT), BLOCK=block)
-    assert len(launcher.asked) == 3
+    assert len(launcher.requests) == 3
 
 
 def test_a_grid_may_be_a_function_of_what_is_passed(scale: Kernel, gpu: FakeGpu) -> None:
@@ -163,18 +163,18 @@ def test_a_grid_may_be_a_function_of_what_is_passed(scale: Kernel, gpu: FakeGpu)
 def test_the_first_kernel_that_takes_a_launch_is_kept_for_launches_like_it(
     load: Load, archives: Any, gpu: FakeGpu
 ) -> None:
-    """The first has no such config; what no kernel takes is the error of the first."""
+    """The first kernel has no such config; if no kernel accepts it, the error is the first one's."""
     loaded = load(archives / "loader.aotc")["scale"]
     other = load(archives / "loader.aotc")["scale"]
     launcher = Scale(other, loaded)
-    launcher.found[0] = (other, (0, 2, 3, 1), {"num_warps": 99}, {})
+    launcher.candidates[0] = (other, (0, 2, 3, 1), {"num_warps": 99}, {})
     for _ in range(3):
         launcher[1](CudaArray(X), 16, CudaArray(OUT))
         launcher[1](CudaArray(X + 4), 3, CudaArray(OUT))
     assert gpu.launches == 6
     with pytest.raises(ArgumentError, match="argument .n.: expected an i32"):
         launcher[1](CudaArray(X), 1 << 40, CudaArray(OUT))
-    assert len(launcher.asked) == 1
+    assert len(launcher.requests) == 1
 
 
 def test_hooks_are_called_with_what_a_launch_passes(scale: Kernel, gpu: FakeGpu) -> None:
@@ -191,7 +191,7 @@ def test_hooks_are_called_with_what_a_launch_passes(scale: Kernel, gpu: FakeGpu)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "candidates",
     [
         [],
         [()],
@@ -202,9 +202,11 @@ def test_hooks_are_called_with_what_a_launch_passes(scale: Kernel, gpu: FakeGpu)
         [("scale", (0, 2, 3, 1), {"a": []}, {})],
     ],
 )
-def test_what_cannot_be_launched_is_an_error(found: list[Any], scale: Kernel) -> None:
+def test_what_cannot_be_launched_is_an_error(candidates: list[Any], scale: Kernel) -> None:
     launcher = Scale()
-    launcher.found = [tuple(scale if one == "scale" else one for one in each) for each in found]
+    launcher.candidates = [
+        tuple(scale if part == "scale" else part for part in candidate) for candidate in candidates
+    ]
     with pytest.raises((TypeError, ValueError, ArgumentError, OverflowError)):
         launcher[1](CudaArray(X), 7, CudaArray(OUT))
 
@@ -234,7 +236,7 @@ def test_an_argument_launches_while_it_is_read(scale: Kernel, gpu: FakeGpu) -> N
         def __index__(self) -> int:
             for block in range(5000):
                 launcher[1](CudaArray(X), 1, CudaArray(OUT), BLOCK=block)
-            launcher.found.clear()
+            launcher.candidates.clear()
             gc.collect()
             return 7
 
@@ -249,8 +251,8 @@ def test_comparing_constants_launches(scale: Kernel, gpu: FakeGpu) -> None:
             return 1
 
         def __eq__(self, other: object) -> bool:
-            if launcher.told == (0, 3):
-                launcher.told = (0,)
+            if launcher.telling == (0, 3):
+                launcher.telling = (0,)
                 for block in range(5000):
                     launcher[1](CudaArray(X), 1, CudaArray(OUT), BLOCK=block)
             return self is other
@@ -279,11 +281,11 @@ def test_a_launcher_needs_names_with_defaults(
 def test_launchers_are_collected(scale: Kernel) -> None:
     launcher = Scale(scale)
     launcher[1](CudaArray(X), 7, CudaArray(OUT), BLOCK="a")
-    launcher.asked.append(({"self": launcher[1]}, {}))
-    gone = weakref.ref(launcher)
+    launcher.requests.append(({"self": launcher[1]}, {}))
+    reference = weakref.ref(launcher)
     del launcher
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 # ------------------------------------------------------------------------------- __getitem__

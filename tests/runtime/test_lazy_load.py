@@ -1,4 +1,4 @@
-"""Code that is loaded when its first launch takes it."""
+"""Code loaded by its first launch."""
 
 from __future__ import annotations
 

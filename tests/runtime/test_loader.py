@@ -1,4 +1,4 @@
-"""`aotc.load` and the library it returns: what is loaded where, for how long, and what refuses."""
+"""`aotc.load` and its library: places and lifetimes of loaded code, and errors."""
 
 from __future__ import annotations
 
@@ -96,22 +96,24 @@ def test_a_file_that_is_replaced_stays_as_it_was(
     library["shared"](0x1000)
 
 
-def _ask_for_all(library: Library, found: list[list[int]]) -> None:
-    found.append([id(library[name]) for name in library])
+def _ask_for_all(library: Library, identities: list[list[int]]) -> None:
+    identities.append([id(library[name]) for name in library])
 
 
 def test_threads_may_ask_for_kernels_at_once(load: Load, archives: Path) -> None:
-    """One of them decompresses what others wait for, and needs Python's lock for it."""
+    """One thread decompresses while others wait for it, and needs Python's lock for it."""
     for _ in range(20):
         library = load(archives / "golden.aotc", kernels=())
-        found: list[list[int]] = []
-        threads = [threading.Thread(target=_ask_for_all, args=(library, found)) for _ in range(8)]
+        identities: list[list[int]] = []
+        threads = [
+            threading.Thread(target=_ask_for_all, args=(library, identities)) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert len(found) == 8
-        assert all(one == found[0] for one in found)
+        assert len(identities) == 8
+        assert all(kernels == identities[0] for kernels in identities)
 
 
 def test_load_without_a_current_context_retains_device_0(gpu: FakeGpu, archives: Path) -> None:
@@ -245,11 +247,11 @@ def test_a_launch_of_blocks_that_loop_has_as_many_as_run_at_a_time(
     assert kernel.info.variants[0].is_persistent
     for grid, num_ctas in (((1,), 1), ((3, 2), 6), ((2, 3, 5), 10)):
         programs = (*grid, 1, 1)[:3]
-        asked = {"grid": grid, "config": {"CONFIG": 0}}
+        options = {"grid": grid, "config": {"CONFIG": 0}}
         scratch = (0x1000, 16 * math.prod(grid))
         pointer = Pointer(0x100, "fp32")
-        chosen = kernel.select((pointer,), **asked)
-        kernel.launch((pointer,), scratch=scratch, **asked)
+        chosen = kernel.select((pointer,), **options)
+        kernel.launch((pointer,), scratch=scratch, **options)
         assert gpu.last().grid == chosen.grid == (num_ctas, 1, 1)
         assert gpu.last().unpack("8x3I") == (programs[2], programs[0], programs[1])
 
@@ -417,7 +419,9 @@ def test_threads_share_a_library(library: Library, gpu: FakeGpu) -> None:
 
 
 def test_loads_in_threads_do_not_block_each_other(load: Load, archives: Path) -> None:
-    """A load that waits for another one must not hold Python's lock: its decompressor needs it."""
+    """A load waiting for another one must not hold Python's lock: the other's decompressor needs
+    it.
+    """
     library = load(archives / "golden.aotc", kernels=["shared"])
     threads = [threading.Thread(target=library.load) for _ in range(8)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Calling a kernel: words, numbers, choices, configs, grids, streams, and what refuses each."""
+"""Calling a kernel: words, numbers, choices, configs, grids, streams, and the errors of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(library: Library) -> Kernel:
 
 @pytest.fixture
 def picked(load: Load, archives: Path, gpu: FakeGpu) -> Callable[[Mapping[str, Value]], int]:
-    """Launch `pick` with a config and return which one it was."""
+    """Launch `pick` with a config and return its number."""
     pick = load(archives / "loader.aotc", kernels=["pick"])["pick"]
 
     def launch(config: Mapping[str, Value]) -> int:
@@ -52,7 +52,7 @@ def picked(load: Load, archives: Path, gpu: FakeGpu) -> Callable[[Mapping[str, V
 
 @pytest.fixture
 def scalars(library: Library, gpu: FakeGpu) -> Callable[..., dict[str, object]]:
-    """Launch `choose` with some scalars and return what the driver was given."""
+    """Launch `choose` with some scalars and return the driver's parameters."""
 
     def launch(**given: object) -> dict[str, object]:
         library["choose"](**{**_ZEROS, **given}, CAUSAL=True, MODE="fast", grid=1)
@@ -225,7 +225,7 @@ def _bits(value: float, dtype: str) -> int:
 def test_every_value_of_a_narrow_float(
     scalars: Callable[..., dict[str, object]], dtype: str
 ) -> None:
-    """Finite values, points half-way between two, and those beside them: all of an 8-bit dtype's."""
+    """Finite values, midpoints between two, and their neighbours: all of an 8-bit dtype's."""
     values = _values(dtype)
     finite = values[np.isfinite(values)]
     low = np.arange(0, len(finite) - 1, max(1, len(finite) // 200))
@@ -418,25 +418,27 @@ def test_config_picks_the_first_that_has_all_entries(
     values = st.sampled_from([*numbers, "fast", "exact", True, 1.0])
 
     @given(st.dictionaries(names, values))
-    def check(wanted: dict[str, Value]) -> None:
-        exact = {name: (type(value), value) for name, value in wanted.items()}
+    def check(request: dict[str, Value]) -> None:
+        exact = {name: (type(value), value) for name, value in request.items()}
         fitting = [
             number
             for number, entries in enumerate(PICK_CONFIGS)
             if exact.items() <= {name: (type(value), value) for name, value in entries}.items()
         ]
         if fitting:
-            assert picked(wanted) == fitting[0]
+            assert picked(request) == fitting[0]
         else:
             with pytest.raises(NotFoundError, match="config: expected one that was built"):
-                picked(wanted)
+                picked(request)
 
     check()
 
 
 def test_every_config_of_many_is_found(picked: Callable[[Mapping[str, Value]], int]) -> None:
     for number, entries in enumerate(PICK_CONFIGS):
-        first = next(at for at, each in enumerate(PICK_CONFIGS) if set(each) >= set(entries))
+        first = next(
+            index for index, config in enumerate(PICK_CONFIGS) if set(config) >= set(entries)
+        )
         assert picked(dict(entries)) == first, number
 
 

@@ -1,4 +1,4 @@
-"""The two distributions that hold the loader: their lists of sources, and the lean one's contents."""
+"""The two distributions with the loader: their lists of sources, and the lean one's contents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _files(*patterns: str) -> list[str]:
 
 @pytest.mark.parametrize("project", [ROOT, LEAN])
 def test_the_extension_lists_all_its_files(project: Path) -> None:
-    """A list, because setuptools takes no pattern there; a file that is forgotten fails here."""
+    """A list, because setuptools takes no pattern there; a missing file fails here."""
     extension = _extension(project)
     assert sorted(extension["sources"]) == _files("aotc/runtime/*.c", "runtime_c/src/*.c")
     assert sorted(extension["depends"]) == _files(
@@ -115,7 +115,7 @@ def test_every_package_names_one_license() -> None:
 
 
 def test_the_example_checks_every_kernel() -> None:
-    """It needs a GPU to run; that nothing is missing from it shows without one."""
+    """It needs a GPU to run; its completeness can be tested without one."""
     manifest = tomli.loads((ROOT / "kernels.toml").read_text())
     tree = ast.parse((ROOT / "examples" / "python" / "run_kernels.py").read_text())
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""Kernels that make their descriptors: what the launcher encodes, and when it launches the other form."""
+"""Kernels with their own descriptors: the launcher's maps, and its choice of the other form."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def _tensor(rows: int, columns: int, stride: int) -> tuple[object, ...]:
 
 def _maps(gpu: FakeGpu) -> list[tuple[int, ...]]:
     """Return address, extents and strides of the maps of a launch, as the fake driver writes them."""
-    params, found = gpu.last().params, []
-    for at in range(0, len(params) - 127, 8):
-        words = struct.unpack_from("<16Q", params, at)
+    params, maps = gpu.last().params, []
+    for offset in range(0, len(params) - 127, 8):
+        words = struct.unpack_from("<16Q", params, offset)
         if words[0] in (X, OUT) and words[11] == 32:  # the box's columns
-            found.append((words[0], *words[2:5], *words[7:9]))
-    return found
+            maps.append((words[0], *words[2:5], *words[7:9]))
+    return maps
 
 
 def test_sizes_of_one_tensor_describe_another(library: Library, gpu: FakeGpu) -> None:
@@ -98,7 +98,7 @@ def test_what_no_map_describes_is_stored_through_pointers(
 ) -> None:
     library["copy"](_tensor(40, 32, 64), OUT, step)
     assert gpu.calls("cuTensorMapEncodeTiled") == 1
-    assert [each[0] for each in _maps(gpu)] == [X]
+    assert [record[0] for record in _maps(gpu)] == [X]
 
 
 def test_maps_that_the_kernel_makes_take_scratch_memory(library: Library, gpu: FakeGpu) -> None:

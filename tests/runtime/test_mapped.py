@@ -1,4 +1,4 @@
-"""A kernel over pointers whose launcher makes tensor maps, where its condition holds."""
+"""A kernel over pointers with tensor maps of the launcher's, under a condition."""
 
 from __future__ import annotations
 
@@ -85,8 +85,15 @@ def test_a_config_is_one_to_its_caller(library: Library, gpu: FakeGpu) -> None:
 
 def test_what_the_kernel_says_of_itself(library: Library) -> None:
     kernel = library["twice"]
-    found = [(v.config["BLOCK"], v.condition) for v in kernel.info.variants if v.target != "sm_80"]
-    assert found == [(16, mapped.condition(16)), (16, ""), (32, mapped.condition(32)), (32, "")]
+    conditions = [
+        (v.config["BLOCK"], v.condition) for v in kernel.info.variants if v.target != "sm_80"
+    ]
+    assert conditions == [
+        (16, mapped.condition(16)),
+        (16, ""),
+        (32, mapped.condition(32)),
+        (32, ""),
+    ]
     names = [
         kernel.info.variants[kernel.select((X, OUT, n, 9, 16)).variant].symbol for n in (16, 9)
     ]

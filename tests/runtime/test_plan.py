@@ -1,4 +1,4 @@
-"""Plans: what a launch would be, from the C library's own code, without a GPU or a driver."""
+"""Plans: the parameters of a launch, from the C library's own code, without a GPU or a driver."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def test_every_argument_of_the_encoder(kernel_of: Open) -> None:
     tensor = (0x7F00_0000_0400, "bf16", (300, 128), (136, 1))
     plan = tma._plan(HOPPER, 1, (tensor, 0x10), config={"WAITS": True}, pdl=True)
     assert plan is not None
-    (found,) = plan.maps
-    assert found == (
+    (encoded,) = plan.maps
+    assert encoded == (
         0, 9, 0x7F00_0000_0400, (128, 300), (272,), (64, 128), (1, 1), 0, 3, 2, 0,
     )  # fmt: skip
     assert (plan.grid, plan.cluster, plan.is_pdl) == ((6, 2, 1), (2, 1, 1), True)
     assert plan.dynamic_shared_bytes == 100 * 1024
     assert plan.params[128:136] == struct.pack("<Q", 0x10)
-    # A map that is kept is the map of this tensor, and of no other.
+    # A cached map belongs to this tensor, and to no other.
     for stride in (136, 144, 136):
         again = tma._plan(HOPPER, 1, ((*tensor[:3], (stride, 1)), 0x10), config={"WAITS": True})
         assert again is not None
-        assert again.maps == (found._replace(strides=(2 * stride,)),)
+        assert again.maps == (encoded._replace(strides=(2 * stride,)),)
 
 
 def test_programs_that_blocks_loop_over(kernel_of: Open) -> None:
@@ -78,13 +78,13 @@ def test_scratch_memory_of_the_pool(kernel_of: Open) -> None:
     looped = kernel_of("looped", "looped")
     plan = looped._plan(HOPPER, 3, (0x10,), grid=(5, 2), config={"CONFIG": 0})
     assert plan is not None
-    start, taken = plan.scratch
+    start, size_bytes = plan.scratch
     pointer = struct.unpack("<QIIIxxxxQ", plan.params)[-1]
-    assert start <= pointer <= pointer + 160 <= start + taken
+    assert start <= pointer <= pointer + 160 <= start + size_bytes
     assert plan.is_scratch_returned
-    own = looped._plan(HOPPER, 3, (0x10,), grid=9, config={"CONFIG": 0}, scratch=(0x100, 160))
-    assert own is not None
-    assert (own.scratch, own.is_scratch_returned) == ((0, 0), False)
+    explicit = looped._plan(HOPPER, 3, (0x10,), grid=9, config={"CONFIG": 0}, scratch=(0x100, 160))
+    assert explicit is not None
+    assert (explicit.scratch, explicit.is_scratch_returned) == ((0, 0), False)
 
 
 def test_a_plan_says_whether_it_is_cooperative(kernel_of: Open) -> None:

@@ -1,8 +1,9 @@
-"""The reader in C and the reader in Python say the same of every archive, good or bad.
+"""The reader in C and the reader in Python agree on every archive, good or bad.
 
-Golden archives are changed, field by field and at random, and sealed again so that the checksum
-holds; both readers get them, and must accept both or refuse with the same status. What the format
-lets a C reader pass over (docs/reference/archive-format.md, section 2) is the one difference allowed.
+Golden archives are changed, field by field and at random, and sealed again with a valid
+checksum; both readers must accept them or refuse with the same status. The only differences
+allowed are checks that the format leaves out for a C reader (docs/reference/archive-format.md,
+section 2).
 
 By hand: `python -m tests.runtime.test_readers COUNT FOLDER` for a longer run.
 """
@@ -67,7 +68,7 @@ _STATUS: tuple[tuple[type[AotcError], str], ...] = (
 # The order of expressions and blobs, strings without a use, and texts of expressions.
 _PASSED_OVER = re.compile(
     "not encoded canonically|an expression|the expression|is called as a dtype"
-    # More than any GPU has, so that no variant is loaded.
+    # Beyond any GPU, so no variant is loaded.
     "|says [0-9]{10} bytes of static shared memory"
 )
 
@@ -75,7 +76,7 @@ _PASSED_OVER = re.compile(
 class Field(NamedTuple):
     """A number in the header, the root or the index of a kernel; `size` is in bytes."""
 
-    at: int
+    offset: int
     size: int
     name: str
     kernel: int = ROOT
@@ -90,17 +91,17 @@ def fields(data: bytes) -> Iterator[Field]:
     yield from _fields_of_index(data, root_at(data), ROOT_SECTIONS, "root ", ROOT)
     for kernel in range(num_kernels(data)):
         yield from _fields_of_index(index_of(data, kernel), 0, KERNEL_SECTIONS, "", kernel)
-    for kernel, frame, _, at in places_of(data):
-        yield Field(at, PLACE.size, f"kernel {kernel}, place of frame {frame}")
+    for kernel, frame, _, offset in places_of(data):
+        yield Field(offset, PLACE.size, f"kernel {kernel}, place of frame {frame}")
 
 
-def _fields_of(layout: struct.Struct, at: int, name: str, kernel: int) -> Iterator[Field]:
-    start = at
+def _fields_of(layout: struct.Struct, offset: int, name: str, kernel: int) -> Iterator[Field]:
+    start = offset
     for count, code in re.findall(r"(\d*)([a-zA-Z])", layout.format):
         size = struct.calcsize(code)
         for _ in range(int(count or 1)):
-            yield Field(at, size, f"{name}+{at - start}", kernel)
-            at += size
+            yield Field(offset, size, f"{name}+{offset - start}", kernel)
+            offset += size
 
 
 def _fields_of_index(
@@ -112,18 +113,18 @@ def _fields_of_index(
         yield from _fields_of(DIRECTORY_ENTRY, entry, f"{prefix}directory {name}", kernel)
         _, record_bytes, offset, count = DIRECTORY_ENTRY.unpack_from(data, entry)
         for record in range(count):
-            at = start + offset + record_bytes * record
-            yield from _fields_of(RECORDS[name], at, f"{prefix}{name}", kernel)
+            begin = start + offset + record_bytes * record
+            yield from _fields_of(RECORDS[name], begin, f"{prefix}{name}", kernel)
 
 
 def value_of(data: bytes, field: Field) -> int:
-    """Return the number that a field holds."""
+    """Return the number in a field."""
     source = data if field.kernel == ROOT else index_of(data, field.kernel)
-    return int.from_bytes(source[field.at : field.at + field.size], "little")
+    return int.from_bytes(source[field.offset : field.offset + field.size], "little")
 
 
 def extremes(value: int, size: int) -> list[int]:
-    """Return what to put in place of a number: its neighbours, powers of two, the format's limits."""
+    """Return replacements for a number: its neighbours, powers of two, the format's limits."""
     top = (1 << 8 * size) - 1
     near = (value + 1, value - 1, value * 2, value << 8, value ^ 0xFF00, ~value)
     limits = (0, 1, 2, 5, 6, 16, 17, 33, 65, 257, 1025, 4097, 1 << 16, (1 << 20) + 1, (1 << 24) + 1)
@@ -131,7 +132,7 @@ def extremes(value: int, size: int) -> list[int]:
 
 
 def verdict_in_c(data: bytes) -> str:
-    """Return the status with which the C library opens an archive and all kernels, and verifies it."""
+    """Open and verify an archive and all its kernels with the C library; return the status."""
 
     def open_all() -> None:
         archive = Archive(data, zstandard.decompress, True, None)
@@ -145,8 +146,8 @@ def verdict_in_c(data: bytes) -> str:
 
 
 def verdict_of_load(data: bytes, gpu: FakeGpu) -> str:
-    """Return the status with which the C library loads it on every GPU that it is for."""
-    # With shared memory for every variant: one that does not fit is not looked into.
+    """Load an archive on every GPU of its targets with the C library; return the status."""
+    # With enough shared memory for every variant, because others are not looked into.
     gpu.reset((9, 0, (1 << 31) - 1), (8, 0, (1 << 31) - 1))
 
     def load() -> None:
@@ -170,7 +171,7 @@ def _status(act: Callable[[], object]) -> str:
 
 
 def verdict_in_python(data: bytes) -> tuple[str, str]:
-    """Return the status with which the Python reader reads an archive, and its message."""
+    """Read an archive with the Python reader; return the status and the message."""
     try:
         decode(data)
     except ArchiveError as error:
@@ -183,7 +184,7 @@ def disagreement(data: bytes, gpu: FakeGpu | None, *, same_status: bool = True) 
     in_c = verdict_in_c(data)
     in_python, message = verdict_in_python(data)
     if in_c == "OK" != in_python and not _PASSED_OVER.search(message):
-        if gpu is None:  # what only loading sees
+        if gpu is None:  # visible only to loading
             return ""
         in_c = verdict_of_load(data, gpu)
     is_same = in_c == in_python if same_status else (in_c == "OK") == (in_python == "OK")
@@ -192,21 +193,21 @@ def disagreement(data: bytes, gpu: FakeGpu | None, *, same_status: bool = True) 
 
 
 def changed(data: bytes, changes: list[tuple[Field, int]]) -> bytes:
-    """Return the archive with other numbers, and with the digests that they need."""
+    """Return the archive with other numbers, and with valid digests."""
     indices = {
         f.kernel: bytearray(index_of(data, f.kernel)) for f, _ in changes if f.kernel != ROOT
     }
     for field, value in changes:
         if field.kernel != ROOT:
             new = value.to_bytes(field.size, "little")
-            indices[field.kernel][field.at : field.at + field.size] = new
+            indices[field.kernel][field.offset : field.offset + field.size] = new
     if indices:
         data = with_contents(data, {kernel: bytes(index) for kernel, index in indices.items()})
     copy = bytearray(data)
     for field, value in changes:
         if field.kernel == ROOT:
-            copy[field.at : field.at + field.size] = value.to_bytes(field.size, "little")
-    if any(SHA256_OFFSET <= f.at < SHA256_OFFSET + SHA256_BYTES for f, _ in changes):
+            copy[field.offset : field.offset + field.size] = value.to_bytes(field.size, "little")
+    if any(SHA256_OFFSET <= f.offset < SHA256_OFFSET + SHA256_BYTES for f, _ in changes):
         return bytes(copy)
     return resealed(bytes(copy))
 
@@ -227,7 +228,7 @@ def mutations(
             # Each kind of field as often as each other, however many records there are.
             field = rng.choice(by_name[rng.choice(names)])
             if changes and _MINOR in (field, changes[0][0]):
-                continue  # of a newer version, what is not read is not compared
+                continue  # in a newer version, unread parts are not compared
             value = value_of(data, field)
             other = value_of(data, rng.choice(every))
             top = (1 << 8 * field.size) - 1
@@ -263,14 +264,14 @@ def test_every_field_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> Non
         seen.add(field.name)
         value = value_of(data, field)
         for other in extremes(value, field.size):
-            found = disagreement(changed(data, [(field, other)]), gpu)
-            wrong += [f"{field.name} {value} -> {other}: {found}"] if found else []
+            difference = disagreement(changed(data, [(field, other)]), gpu)
+            wrong += [f"{field.name} {value} -> {other}: {difference}"] if difference else []
     assert not wrong, "\n".join(wrong[:40])
 
 
 @pytest.mark.parametrize("name", ["hopper", "small"])
 def test_fields_of_the_last_variant_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> None:
-    """It repeats much of a variant before it, with which the C reader compares it."""
+    """It repeats much of an earlier variant, and the C reader compares the two."""
     data = (archives / f"{name}.aotc").read_bytes()
     last = {
         field.name: field
@@ -281,8 +282,8 @@ def test_fields_of_the_last_variant_at_extremes(gpu: FakeGpu, archives: Path, na
     for field in last.values():
         value = value_of(data, field)
         for other in extremes(value, field.size):
-            found = disagreement(changed(data, [(field, other)]), gpu)
-            wrong += [f"{field.name} {value} -> {other}: {found}"] if found else []
+            difference = disagreement(changed(data, [(field, other)]), gpu)
+            wrong += [f"{field.name} {value} -> {other}: {difference}"] if difference else []
     assert last
     assert not wrong, "\n".join(wrong[:40])
 
@@ -292,19 +293,19 @@ def test_random_changes(gpu: FakeGpu, archives: Path, name: str) -> None:
     data = (archives / f"{name}.aotc").read_bytes()
     for changes, mutated in mutations(data, 250, seed=1):
         # Of several faults either may be the first to be seen.
-        found = disagreement(mutated, gpu, same_status=len(changes) == 1)
-        assert not found, f"{changes}: {found}"
+        difference = disagreement(mutated, gpu, same_status=len(changes) == 1)
+        assert not difference, f"{changes}: {difference}"
 
 
 @pytest.mark.parametrize("name", ["hopper", "small"])
 def test_unsealed_changes(archives: Path, name: str) -> None:
     rng = random.Random(2)
     data = (archives / f"{name}.aotc").read_bytes()
-    places = [*range(HEADER.size), *(rng.randrange(len(data)) for _ in range(200))]
-    for at in places:
+    offsets = [*range(HEADER.size), *(rng.randrange(len(data)) for _ in range(200))]
+    for offset in offsets:
         mutated = bytearray(data)
-        mutated[at] ^= 1 << rng.randrange(8)
-        assert verdict_in_c(bytes(mutated)) == verdict_in_python(bytes(mutated))[0], at
+        mutated[offset] ^= 1 << rng.randrange(8)
+        assert verdict_in_c(bytes(mutated)) == verdict_in_python(bytes(mutated))[0], offset
     for size in (0, 1, 127, 128, *(rng.randrange(len(data)) for _ in range(50))):
         assert verdict_in_c(data[:size]) == verdict_in_python(data[:size])[0] == "FORMAT", size
     assert verdict_in_c(data + b"\0") == verdict_in_python(data + b"\0")[0] == "FORMAT"
@@ -333,9 +334,9 @@ def test_a_kernel_has_the_name_in_the_root(archives: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "why"),
+    ("offset", "value", "why"),
     [
-        (9, b"\x01", None),  # NaN where there is nothing: of bf16, which has one
+        (9, b"\x01", None),  # NaN fill: bf16 has one
         (4, b"\x03", "rows of 256 bytes under a swizzle of 128"),  # i32
         (4, b"\x01", None),  # u16: as wide as bf16
         (7, b"\x02", "rows of 128 bytes under a swizzle of 64"),
@@ -347,12 +348,12 @@ def test_a_kernel_has_the_name_in_the_root(archives: Path) -> None:
     ],
 )
 def test_what_the_encoder_would_refuse(
-    archives: Path, at: int, value: bytes, why: str | None
+    archives: Path, offset: int, value: bytes, why: str | None
 ) -> None:
     data = (archives / "hopper.aotc").read_bytes()
     index = index_of(data, 0)
     for record in _records(data, "TENSOR_MAPS", 0):
-        index = patched(index, record + at, value)
+        index = patched(index, record + offset, value)
     _both(with_contents(data, {0: index}), "FORMAT" if why else "OK")
 
 
@@ -369,13 +370,13 @@ def test_static_shared_memory_is_the_cubins(gpu: FakeGpu, archives: Path) -> Non
 
 
 def main(count: int, folder: Path) -> None:
-    """Compare the readers on many changes, without loading; print what differs."""
+    """Compare the readers on many changes, without loading; print differences."""
     for name in NAMES:
         data = (folder / f"{name}.aotc").read_bytes()
         for changes, mutated in mutations(data, count, seed=3):
-            found = disagreement(mutated, None, same_status=len(changes) == 1)
-            if found:
-                print(name, changes, found)  # noqa: T201 - a report for whoever runs it
+            difference = disagreement(mutated, None, same_status=len(changes) == 1)
+            if difference:
+                print(name, changes, difference)  # noqa: T201 - a report for whoever runs it
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Code of the caller's that runs in the middle of a launch: what it takes away must not be used.
+"""The caller's code in the middle of a launch: objects that it drops must not be used.
 
-`__index__`, `__bool__`, `__eq__`, `__getattr__`, properties, finalizers and destructors run while an
-argument is read. Each of these changes or frees what the extension is looking at. Without a
-sanitizer most of them read freed memory and get away with it, so `test_sanitized.py` runs this
-file under one.
+`__index__`, `__bool__`, `__eq__`, `__getattr__`, properties, finalizers and destructors run
+while an argument is read. Each of these changes or frees an object in use by the extension.
+Without a sanitizer most of them read freed memory and get away with it, so `test_sanitized.py`
+runs this file under one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUFFER = 0x7F00_0000_1000
 
 
 class Trap:
-    """A number that does something when it is asked for its value."""
+    """A number with a callback when its value is read."""
 
     def __init__(self, value: int, act: Callable[[], object]) -> None:
         self.value = value
@@ -47,7 +47,7 @@ class Trap:
 
 
 class Name(str):
-    """A word that equals no other word as a dictionary compares them."""
+    """A word unequal to every other word in a dictionary."""
 
     __slots__ = ()
 
@@ -69,17 +69,17 @@ def shape(load: Load, archives: Any) -> Kernel:
 
 
 def _fresh(text: str) -> str:
-    """Return a string that nobody else holds."""
+    """Return a string with no other reference."""
     return "".join(list(text))
 
 
 def _tuple(*items: object) -> tuple[object, ...]:
-    """Return a tuple that nobody else holds."""
+    """Return a tuple with no other reference."""
     return items
 
 
 def _reuse() -> list[bytes]:
-    """Take memory that was just freed, so that what still reads it reads something else."""
+    """Take freshly freed memory, so that stale reads see other data."""
     return [bytes([65]) * size for size in range(1, 200) for _ in range(4)]
 
 
@@ -117,7 +117,7 @@ def test_an_extent_takes_the_shape_away(
 
 
 def test_a_key_takes_the_entries_away(load: Load, archives: Any) -> None:
-    """Looking a word up compares it with keys of the same hash, which is the caller's code."""
+    """Looking a word up compares it with keys of the same hash: this runs the caller's code."""
     library = load(archives / "loader.aotc")
 
     class Key:
@@ -165,32 +165,32 @@ def test_an_extent_empties_the_block(library: Library, gpu: FakeGpu) -> None:
 
 
 def test_a_type_goes_while_it_is_classified(scale: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object may change its class, and so let go of the type that is looked at."""
+    """An object may change its class, and so drop the type in use."""
 
     class Other:
         pass
 
     class Changing(ModuleType):
         def __getattribute__(self, name: str) -> Any:
-            held.array.__class__ = Other
+            holder.array.__class__ = Other
             gc.collect()
             _reuse()
             return getattr(torch, name)
 
     monkeypatch.setitem(sys.modules, "torch", Changing("torch"))
-    held = SimpleNamespace()
+    holder = SimpleNamespace()
     for _ in range(3):
         kind = type("Array", (), {})
-        gone = weakref.ref(kind)
-        held.array = kind()
+        reference = weakref.ref(kind)
+        holder.array = kind()
         del kind
         with pytest.raises(ArgumentError):
-            scale(held.array, 1, 1.0, 1)
-        assert gone() is None or gone().__name__ == "Array"  # type: ignore[union-attr]
+            scale(holder.array, 1, 1.0, 1)
+        assert reference() is None or reference().__name__ == "Array"  # type: ignore[union-attr]
 
 
 def test_types_push_each_other_out(load: Load, archives: Any, gpu: FakeGpu) -> None:
-    """A type that leaves the table runs code that fills the table."""
+    """A type evicted from the table runs code to fill the table."""
     library = load(archives / "loader.aotc")
     kernel = library["scale"]
 
@@ -229,7 +229,7 @@ def test_torch_goes_while_it_is_asked(
 
 
 def test_a_torch_without_methods_is_none(load: Load, archives: Any, gpu: FakeGpu) -> None:
-    """What is missing is missing the second time, too."""
+    """A missing attribute is missing the second time, too."""
     run_alone(
         """
         class Tensor: pass
@@ -271,7 +271,7 @@ def test_torch_is_opened_within_its_opening(archives: Any, gpu: FakeGpu) -> None
 
 
 def run_alone(code: str, archives: Any, gpu: FakeGpu) -> None:
-    """Run code in a process of its own: what is known of torch lasts as long as the module."""
+    """Run code in a process of its own: knowledge of torch lasts as long as the module."""
     head = "\n".join([
         "import os, sys",
         "if 'AOTC_SANITIZED' in os.environ: import tests.support.sanitized",
@@ -279,14 +279,14 @@ def run_alone(code: str, archives: Any, gpu: FakeGpu) -> None:
         "import aotc, aotc.runtime",
         f"archive, driver = {str(archives / 'loader.aotc')!r}, {str(gpu.path)!r}",
     ])  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", head + "\n" + textwrap.dedent(code)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert process.returncode == 0, process.stderr[-6000:]
 
 
-# ----------------------------------------------------------------------- words that come twice
+# ----------------------------------------------------------------------- repeated words
 
 
 @pytest.mark.parametrize("count", [2, 33, 1000])
@@ -376,12 +376,12 @@ class Finalizer:
 
 @pytest.mark.parametrize("question", ["info", "repr", "names", "identity", "item"])
 def test_closed_by_the_collector(load: Load, archives: Any, question: str) -> None:
-    """Any tuple that is made may start a collection, and a finalizer may close the library."""
+    """Making any tuple may start a collection, and a finalizer may close the library."""
     threshold = gc.get_threshold()
     try:
         for delay in range(1, 60, 1 if question == "info" else 3):
             gc.set_threshold(100_000)
-            gc.collect(1)  # what an earlier round left is young; what pytest holds is not
+            gc.collect(1)  # an earlier round's objects are young; pytest's are not
             library = load(archives / "loader.aotc", kernels=["pick"])
             kernel = library["pick"]
             _ = kernel.info
@@ -423,11 +423,11 @@ def test_closed_while_info_is_imported(load: Load, archives: Any, gpu: FakeGpu) 
 
 
 def test_a_frame_outlives_its_decompression(gpu: FakeGpu, archives: Any) -> None:
-    """What the decompressor was given may be kept, and read after the library is gone."""
-    kept: list[bytes | memoryview] = []
+    """The decompressor's frames may be kept, and read after the library is gone."""
+    frames: list[bytes | memoryview] = []
 
     def decompress(frame: bytes | memoryview, size_bytes: int) -> bytes:
-        kept.append(frame)
+        frames.append(frame)
         return zstandard.decompress(frame, size_bytes)
 
     archive = Archive((archives / "loader.aotc").read_bytes(), decompress, False, str(gpu.path))
@@ -435,5 +435,5 @@ def test_a_frame_outlives_its_decompression(gpu: FakeGpu, archives: Any) -> None
     archive.close()
     del archive
     _reuse()
-    assert len(kept) == 2, "the index of a kernel is one, its variants are in another"
-    assert all(bytes(frame[:4]) == b"\x28\xb5\x2f\xfd" for frame in kept)
+    assert len(frames) == 2, "the index of a kernel is one, its variants are in another"
+    assert all(bytes(frame[:4]) == b"\x28\xb5\x2f\xfd" for frame in frames)

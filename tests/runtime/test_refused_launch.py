@@ -1,4 +1,4 @@
-"""A launch that no variant is for: what the message blames, and what it says would help."""
+"""A launch without a variant: the cause in the message, and its remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TO_WHERE = "build a config that `where` lets pass for them"
 _TO_PROMISE = "build a variant without the promise (':16?')"
 
 
-def _archive(guards: tuple[Guard, ...], wanted: tuple[tuple[int, ...], ...]) -> bytes:
+def _archive(guards: tuple[Guard, ...], guards_of_variants: tuple[tuple[int, ...], ...]) -> bytes:
     """Return an archive of a kernel `k(n, stride)` with a variant for each set of guards."""
     variants = tuple(
         Variant(
@@ -33,23 +33,23 @@ def _archive(guards: tuple[Guard, ...], wanted: tuple[tuple[int, ...], ...]) -> 
             cubin=golden().cubin("sm_90a", {"k": [(0, 4), (4, 4)]}, bytes([number])),
             num_threads=32,
             cubin_params=(CubinParam(0, 4, index=0), CubinParam(4, 4, index=1)),
-            guards=held,
+            guards=variant_guards,
             grid=(parse("1"),),
         )
-        for number, held in enumerate(wanted)
+        for number, variant_guards in enumerate(guards_of_variants)
     )
     params = (Param("n", "scalar", "i32"), Param("stride", "scalar", "i32"))
     return encode(Archive("a", "1", (Kernel("k", bytes(32), variants, params, guards=guards),)))
 
 
 @pytest.mark.parametrize(
-    ("guards", "wanted", "args", "blamed", "remedy"),
+    ("guards", "guards_of_variants", "args", "blamed", "remedy"),
     [
-        # `stride = "i32:16?"`, and a `where` that neither variant's config lets pass.
+        # `stride = "i32:16?"`, and a `where` that excludes both variants' configs.
         ((_STRIDE, _SHORT), ((0, 1), (1,)), (5000, 3), "n <= 4096", _TO_WHERE),
         ((_STRIDE, _SHORT), ((0, 1), (1,)), (5000, 16), "n <= 4096", _TO_WHERE),
         ((_SHORT, _LONG), ((0,), (1,)), (9000, 16), "n <= 4096", _TO_WHERE),
-        # What an archive has no variant without, because its compile failed.
+        # The archive lacks variants without it, because their compile failed.
         ((_STRIDE,), ((0,),), (1, 3), "stride is a multiple of 16", _TO_PROMISE),
         ((_STRIDE, _ROWS), ((0, 1), (0,)), (1, 3), "stride is a multiple of 16", _TO_PROMISE),
         (
@@ -65,13 +65,13 @@ def test_it_blames_what_the_nearest_variant_lacks(
     load: Callable[..., Library],
     gpu: FakeGpu,
     guards: tuple[Guard, ...],
-    wanted: tuple[tuple[int, ...], ...],
+    guards_of_variants: tuple[tuple[int, ...], ...],
     args: tuple[int, int],
     blamed: str,
     remedy: str,
 ) -> None:
     del gpu
-    kernel = load(_archive(guards, wanted))["k"]
+    kernel = load(_archive(guards, guards_of_variants))["k"]
     with pytest.raises(NotFoundError) as caught:
         kernel(*args)
     assert (caught.value.expected, caught.value.remedy) == (blamed, remedy)
@@ -114,13 +114,13 @@ def test_an_argument_that_is_promised_to_be_alone_is(
         symbol="k",
         cubin=cubin,
         num_threads=32,
-        cubin_params=tuple(CubinParam(8 * at, 8, index=at) for at in range(3)),
+        cubin_params=tuple(CubinParam(8 * index, 8, index=index) for index in range(3)),
         guards=tuple(range(len(guards))),
         grid=(parse("1"),),
     )
     params = tuple(Param(name, "pointer", "fp32") for name in ("x", "out", "y"))
-    made = Kernel("k", bytes(32), (variant,), params, guards=guards)
-    launched = load(encode(Archive("a", "1", (made,))))["k"]
+    archive_kernel = Kernel("k", bytes(32), (variant,), params, guards=guards)
+    launched = load(encode(Archive("a", "1", (archive_kernel,))))["k"]
     outcome = nullcontext() if is_launched else pytest.raises(ArgumentError)
     with outcome as caught:
         launched(*addresses)

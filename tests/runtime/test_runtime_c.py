@@ -1,8 +1,8 @@
 """The C library: built from source with sanitizers and run on the fake driver, without a GPU.
 
-The tests themselves are C and C++ programs in `runtime_c/tests`; here they are built (by CMake if it
-is there, otherwise by the C compiler alone), given archives from `golden.py`, and run. A program
-prints what failed, and a sanitizer ends it; either way its output is in the failure.
+The tests themselves are C and C++ programs in `runtime_c/tests`; here they are built (by CMake
+if available, otherwise by the C compiler alone), given archives from `golden.py`, and run. A
+program prints failed checks, and a sanitizer ends it; either way its output is in the failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PKG_CONFIG = shutil.which("pkg-config")
 
 
 def _run(command: list[str | Path], **environment: str) -> str:
-    """Run a command and return what it printed; fail with that if it fails."""
+    """Run a command and return its output; fail with the output if it fails."""
     result = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
@@ -48,7 +48,7 @@ def _run(command: list[str | Path], **environment: str) -> str:
 
 
 class Build(NamedTuple):
-    """Where the test programs and the fake driver are, and what builds a program there."""
+    """Folder of the test programs and the fake driver, and a function to build a program there."""
 
     directory: Path
     make: Callable[[str], object]
@@ -66,8 +66,8 @@ def _sources(directory: Path) -> list[Path]:
 def _build_with_cc(directory: Path, sanitizers: str) -> Build:
     """Build as somebody without CMake would: every source in one go."""
     flags = ["-g", "-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    places = [RUNTIME / "include", RUNTIME / "src", TESTS, TESTS / "fake_cuda"]
-    paths = [f"-I{place}" for place in places]
+    includes = [RUNTIME / "include", RUNTIME / "src", TESTS, TESTS / "fake_cuda"]
+    paths = [f"-I{folder}" for folder in includes]
     fake = directory / "libcuda.so.1"
     fake_sources = _sources(TESTS / "fake_cuda")
     shared = ["-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
@@ -111,7 +111,7 @@ PROGRAMS = (
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of the archives that the C tests open."""
+    """Directory of the archives for the C tests."""
     directory = tmp_path_factory.mktemp("archives")
     golden().main(directory)
     return directory
@@ -144,15 +144,15 @@ def test_builds_with_the_compiler_alone(tmp_path: Path, archives: Path) -> None:
 
 
 def test_prints_and_exits_nowhere() -> None:
-    """A library that prints, exits, or reads the environment is no library."""
+    """A library must not print, exit, or read the environment."""
     forbidden = ("printf(", "fputs(", "puts(", "exit(", "abort(", "assert(", "getenv(", "stderr")
     allowed = ("snprintf(", "vsnprintf(")
     for source in [*_sources(RUNTIME / "src"), *sorted((RUNTIME / "src").glob("*.h"))]:
         text = source.read_text().replace("format(printf", "").replace("static_assert(", "")
         for name in (*allowed, "_Static_assert("):
             text = text.replace(name, "")
-        found = [name for name in forbidden if name in text]
-        assert not found, f"{source.name} uses {found}"
+        uses = [name for name in forbidden if name in text]
+        assert not uses, f"{source.name} uses {uses}"
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +161,8 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if CMAKE is None:
         pytest.skip("the CMake package needs CMake")
     folder = tmp_path_factory.mktemp("library")
-    places = ["-DCMAKE_INSTALL_LIBDIR=lib"]  # the prefix is chosen when it is installed
-    _run([CMAKE, "-S", RUNTIME, "-B", folder, "-DAOTC_WITH_ZSTD=OFF", *places])
+    options = ["-DCMAKE_INSTALL_LIBDIR=lib"]  # the prefix is chosen when it is installed
+    _run([CMAKE, "-S", RUNTIME, "-B", folder, "-DAOTC_WITH_ZSTD=OFF", *options])
     _run([CMAKE, "--build", folder, "-j", str(os.cpu_count() or 1)])
     return folder
 
@@ -172,7 +172,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_installed_package(
     tmp_path: Path, built_library: Path, archives: Path, shared: bool
 ) -> None:
-    """What `cmake --install` leaves is found by find_package, and exports the public names alone."""
+    """find_package finds an installation by `cmake --install`, and it exports only public names."""
     assert CMAKE is not None
     prefix = tmp_path / "prefix"
     switch = f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}"
@@ -213,8 +213,8 @@ def test_installed_package(
         if "(" in part.split(";")[0] and not part.startswith("__attribute__")
     }
     assert exported == declared
-    moved = prefix.rename(tmp_path / "moved")
-    folder = moved / "lib" / "pkgconfig"
+    target = prefix.rename(tmp_path / "moved")
+    folder = target / "lib" / "pkgconfig"
     text = (folder / "aotc.pc").read_text()
     assert "prefix=${pcfiledir}/../..\n" in text
     assert "-laotc" in text
@@ -227,7 +227,7 @@ def test_installed_package(
             text=True,
             check=True,
         )
-        places = [
+        paths = [
             Path(word[2:]).resolve() for word in ran.stdout.split() if word[:2] in ("-I", "-L")
         ]
-        assert places == [moved / "include", moved / "lib"]
+        assert paths == [target / "include", target / "lib"]

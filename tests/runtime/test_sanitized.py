@@ -1,4 +1,4 @@
-"""The extension under the address and undefined-behaviour sanitizers, with the tests that call it."""
+"""The extension under the address and undefined-behaviour sanitizers, with its tests."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sanitized(library: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.sanitized", "-q", "-x"]
     command += ["-o", "addopts=--import-mode=importlib"]  # the project's own ask for xdist
-    # What a sanitizer says goes to the process's own output; pytest would take it along.
+    # A sanitizer reports to the process's own output; pytest would capture it.
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-s"]
     folder = Path(__file__).parent
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *(str(folder / name) for name in FILES)],
         cwd=sanitized.ROOT,
         env=sanitized.environment(library),
@@ -50,14 +50,14 @@ def test_sanitized(library: Path) -> None:
         timeout=600,
         check=False,
     )
-    if done.returncode != 0:
-        pytest.fail((done.stdout + done.stderr)[-20000:], pytrace=False)
+    if process.returncode != 0:
+        pytest.fail((process.stdout + process.stderr)[-20000:], pytrace=False)
 
 
 def test_the_sanitized_module_is_the_one_in_use(library: Path) -> None:
-    """A run that found the installed module would find nothing."""
+    """With the installed module the run would detect nothing."""
     code = "import tests.support.sanitized, aotc.runtime._native as n; print(n.__file__)"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=sanitized.ROOT,
         env=sanitized.environment(library),
@@ -66,4 +66,4 @@ def test_the_sanitized_module_is_the_one_in_use(library: Path) -> None:
         timeout=100,
         check=True,
     )
-    assert done.stdout.strip() == str(library)
+    assert process.stdout.strip() == str(library)

@@ -1,4 +1,4 @@
-"""Launches from Python take the config that the archive's selection names, by the values of arguments."""
+"""Launches from Python take the config selected by the archive, by the values of arguments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def steered(archives: Path) -> Kernel:
 
 
 def expected(kernel: Kernel, selection: Selection, m: int, n: int, k: int) -> str:
-    """Return the function that a launch with fp16 takes."""
+    """Return the function of a launch with fp16."""
     variants = [v for v in kernel.variants if (v.target, v.types) == ("sm_90a", ("fp16",))]
     ready = [v for v in variants if n % 16 == 0 or not v.guards]
     ready = [v for v in ready if k > 0 or v.condition is None]
     ready.sort(key=lambda v: (-len(v.guards), v.config))
     order = leaf_of(selection.tree, {"m": m, "n": n, "k": k})
-    wanted = [v for config in order for v in ready if v.config == config]
-    return [*wanted, *ready][0].symbol
+    preferred = [v for config in order for v in ready if v.config == config]
+    return [*preferred, *ready][0].symbol
 
 
 @pytest.mark.parametrize(("gpu_name", "device"), [("Fake GPU", HOPPER), ("", _MIG)])
@@ -51,7 +51,7 @@ def test_values_decide(
     rng = random.Random(gpu_name)
     seen: set[str] = set()
     sizes = [(rng.choice((1, 16, 17, 4096)), rng.randrange(1 << 17)) for _ in range(60)]
-    for m, size in [*sizes, *sizes]:  # the second time from what was kept
+    for m, size in [*sizes, *sizes]:  # the second time from the cache
         n = size - size % rng.choice((1, 16))
         k = rng.choice((-3, 0, 1, n // 4, n))
         library["steered"]((0x1000, "fp16"), m, n, k)
@@ -76,7 +76,7 @@ def test_part_of_a_config_leaves_the_rest_to_the_leaf(
     archives: Path, gpu: FakeGpu, load: Load, tmp_path: Path
 ) -> None:
     kernel = steered(archives)
-    configs = tuple((("CONFIG", at), ("ODD", at % 2 == 1)) for at in range(6))
+    configs = tuple((("CONFIG", number), ("ODD", number % 2 == 1)) for number in range(6))
     selection = Selection("sm_90a", "", 0, (4, 3, 2))
     changed = replace(kernel, configs=configs, selections=(selection,))
     (tmp_path / "a.aotc").write_bytes(encode(Archive("a", "1", (changed,))))
@@ -101,7 +101,7 @@ def test_an_archive_in_memory_and_without_compression(
 def test_the_best_target_that_there_is_selects(
     archives: Path, gpu: FakeGpu, tmp_path: Path
 ) -> None:
-    """Its leaves may name what only another target has; those of other targets say nothing."""
+    """Its leaves may name configs of another target only; another target's leaves are ignored."""
     (golden,) = decode((archives / "steered.aotc").read_bytes()).kernels
     ampere = [v for v in golden.variants if v.target == "sm_80"]
     make = golden_module().cubin

@@ -1,4 +1,4 @@
-"""What a pointer or a tensor says by each protocol: address, dtype, shape, strides."""
+"""Address, dtype, shape and strides of pointers and tensors, by each protocol."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_dtype_of_torch_is_known(shape: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "got"),
+    ("array", "actual"),
     [
         (ExchangeArray(BUFFER, "complex64"), "DLPack dtype code 5, 64 bits"),
         (ExchangeArray(BUFFER, "fp32", lanes=4), "4 lanes"),
@@ -91,12 +91,12 @@ def test_every_dtype_of_torch_is_known(shape: Kernel) -> None:
         (TorchTensor(BUFFER, "complex64"), "torch.complex64"),
     ],
 )
-def test_dtypes_that_no_kernel_has(scale: Kernel, array: object, got: str) -> None:
+def test_dtypes_that_no_kernel_has(scale: Kernel, array: object, actual: str) -> None:
     with pytest.raises(
         ArgumentError, match="'x_ptr': expected a pointer to fp16 or bf16 or"
     ) as error:
         scale(array, 16, 1.0, 1)
-    assert got in str(error.value)
+    assert actual in str(error.value)
 
 
 def test_dtypes_that_this_kernel_has_not(library: Library) -> None:
@@ -154,16 +154,16 @@ def test_addresses_beyond_them(scale: Kernel, address: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "got"),
+    ("x", "actual"),
     [
         ("text", "str"), (1.5, "float"), (None, "None"), (True, "bool"), (object(), "object"),
         ([1, 2], "list"), ((1, 2), "tuple"), ((1, "fp32", 3), "tuple"), ((1.5, "fp32"), "tuple"),
         ((True, "fp32"), "tuple"), (SimpleNamespace(ptr=3), "types.SimpleNamespace"),
     ],
 )  # fmt: skip
-def test_what_is_no_pointer(scale: Kernel, x: object, got: str) -> None:
+def test_what_is_no_pointer(scale: Kernel, x: object, actual: str) -> None:
     with pytest.raises(
-        ArgumentError, match=r"'x_ptr': expected a pointer to .*got " + got
+        ArgumentError, match=r"'x_ptr': expected a pointer to .*got " + actual
     ) as error:
         scale(x, 16, 1.0, 1)
     assert error.value.remedy == "pass a GPU tensor, an address, or (address, dtype)"
@@ -252,7 +252,7 @@ def test_a_tensor_is_more_than_an_address(shape: Kernel) -> None:
 
 
 class TwoFaces(DLPackArray):
-    """An array whose dtype NumPy has no name for: its CUDA array interface says `V2`."""
+    """An array with a dtype without a NumPy name: its CUDA array interface has `V2`."""
 
     def __init__(self, content: Content, interface: object) -> None:
         super().__init__(content)

@@ -1,4 +1,4 @@
-"""Where tensors are, whether they may be written, and on which stream a launch goes."""
+"""Devices of tensors, their access, and the stream of a launch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_pinned_memory_is_the_gpus_as_well(scale: Kernel, gpu: FakeGpu) -> None:
 
 
 class PinnedExchange(ExchangeArray):
-    """A tensor of torch, whose table says of pinned memory that it is the CPU's."""
+    """A tensor of torch in pinned memory, reported as the CPU's by its table."""
 
     answer: object = True
 

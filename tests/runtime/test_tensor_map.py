@@ -1,4 +1,4 @@
-"""Maps of tensors for kernels that take them from memory: what the driver is asked to encode."""
+"""Maps of tensors for kernels with maps in memory: the driver's encoding requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config key that is a boolean: shown for each variant, and the caller's to choose at launch."""
+"""A boolean config key: shown for each variant, and chosen by the caller at launch."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
 
 def test_every_variant_shows_it(archive: Archive) -> None:
-    found = [dict(zip(COLUMNS, row.cells, strict=True)) for row in rows(archive.kernels[0])]
-    assert [(cells["config"], cells["threads"]) for cells in found] == [
+    cells_of_variants = [
+        dict(zip(COLUMNS, row.cells, strict=True)) for row in rows(archive.kernels[0])
+    ]
+    assert [(cells["config"], cells["threads"]) for cells in cells_of_variants] == [
         ("warp_specialize=true num_stages=2", "160"),
         ("warp_specialize=true num_stages=3", "160"),
         ("warp_specialize=false num_stages=2", "128"),
@@ -70,11 +72,13 @@ def test_every_variant_shows_it(archive: Archive) -> None:
 
 def test_the_caller_chooses(load: Callable[..., Library], gpu: FakeGpu, archive: Archive) -> None:
     kernel = load(encode(archive))["add"]
-    tensors = [CudaArray(at, "<i4", (4096,)) for at in (0x7F00_0000_1000, 0x7F00_0010_0000)]
-    for wanted, threads in ((None, 160), (True, 160), (False, 128)):
-        config = {} if wanted is None else {"warp_specialize": wanted}
+    tensors = [
+        CudaArray(address, "<i4", (4096,)) for address in (0x7F00_0000_1000, 0x7F00_0010_0000)
+    ]
+    for choice, threads in ((None, 160), (True, 160), (False, 128)):
+        config = {} if choice is None else {"warp_specialize": choice}
         variant = kernel.info.variants[kernel.select((*tensors, 3), config=config).variant]
-        assert variant.config["warp_specialize"] is (wanted is not False)
+        assert variant.config["warp_specialize"] is (choice is not False)
         assert variant.num_threads == threads
     del gpu
     with pytest.raises(NotFoundError, match="warp_specialize = 1"):

@@ -11,6 +11,8 @@ import pytest
 
 from aotc.backend import lower_kernel
 from aotc.compiler import CompileRequest, check_request, compile_request, translate_request
+from aotc.schedule.analysis.count_work import count_work
+from aotc.schedule.analysis.index_limits import note_index_limits
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.schedule.shared_memory.check_resources import check_resources
@@ -36,9 +38,12 @@ def _small_stack() -> Iterator[None]:
 def _lower(request: CompileRequest) -> str:
     """Return LLVM IR: what is ours of a compile."""
     target = check_request(request)
+    schedule = Schedule(target, request.config, map_pointers=True)
     kernel = translate_request(request).kernel
-    kernel = schedule_kernel(kernel, Schedule(target, request.config, map_pointers=True))
+    note_index_limits(kernel, schedule)
+    kernel = schedule_kernel(kernel, schedule)
     check_resources(kernel, target, request.limits)
+    count_work(kernel)
     return lower_kernel(kernel, target).llvm_ir
 
 

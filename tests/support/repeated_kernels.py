@@ -42,6 +42,11 @@ def _repeated(line: str, n: int, before: str = "v = tl.load(x + c, mask=m)") -> 
     return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
 
 
+def _in_rows(line: str, before: str = "v = c * 1.0") -> str:
+    lines = [before, "for r in range(n):", "    for i in tl.static_range(N):", f"        {line}"]
+    return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
+
+
 def _nested(n: int) -> str:
     depth = min(n, 18)
     lines = ["    v = tl.load(x + c, mask=m)\n"]
@@ -118,6 +123,34 @@ KERNELS: dict[str, Callable[[int], str]] = {
         + TAIL
     ),
     "nested loops": _nested,
+    "indices": lambda _: _unrolled(
+        "c = tl.where(c > n, c - i, c ^ n)",
+        before="v = 0.0",
+        tail="    v = tl.load(x + c * n, mask=c < n)\n" + TAIL,
+    ),
+    "index sums": lambda _: _unrolled(
+        "c = c + (c ^ (n + i))",
+        before="v = 0.0",
+        tail="    v = tl.load(x + c, mask=c < n)\n" + TAIL,
+    ),
+    "trip counts": lambda _: _unrolled(
+        "s = tl.minimum(s * 3, n + i)",
+        before="v = tl.load(x + c, mask=m)\n    s = tl.program_id(0)",
+        tail="    for j in range(s):\n        v = v * 0.5 + tl.load(y + s * n + c, mask=m)\n"
+        + TAIL,
+    ),
+    "conditions": lambda _: _unrolled(
+        "g = g & (tl.load(x + i) > 0)",
+        before="v = tl.load(x + c, mask=m)\n    g = n > 0",
+        tail="    if g:\n        tl.store(out + c, v, mask=m)\n",
+    ),
+    "masks": lambda _: _unrolled(
+        "m = m & (c < n - i * i)", before="v = 1.0", tail="    v = tl.load(x + c, mask=m)\n" + TAIL
+    ),
+    "loads in a loop": lambda _: _in_rows(
+        "v += tl.load(x + (r * N + i) * n + c, mask=m)", before="v = tl.load(y + c, mask=m)"
+    ),
+    "row sums": lambda _: _in_rows("v = v / (1.0 + tl.sum(v * v, axis=0))"),
 }
 
 MANY_LIVE = ("kept loads", "carried")

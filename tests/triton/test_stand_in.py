@@ -62,11 +62,13 @@ for call in (lambda: tl.load(3), lambda: kernel(3), lambda: triton.testing.do_be
     raise AssertionError("a host cannot do that")
 assert triton.knobs.runtime.interpret is False and triton.knobs.autotuning.print is False
 triton.knobs.runtime.jit_cache_hook = own
-src = "def kernel(x, BLOCK: \\"tl.constexpr\\"):"
+src = "def kernel(x, BLOCK: \\"tl.constexpr\\"):\\n    pass\\n"
+kernel._unsafe_update_src(src)
+assert kernel.src == src
 assert kernel.repr(None) == "kernel" and kernel.get_capture_scope()["own"] is own
 for use in (
     lambda: triton.reinterpret(3, tl.int8), lambda: bool(triton.knobs.nvidia.libdevice_path), lambda: compile_(kernel),
-    lambda: load_ragged(3), lambda: [*triton.compiler.compiler.max_shared_mem], lambda: kernel._unsafe_update_src(src),
+    lambda: load_ragged(3), lambda: [*triton.compiler.compiler.max_shared_mem],
 ):
     try:
         use()
@@ -74,6 +76,12 @@ for use in (
         assert "needs Triton" in str(error)
         continue
     raise AssertionError("it needs Triton")
+from triton.runtime.interpreter import InterpretedFunction
+for missing in (InterpretedFunction, triton.compiler.ASTSource, tl.core.base_value):
+    assert not isinstance(kernel, missing) and not issubclass(JITFunction, missing)
+    class Extends(missing): own = 3
+    assert Extends().own == 3
+    def annotated(x: missing | None, y: None | missing): pass
 try:
     import triton.tools.nothing
 except ImportError:

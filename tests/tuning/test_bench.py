@@ -1,4 +1,4 @@
-"""`aotc bench`: what is timed, in which order, and what is said where a launch has no time."""
+"""`aotc bench`: the timed configs, their order, and the reason for launches without a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNEL = Kernel(
     ),
     params=(Param("x", "pointer", "bf16"), Param("n", "scalar", "i32")),
     guards=(Guard(parse("n <= 64"), "n <= 64"),),
-    configs=tuple((("BLOCK", 64 << at),) for at in range(4)),
+    configs=tuple((("BLOCK", 64 << exponent),) for exponent in range(4)),
 )
 
 

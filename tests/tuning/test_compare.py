@@ -1,4 +1,4 @@
-"""Results of configs compared: rounding is forgiven, and the one that differs is named."""
+"""Results of configs compared: rounding is tolerated, and a deviating one is named."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def test_one_wrong_element_is_named(element: str) -> None:
     comparison = Comparison([element])
     for config, values in enumerate([right, right, wrong]):
         comparison.add(config, [output(values, element)])
-    said = comparison.verdict([{}, {}, {}]).outliers[2]
-    assert said.startswith("1 of 4099 elements looked at in out, such as ")
-    assert " where others have " in said
+    message = comparison.verdict([{}, {}, {}]).outliers[2]
+    assert message.startswith("1 of 4099 elements looked at in out, such as ")
+    assert " where others have " in message
 
 
 def test_the_order_of_launches_does_not_matter() -> None:
     right, wrong = RNG.standard_normal(65), RNG.standard_normal(65)
     for order in itertools.permutations([right, right, wrong]):
         named = outliers(list(order), "fp32")
-        assert named == [at for at, values in enumerate(order) if values is wrong]
+        assert named == [number for number, values in enumerate(order) if values is wrong]
 
 
 def test_without_a_majority_all_are_named() -> None:
-    one, other = RNG.standard_normal(65), RNG.standard_normal(65)
-    assert outliers([one, other], "fp32") == [0, 1]
-    assert outliers([one], "fp32") == []
+    first, second = RNG.standard_normal(65), RNG.standard_normal(65)
+    assert outliers([first, second], "fp32") == [0, 1]
+    assert outliers([first], "fp32") == []
 
 
 def test_nan_and_infinity_equal_themselves_alone() -> None:
@@ -94,7 +94,7 @@ def test_a_kernel_with_narrow_floats_rounds_on_its_way() -> None:
 
 
 def _of_splits(planted: dict[int, Array] | None = None) -> tuple[list[int], str]:
-    """Return the outliers of twelve configs whose results depend on SPLITS, and that name."""
+    """Return the outliers of twelve configs with results depending on SPLITS, and this name."""
     results = {splits: RNG.standard_normal(65) for splits in (1, 4, 16)}
     configs = [
         {"SPLITS": splits, "BLOCK": block, "num_warps": warps}
@@ -103,9 +103,9 @@ def _of_splits(planted: dict[int, Array] | None = None) -> tuple[list[int], str]
         for warps in (4, 8)
     ]
     comparison = Comparison(["fp32"])
-    for at, config in enumerate(configs):
-        values = (planted or {}).get(at, results[config["SPLITS"]])
-        comparison.add(at, [output(values, "fp32")])
+    for number, config in enumerate(configs):
+        values = (planted or {}).get(number, results[config["SPLITS"]])
+        comparison.add(number, [output(values, "fp32")])
     verdict = comparison.verdict(configs)
     return list(verdict.outliers), verdict.constant
 
@@ -119,9 +119,9 @@ def test_a_tile_size_that_is_wrong_is_no_constant_of_the_result() -> None:
     right = RNG.standard_normal(65)
     configs = [{"BLOCK": block, "num_warps": warps} for block in (32, 64, 128) for warps in (4, 8)]
     comparison = Comparison(["fp32"])
-    for at, config in enumerate(configs):
+    for number, config in enumerate(configs):
         wrong = config["BLOCK"] == 128
-        comparison.add(at, [output(RNG.standard_normal(65) if wrong else right, "fp32")])
+        comparison.add(number, [output(RNG.standard_normal(65) if wrong else right, "fp32")])
     verdict = comparison.verdict(configs)
     assert (list(verdict.outliers), verdict.constant) == ([4, 5], "")
 
@@ -138,17 +138,45 @@ def test_results_may_depend_on_several_constants(num_constants: int) -> None:
     ]
     planted = 4
     comparison = Comparison(["fp32"])
-    for at, config in enumerate(configs):
+    for number, config in enumerate(configs):
         right = results[tuple(config[name] for name in names)]
-        comparison.add(at, [output(right + (at == planted), "fp32")])
+        comparison.add(number, [output(right + (number == planted), "fp32")])
     verdict = comparison.verdict(configs)
     assert (list(verdict.outliers), verdict.constant) == ([planted], " and ".join(names))
 
 
 def test_results_of_which_no_two_are_the_same_say_nothing() -> None:
     comparison = Comparison(["fp32"])
-    configs = [{"BLOCK": 32 << at} for at in range(5)]
-    for at in range(5):
-        comparison.add(at, [output(RNG.standard_normal(65), "fp32")])
+    configs = [{"BLOCK": 32 << number} for number in range(5)]
+    for number in range(5):
+        comparison.add(number, [output(RNG.standard_normal(65), "fp32")])
     verdict = comparison.verdict(configs)
     assert (verdict.outliers, verdict.constant) == ({}, "all constants")
+
+
+def test_parts_of_a_split_sum_may_depend_on_the_block_too() -> None:
+    """As of a decode kernel, where two blocks of the unsplit sum round to the same."""
+    blocks, splits = (32, 64, 128), (1, 4, 16)
+    results = {(s, b): RNG.standard_normal(65) for s in splits for b in blocks}
+    results[1, 64] = results[1, 32]
+    configs = [
+        {"SPLITS": s, "BLOCK": b, "num_warps": warps} for s, b in results for warps in (2, 4, 8)
+    ]
+    comparison = Comparison(["fp32"])
+    for index, config in enumerate(configs):
+        values = (
+            RNG.standard_normal(65) if index == 10 else results[config["SPLITS"], config["BLOCK"]]
+        )
+        comparison.add(index, [output(values, "fp32")])
+    verdict = comparison.verdict(configs)
+    assert (list(verdict.outliers), verdict.constant) == ([10], "SPLITS and BLOCK")
+
+
+def test_few_elements_may_round_further() -> None:
+    right = RNG.standard_normal(4099)
+    near, wrong = right.copy(), right.copy()
+    near[RNG.integers(0, 4099)] += 2.0**-7  # two tolerances of fp32 sums, where one is usual
+    wrong[RNG.integers(0, 4099)] += 2.0**-5
+    assert outliers([right, near, right], "fp32") == []
+    assert outliers([right, wrong, right], "fp32") == [1]
+    assert outliers([right, right + 2.0**-7, right], "fp32") == [1]

@@ -1,4 +1,4 @@
-"""A launch on the fake driver, whose memory is the host's: contents, resets, times."""
+"""A launch on the fake driver, with memory on the host: contents, resets, times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def launch(n: int) -> Launch:
 
 @pytest.fixture
 def library(driver: str, gpu: Gpu) -> Iterator[runtime.Library]:
-    del gpu  # whose context is current
+    del gpu  # its context is current
     with runtime.load(scale_archive(), device=0, driver=driver) as opened:
         yield opened
 
@@ -49,38 +49,38 @@ def opened(gpu: Gpu, library: runtime.Library, n: int) -> tuple[DeviceLaunch, li
 
 @pytest.mark.parametrize("n", [1, 1031, (1 << 20) + 5, (1 << 21) + 77])
 def test_buffers_hold_what_is_planned(gpu: Gpu, library: runtime.Library, n: int) -> None:
-    held, (_, x) = opened(gpu, library, n)
-    with held:
-        address = held.addresses["x_ptr"]
+    launch, (_, x) = opened(gpu, library, n)
+    with launch:
+        address = launch.addresses["x_ptr"]
         values = np.frombuffer(gpu.read(address, x.room_bytes).tobytes(), np.float32)
         period = (1 << 20) - 3
-        wanted = x.contents.elements(0, min(values.size, period))
-        assert np.array_equal(values[:period], wanted)
+        expected = x.contents.elements(0, min(values.size, period))
+        assert np.array_equal(values[:period], expected)
         assert np.array_equal(values[period:], values[: max(0, values.size - period)])
     assert x.room_bytes == HEAD_BYTES + 4 * n
 
 
 def test_outputs_are_of_fresh_buffers(gpu: Gpu, library: runtime.Library) -> None:
-    held, _ = opened(gpu, library, 100)
-    with held:
-        (first,) = held.outputs(0)
-        (wrong,) = held.outputs(1)
-        (again,) = held.outputs(0)
+    launch, _ = opened(gpu, library, 100)
+    with launch:
+        (first,) = launch.outputs(0)
+        (wrong,) = launch.outputs(1)
+        (again,) = launch.outputs(0)
     assert (first.name, first.element, first.content.size) == ("out_ptr", "fp32", 400)
     assert np.array_equal(first.content, again.content)
     differ = np.flatnonzero(first.content != wrong.content)
     assert differ.size
-    assert differ.max() < 64  # what a kernel of the fake writes
+    assert differ.max() < 64  # the fake's kernel writes less
 
 
 def test_large_outputs_are_sampled_at_their_ends_and_between(
     gpu: Gpu, library: runtime.Library
 ) -> None:
     n = 1 << 20
-    held, (out, _) = opened(gpu, library, n)
-    with held:
-        (output,) = held.outputs(3)
-        address = held.addresses["out_ptr"]
+    launch, (out, _) = opened(gpu, library, n)
+    with launch:
+        (output,) = launch.outputs(3)
+        address = launch.addresses["out_ptr"]
         whole = gpu.read(address + HEAD_BYTES, out.size_bytes - HEAD_BYTES)
     assert output.content.size == 1 << 20
     piece = output.content.size // 16
@@ -92,18 +92,18 @@ def test_large_outputs_are_sampled_at_their_ends_and_between(
 def test_times_are_those_of_the_configs(
     gpu: Gpu, library: runtime.Library, *, is_cold: bool
 ) -> None:
-    held, _ = opened(gpu, library, 100)
-    with held:
-        assert held.misfits() == {}
-        times = held.times([2, 0, 2], is_cold=is_cold, repeats=3)
+    launch, _ = opened(gpu, library, 100)
+    with launch:
+        assert launch.misfits() == {}
+        times = launch.times([2, 0, 2], is_cold=is_cold, repeats=3)
     assert times == pytest.approx([30e-6, 12e-6, 30e-6], rel=1e-3)
     assert gpu.clock_mhz() == 1980
 
 
 def test_configs_are_refused_by_their_guards(gpu: Gpu, library: runtime.Library) -> None:
-    held, _ = opened(gpu, library, 101)
-    with held:
-        assert list(held.misfits()) == [3]
+    launch, _ = opened(gpu, library, 101)
+    with launch:
+        assert list(launch.misfits()) == [3]
 
 
 def test_what_is_no_driver_is_said(tmp_path: Path) -> None:

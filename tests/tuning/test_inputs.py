@@ -1,4 +1,4 @@
-"""Buffers of launches: as large as the kernel makes them, whatever the launch's size."""
+"""Buffers of launches: as large as the kernel's accesses, for any launch."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def plans(
     subjects: Subjects, kernel: str, sizes: dict[str, int] | None = None, **key: int
 ) -> dict[str, BufferPlan]:
     launch = Launch(kernel, {}, {}, key, sizes=sizes or {})
-    found = subjects.of(launch, "sm_90a")
-    return {plan.name: plan for plan in measured_buffers(launch, found, seed=5)}
+    variants = subjects.of(launch, "sm_90a")
+    return {plan.name: plan for plan in measured_buffers(launch, variants, seed=5)}
 
 
 def elements(plan: BufferPlan) -> int:
@@ -158,34 +158,34 @@ def elements(plan: BufferPlan) -> int:
     ("m", "n", "k"), [(1, 1, 1), (17, 129, 63), (4097, 1031, 32), (333, 64, 2049), (8192, 4096, 96)]
 )
 def test_a_matmul_touches_its_matrices(subjects: Subjects, m: int, n: int, k: int) -> None:
-    found = plans(subjects, "matmul", M=m, N=n, K=k)
+    buffers = plans(subjects, "matmul", M=m, N=n, K=k)
     for name, size in (("a_ptr", m * k), ("b_ptr", k * n), ("c_ptr", m * n)):
         # In pages of a kilobyte.
-        assert size <= elements(found[name]) < size + 512, name
-        assert found[name].room_bytes >= found[name].size_bytes
+        assert size <= elements(buffers[name]) < size + 512, name
+        assert buffers[name].room_bytes >= buffers[name].size_bytes
 
 
 def test_an_index_reaches_the_end_of_a_table(subjects: Subjects) -> None:
     rows = 10007
-    found = plans(subjects, "gather", n=100_000, rows=rows, width=61)
-    assert elements(found["table_ptr"]) == rows * 61
-    assert elements(found["out_ptr"]) >= 100_000 * 61
-    indices = found["index_ptr"].contents.elements(0, 100_000)
+    buffers = plans(subjects, "gather", n=100_000, rows=rows, width=61)
+    assert elements(buffers["table_ptr"]) == rows * 61
+    assert elements(buffers["out_ptr"]) >= 100_000 * 61
+    indices = buffers["index_ptr"].contents.elements(0, 100_000)
     assert 0 <= indices.min() < 50
     assert rows - 50 < indices.max() < rows
 
 
 def test_buffers_hold_what_the_most_extreme_config_touches(subjects: Subjects) -> None:
-    found = plans(subjects, "split", n=1031)
-    assert elements(found["x_ptr"]) >= 16384 * 1031
-    assert 16384 * 16 <= elements(found["part_ptr"]) < 16384 * 16 + 512
+    buffers = plans(subjects, "split", n=1031)
+    assert elements(buffers["x_ptr"]) >= 16384 * 1031
+    assert 16384 * 16 <= elements(buffers["part_ptr"]) < 16384 * 16 + 512
 
 
 def test_buffers_behind_addresses_are_planned_too(subjects: Subjects) -> None:
-    found = plans(subjects, "through", n=5000)
-    assert found["out_ptrs"].pointees == ("out_ptrs[0]", "out_ptrs[1]", "out_ptrs[2]")
-    assert 5000 <= elements(found["out_ptrs[0]"]) < 5000 + 512
-    assert 5000 <= elements(found["out_ptrs[2]"]) < 5000 + 512
+    buffers = plans(subjects, "through", n=5000)
+    assert buffers["out_ptrs"].pointees == ("out_ptrs[0]", "out_ptrs[1]", "out_ptrs[2]")
+    assert 5000 <= elements(buffers["out_ptrs[0]"]) < 5000 + 512
+    assert 5000 <= elements(buffers["out_ptrs[2]"]) < 5000 + 512
 
 
 def test_extreme_configs_have_each_end_of_each_constant() -> None:
@@ -204,8 +204,8 @@ def test_extreme_configs_have_each_end_of_each_constant() -> None:
 
 
 def test_a_size_that_the_shapes_give_is_taken(subjects: Subjects) -> None:
-    found = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
-    assert elements(found["a_ptr"]) == 12345
+    buffers = plans(subjects, "matmul", {"a_ptr": 12345}, M=17, N=129, K=63)
+    assert elements(buffers["a_ptr"]) == 12345
 
 
 def test_nothing_is_interpreted_where_all_sizes_are_given(
@@ -213,13 +213,13 @@ def test_nothing_is_interpreted_where_all_sizes_are_given(
 ) -> None:
     monkeypatch.setattr(inputs, "run_launch", None)
     sizes = {"a_ptr": 17 * 63, "b_ptr": 63 * 129, "c_ptr": 17 * 129}
-    found = plans(subjects, "matmul", sizes, M=17, N=129, K=63)
-    assert {name: elements(plan) for name, plan in found.items()} == sizes
+    buffers = plans(subjects, "matmul", sizes, M=17, N=129, K=63)
+    assert {name: elements(plan) for name, plan in buffers.items()} == sizes
 
 
 def test_a_launch_of_nothing_has_buffers(subjects: Subjects) -> None:
-    found = plans(subjects, "matmul", M=0, N=17, K=63)
-    assert list(found) == ["a_ptr", "b_ptr", "c_ptr"]
+    buffers = plans(subjects, "matmul", M=0, N=17, K=63)
+    assert list(buffers) == ["a_ptr", "b_ptr", "c_ptr"]
 
 
 def test_equal_seeds_give_equal_contents(subjects: Subjects) -> None:

@@ -19,7 +19,7 @@ def test_records_are_there_again(tmp_path: Path) -> None:
         journal.add({"done": "b"})
     with Journal(path, {**RUN, "date": "2026-11-29"}) as journal:
         assert journal.records == [{"done": "é", "seconds": [[0, 1e-6]]}, {"done": "b"}]
-        assert journal.run["date"] == "2026-11-28"  # that of the run's beginning
+        assert journal.run["date"] == "2026-11-28"  # the date of the run's beginning
 
 
 @pytest.mark.parametrize("cut", [1, 5, 11])
@@ -52,7 +52,7 @@ def test_another_run_has_another_journal(tmp_path: Path) -> None:
         journal.add({"done": "a"})
     with pytest.raises(HostError, match="is of another run"), Journal(path, {**RUN, "seed": 1}):
         pass
-    with Journal(path, RUN) as journal:  # which was let go of, and is as it was
+    with Journal(path, RUN) as journal:  # unlocked, and unchanged
         assert journal.records == [{"done": "a"}]
 
 

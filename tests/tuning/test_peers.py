@@ -1,4 +1,4 @@
-"""Peers run in a process of their own; one that is missing or fails is told, and no more."""
+"""Peers run in a process of their own; a missing or failing one is only reported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def requests(folder: Path, mode: str = "ok") -> list[dict[str, Any]]:
     spec = load(str(write(folder, text))).kernels[0]
     manifest = load(str(folder / "kernels.toml"))
     kernel, _ = kernel_of(expand(spec, manifest.targets, autotune_configs))
-    variant = next(one for one in kernel.variants if one.types == ("bf16",))
+    variant = next(candidate for candidate in kernel.variants if candidate.types == ("bf16",))
     launch = Launch("scale", {"T": "bf16"}, {"NEGATE": True}, {"n": 272})
     element = SCALARS["bf16"]
     size = HEAD_BYTES + 272 * 2
@@ -103,14 +103,14 @@ def test_triton_launches_the_same_source_with_the_same_arguments(
 
 
 def test_a_peer_that_fails_leaves_the_others(peers: Path, tmp_path: Path) -> None:
-    asked = requests(tmp_path)
+    peer_requests = requests(tmp_path)
     (tmp_path / "scale.py").write_text("raise RuntimeError('at import')")
-    answers, _ = ask(sys.executable, asked, "0")
+    answers, _ = ask(sys.executable, peer_requests, "0")
     assert answers[0] == {"name": "Triton", "problem": "RuntimeError: at import"}
     assert "seconds" in answers[1]
     (tmp_path / "scale.py").write_text("import os; os._exit(3)")
-    answers, _ = ask(sys.executable, asked, "0")
-    assert [one["problem"] for one in answers] == ["the peers' process ended"] * 2
+    answers, _ = ask(sys.executable, peer_requests, "0")
+    assert [answer["problem"] for answer in answers] == ["the peers' process ended"] * 2
 
 
 def test_without_pytorch_there_are_no_peers(peers: Path, tmp_path: Path) -> None:

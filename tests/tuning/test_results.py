@@ -1,4 +1,4 @@
-"""What a table keeps of an earlier one."""
+"""Tables updated from earlier ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_what_is_measured_again_replaces_what_was_there() -> None:
 
 def test_a_config_stays_put_aside_until_it_is_timed() -> None:
     before = table({1: (1.0, None)}, {1: "hangs"})
-    (kept,) = updated(before, table({3: (1.0, None)})).kernels
-    assert kept.rejected == {1: "hangs"}
+    (tuning,) = updated(before, table({3: (1.0, None)})).kernels
+    assert tuning.rejected == {1: "hangs"}
     (cleared,) = updated(before, table({3: (1.0, 2.0)})).kernels
     assert cleared.rejected == {}
 

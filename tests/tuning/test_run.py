@@ -1,4 +1,4 @@
-"""The launches of a run: which configs are tried first, and which GPUs there are."""
+"""The launches of a run: the order of the configs, and the GPUs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_configs_are_tried_as_the_archive_selects_them() -> None:
     estimated = replace(kernel, selections=(Selection(TARGET, ANY_GPU, 0, tree),))
     assert selected_order(estimated, launch(100), TARGET, "H200") == (2, 0, 1, 3)
     assert selected_order(estimated, launch(101), TARGET, "H200") == (3, 0, 1, 2)
-    both = (*estimated.selections, Selection(TARGET, "H200", 0, (1,)))
-    measured = replace(kernel, selections=both)
+    selections = (*estimated.selections, Selection(TARGET, "H200", 0, (1,)))
+    measured = replace(kernel, selections=selections)
     assert selected_order(measured, launch(1), TARGET, "H200") == (1, 0, 2, 3)
     assert selected_order(measured, launch(1), TARGET, "L4") == (2, 0, 1, 3)
     assert selected_order(measured, launch(1), "sm_80", "H200") == (0, 1, 2, 3)
@@ -37,9 +37,9 @@ def test_gpus_keep_what_they_are_visible_as(monkeypatch: pytest.MonkeyPatch) -> 
     gpus = tuple(Gpu(name, 9, 0, 1 << 36, 232448, is_mig=False) for name in ("A", "B"))
     machine = Machine(12080, gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [each.visible for each in devices_of(machine, "all")] == ["0", "1"]
+    assert [device.visible for device in devices_of(machine, "all")] == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7f")
-    assert [(each.name, each.visible) for each in devices_of(machine, "all")] == [
+    assert [(device.name, device.visible) for device in devices_of(machine, "all")] == [
         ("A", "5"),
         ("B", "GPU-7f"),
     ]

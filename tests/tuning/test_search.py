@@ -12,7 +12,7 @@ from aotc.tuning.search import Passes, exhaustive_launches, halve
 
 
 class Simulated:
-    """Configs with true times, a clock that drifts from pass to pass, noise, and rare outliers."""
+    """Configs with true times, clock drift from pass to pass, noise, and rare outliers."""
 
     def __init__(self, times: Sequence[float], noise: float) -> None:
         self.times = times
@@ -53,7 +53,7 @@ def test_a_config_that_is_much_slower_is_launched_least() -> None:
     ranking = halve(range(4), search)
     assert ranking.best == 1
     assert search.launches[0] == search.launches[3] == 2
-    # Its time is told by the passes that both are in, whatever the clock did.
+    # Its time is from the passes with both configs, for any clock.
     assert ranking.seconds[0] / ranking.seconds[1] == pytest.approx(10, rel=0.4)
 
 

@@ -1,4 +1,4 @@
-"""Sessions without GPUs: launches are shared, tuned again without what was put aside, never lost."""
+"""Sessions without GPUs: launches are shared, tuned again without rejected configs, never lost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from aotc.package.tuning.shapes import Launch
 from aotc.tuning.journal import Journal
-from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import Options, UntunableError
 from aotc.tuning.launcher import NoWorkerError
 from aotc.tuning.results import table_of, times_of
+from aotc.tuning.run_state import RunState, Task
 from aotc.tuning.session import Schedule, Session
 from tests.support.tuned_archive import TARGET, scale_kernel
 
@@ -33,10 +33,10 @@ class Records:
 
 @dataclass
 class Listening:
-    """Keeps what it is told."""
+    """Keeps all reports."""
 
     started_with: tuple[int, int] = (0, 0)
-    done: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    outcomes: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     warnings: list[str] = field(default_factory=list[str])
 
     def started(self, num_variants: int, num_cached: int) -> None:
@@ -44,7 +44,7 @@ class Listening:
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
         assert seconds >= 0
-        self.done.append((label, state))
+        self.outcomes.append((label, state))
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
@@ -52,20 +52,20 @@ class Listening:
 
 @dataclass
 class Scripted:
-    """A GPU on which config I takes I + 1 microseconds, and what is scripted goes wrong."""
+    """A GPU where config I takes I + 1 microseconds, with scripted failures."""
 
     gpu: str = "A"
-    script: Callable[[Task, Known], None] = lambda _task, _known: None
+    script: Callable[[Task, RunState], None] = lambda _task, _known: None
     tuned: list[int] = field(default_factory=list[int])
     is_closed: bool = False
 
-    def tune(self, task: Task, known: Known, options: Options) -> None:
+    def tune(self, task: Task, state: RunState, options: Options) -> None:
         assert options.confidence > 0
         self.tuned.append(task.launch.key["n"])
         time.sleep(0.001)
-        self.script(task, known)
-        left = [config for config in range(4) if config not in known.rejected(task)]
-        known.finish(task, {config: (config + 1) * 1e-6 for config in left}, 9)
+        self.script(task, state)
+        left = [config for config in range(4) if config not in state.rejected(task)]
+        state.finish(task, {config: (config + 1) * 1e-6 for config in left}, 9)
 
     def close(self) -> None:
         self.is_closed = True
@@ -78,9 +78,9 @@ def tasks(count: int, gpu: str = "A") -> list[Task]:
 
 
 def run(
-    listed: Sequence[Task], tuners: Sequence[Scripted], known: Known
+    listed: Sequence[Task], tuners: Sequence[Scripted], state: RunState
 ) -> tuple[Schedule, Listening]:
-    schedule, listening = Schedule(listed, known), Listening()
+    schedule, listening = Schedule(listed, state), Listening()
     Session(schedule, Options(), listening, threading.Event()).run(tuners)
     assert all(tuner.is_closed for tuner in tuners)
     return schedule, listening
@@ -89,13 +89,13 @@ def run(
 def test_gpus_of_a_kind_share_the_launches_and_each_kind_tunes_all() -> None:
     listed = [*tasks(40), *tasks(40, "B")]
     tuners = [Scripted("A"), Scripted("A"), Scripted("B")]
-    known = Known(Records())
-    run(listed, tuners, known)
+    state = RunState(Records())
+    run(listed, tuners, state)
     assert sorted(tuners[0].tuned + tuners[1].tuned) == list(range(40))
     assert tuners[0].tuned
     assert tuners[1].tuned
     assert sorted(tuners[2].tuned) == list(range(40))
-    table = table_of(listed, known, Options(), {"A": "12.8"}, "2026-11-28")
+    table = table_of(listed, state, Options(), {"A": "12.8"}, "2026-11-28")
     assert [(t.gpu, t.driver, len(t.measurements)) for t in table.kernels] == [
         ("A", "12.8", 40),
         ("B", "", 40),
@@ -103,17 +103,17 @@ def test_gpus_of_a_kind_share_the_launches_and_each_kind_tunes_all() -> None:
 
 
 def test_launches_that_a_wrong_config_won_are_tuned_again_without_it() -> None:
-    def script(task: Task, known: Known) -> None:
-        if task.launch.key["n"] == 5 and not known.rejected(task):
-            known.reject(task, 0, "is wrong", ": so")
+    def script(task: Task, state: RunState) -> None:
+        if task.launch.key["n"] == 5 and not state.rejected(task):
+            state.reject(task, 0, "is wrong", ": so")
 
-    listed, known, tuner = tasks(8), Known(Records()), Scripted(script=script)
-    _, listening = run(listed, [tuner], known)
+    listed, state, tuner = tasks(8), RunState(Records()), Scripted(script=script)
+    _, listening = run(listed, [tuner], state)
     assert sorted(tuner.tuned) == sorted([*range(5), *range(8)])
     for task in listed:
-        assert list(times_of(task, known)) == [1, 2, 3]
+        assert list(times_of(task, state)) == [1, 2, 3]
     assert listening.warnings == ["scale BLOCK=64: is wrong: so, at scale n=5"]
-    (tuning,) = table_of(listed, known, Options(), {}, "").kernels
+    (tuning,) = table_of(listed, state, Options(), {}, "").kernels
     assert tuning.rejected == {0: "is wrong"}
     assert all(launch.seconds[0] is None for launch in tuning.measurements)
 
@@ -121,39 +121,39 @@ def test_launches_that_a_wrong_config_won_are_tuned_again_without_it() -> None:
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     listed = tasks(6)
     with Journal(tmp_path / "j", {"run": 1}) as journal:
-        run(listed[:4], [Scripted()], Known(journal))
+        run(listed[:4], [Scripted()], RunState(journal))
     with Journal(tmp_path / "j", {"run": 1}) as journal:
         tuner = Scripted()
-        _, listening = run(listed, [tuner], Known(journal))
+        _, listening = run(listed, [tuner], RunState(journal))
     assert sorted(tuner.tuned) == [4, 5]
     assert listening.started_with == (6, 4)
 
 
 def test_a_gpu_that_is_lost_leaves_its_launch_to_the_others() -> None:
-    def lost(_task: Task, _known: Known) -> None:
+    def lost(_task: Task, _known: RunState) -> None:
         raise NoWorkerError("gone")
 
-    listed, known = tasks(10), Known(Records())
-    _, listening = run(listed, [Scripted(script=lost), Scripted()], known)
-    assert all(known.is_done(task) for task in listed)
+    listed, state = tasks(10), RunState(Records())
+    _, listening = run(listed, [Scripted(script=lost), Scripted()], state)
+    assert all(state.is_done(task) for task in listed)
     assert listening.warnings == ["A is of no use any more: gone"]
 
 
 def test_a_launch_that_cannot_be_tuned_is_named_and_the_rest_goes_on() -> None:
-    def script(task: Task, _known: Known) -> None:
+    def script(task: Task, _known: RunState) -> None:
         if task.launch.key["n"] == 2:
             raise UntunableError("no config fits")
 
-    listed, known = tasks(4), Known(Records())
-    schedule, listening = run(listed, [Scripted(script=script)], known)
+    listed, state = tasks(4), RunState(Records())
+    schedule, listening = run(listed, [Scripted(script=script)], state)
     assert schedule.failures == {listed[2].number: "no config fits"}
-    assert ("scale n=2", "FAILED: no config fits") in listening.done
-    assert [known.is_done(task) for task in listed] == [True, True, False, True]
+    assert ("scale n=2", "FAILED: no config fits") in listening.outcomes
+    assert [state.is_done(task) for task in listed] == [True, True, False, True]
 
 
 def test_a_bug_in_a_thread_is_raised() -> None:
-    def bug(_task: Task, _known: Known) -> None:
+    def bug(_task: Task, _known: RunState) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(tasks(3), [Scripted(script=bug), Scripted()], Known(Records()))
+        run(tasks(3), [Scripted(script=bug), Scripted()], RunState(Records()))

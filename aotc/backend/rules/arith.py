@@ -3,7 +3,7 @@
 Integers go through `Integers`, so a base plus a constant stays one. Float additions and
 multiplications carry LLVM's `contract` flag: the code generator may fuse them into an fma, as
 Triton does by default. bf16 arithmetic is LLVM's: native where the target has it, else
-`fma.rn.bf16`, which rounds once as well. fp8 is computed in fp32 and rounded back, which saturates,
+`fma.rn.bf16`, which rounds once as well. fp8 is computed in fp32 and rounded back with saturation,
 except for signs.
 """
 
@@ -26,7 +26,7 @@ Compute = Callable[[Lowering, ScalarType, Sequence[str]], str]
 
 
 def scalar_element(op: Op, value: Value) -> ScalarType:
-    """Return the element type of `value`, which must not be a pointer."""
+    """Return the element type of `value`. Raises: IRError for pointers."""
     element = element_of(value.type)
     if isinstance(element, PointerType):
         op.error("is undefined on pointers")
@@ -98,7 +98,9 @@ def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
         for factor, other in ((left, right), (right, left)):
             if len({*factor}) == 1 < len(other):
                 bits, signed = element.bits, element.is_signed
-                scaled = (ctx.ints.scale(each, factor[0], bits, signed=signed) for each in other)
+                scaled = (
+                    ctx.ints.scale(component, factor[0], bits, signed=signed) for component in other
+                )
                 return [tuple(scaled)]
     return [tuple(rule(ctx, a, b, element) for a, b in zip(left, right, strict=True))]
 
@@ -119,7 +121,7 @@ def lower_addptr(ctx: Lowering, op: arith.AddPtr) -> Results:
 
 
 def _instruction(opcode: str) -> Compute:
-    """Return the computation that is one LLVM instruction on operands of one type."""
+    """Return the computation by one LLVM instruction on operands of one type."""
 
     def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
         return ctx.emit.value(f"{opcode} {llvm_type(element)} {', '.join(args)}")
@@ -128,7 +130,7 @@ def _instruction(opcode: str) -> Compute:
 
 
 def _call(stem: str) -> Compute:
-    """Return the computation that is an LLVM intrinsic overloaded on its float type."""
+    """Return the computation by an LLVM intrinsic overloaded on its float type."""
 
     def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
         kind = llvm_type(element)
@@ -186,7 +188,7 @@ _BITWISE: dict[type[arith.Binary], tuple[str, Callable[[int, int], int]]] = {
 
 @lowers(arith.Shr)
 def lower_shift_right(ctx: Lowering, op: arith.Shr) -> Results:
-    """Lower a shift right, and note which bits of a word are left."""
+    """Lower a shift right, and record the remaining field of a word."""
     element = scalar_element(op, op.lhs)
     compute = _instruction("ashr" if element.is_signed else "lshr")
     shifted: list[str] = []
@@ -231,13 +233,13 @@ def lower_binary(
 
 
 def _by_shared_divisor(ctx: Lowering, op: arith.Div | arith.Rem, element: ScalarType) -> Registers:
-    """Return quotients or remainders by a divisor that many divisions share."""
+    """Return quotients or remainders by a prepared divisor."""
     compute = division.quotient if isinstance(op, arith.Div) else division.remainder
-    found: list[Component] = []
+    results: list[Component] = []
     for value, divisor in zip(ctx.registers(op.lhs), ctx.registers(op.rhs), strict=True):
         prepared = division.prepare(ctx.emit, divisor, signed=element.is_signed)
-        found.append(compute(ctx.emit, value, prepared))
-    return tuple(found)
+        results.append(compute(ctx.emit, value, prepared))
+    return tuple(results)
 
 
 def _by_power_of_two(
@@ -245,7 +247,7 @@ def _by_power_of_two(
 ) -> Registers | None:
     """Return quotients or remainders by a power of two as sums, or None if some are none."""
     bits = element.bits
-    found: list[Component] = []
+    results: list[Component] = []
     for value, divisor in zip(ctx.raw(op.lhs), ctx.raw(op.rhs), strict=True):
         base, count = ctx.ints.split(divisor)
         if base or count <= 0 or count & (count - 1):
@@ -253,8 +255,8 @@ def _by_power_of_two(
         parts = ctx.ints.divide(value, count.bit_length() - 1, bits)
         if parts is None:
             return None
-        found.append(parts[isinstance(op, arith.Rem)])
-    return tuple(found)
+        results.append(parts[isinstance(op, arith.Rem)])
+    return tuple(results)
 
 
 @lowers(arith.And, arith.Or, arith.Xor)
@@ -300,12 +302,12 @@ def lower_min_max(ctx: Lowering, op: arith.Min | arith.Max) -> Results:
 
 
 def _nan_winning(stem: str) -> Compute:
-    """Return the minimum or maximum that is NaN if an operand is."""
+    """Return the minimum or maximum with NaN for a NaN operand."""
 
     def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
         if element.bits != 64:
             return _call(f"{stem}imum")(ctx, element, args)
-        # `min.NaN` has no f64 form; the sum of two numbers of which one is NaN is NaN.
+        # `min.NaN` has no f64 form; a sum with a NaN is NaN.
         unordered = ctx.emit.value(f"fcmp uno double {args[0]}, {args[1]}")
         nan = ctx.emit.value(f"fadd double {args[0]}, {args[1]}")
         number = _call(f"{stem}num")(ctx, element, args)
@@ -316,8 +318,8 @@ def _nan_winning(stem: str) -> Compute:
 
 _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-# With fewer sums than that, the distance costs more than it saves. Registers in one run are one
-# access, which has one mask.
+# With fewer sums, the distance costs more than it saves. Registers in one run are one access, with
+# one mask.
 _MIN_SUMS = 4
 _RUN = 8
 
@@ -350,8 +352,8 @@ def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
 def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | None:
     """Compare sums of one base with one number: compare their difference with the constants.
 
-    If both are multiples of 2**k, so is the difference, and constants that it separates alike are compared
-    once: columns that a thread has in a row under one end that is a multiple of 16.
+    If both are multiples of 2**k, so is the difference, and constants on the same side of every
+    multiple are compared once: consecutive columns of a thread against an end divisible by 16.
     """
     left, right, predicate = ctx.raw(op.lhs), ctx.raw(op.rhs), op.predicate
     if len({*left}) == 1:
@@ -365,13 +367,16 @@ def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | No
     if distance is None:
         return None
     code = f"icmp s{predicate} i{bits} {distance}"
-    step = 1 << min(ctx.ints.trailing_zeros(each, bits) for each in (bases[0], right[0]))
+    step = 1 << min(ctx.ints.trailing_zeros(base, bits) for base in (bases[0], right[0]))
     rounded = [_to_multiple(constant, step, predicate) for constant in constants]
     return tuple(ctx.emit.value(f"{code}, {-constant}") for constant in rounded)
 
 
 def _to_multiple(constant: int, step: int, predicate: str) -> int:
-    """Return a multiple of `step` such that multiples compare with minus it as with minus the constant."""
+    """Round a constant to a multiple of `step` that gives the same comparisons.
+
+    They compare multiples of `step` with the negative of the constant.
+    """
     if predicate in ("lt", "ge"):
         return constant // step * step
     return -(-constant // step) * step

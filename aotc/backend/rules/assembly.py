@@ -1,6 +1,6 @@
 """The rule for inline assembly: consecutive registers, `pack` at a time.
 
-A thread that holds fewer elements than an instance needs repeats its last one.
+A thread with fewer elements than an instance needs repeats its last one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def lower_assembly(ctx: Lowering, op: InlineAsm | VolatileAsm) -> Results:
         ]
         outs = nvvm_inline.inline_asm(ctx.emit, op.text, operands, words, pure=op.pure)
         for out, register in zip(outs, operands.outputs, strict=True):
-            found = unpack(ctx.emit, [out], register.element, register.num_elems)
-            results[register.value] += found
+            elements = unpack(ctx.emit, [out], register.element, register.num_elems)
+            results[register.value] += elements
     return [tuple(values[:count]) for values in results]
 
 
 def _word(ctx: Lowering, column: list[str], first: int, register: Register) -> str:
-    """Return the word of the elements from `first` on that a register holds."""
+    """Return the word of a register's elements from `first` on."""
     group = column[first : first + register.num_elems]
     group += column[-1:] * (register.num_elems - len(group))
     return pack(ctx.emit, group, register.element)[0]

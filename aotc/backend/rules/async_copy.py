@@ -23,7 +23,7 @@ _MAX_COPY_BYTES = 16
 
 @lowers(gpu.SharedStage)
 def lower_stage(ctx: Lowering, op: gpu.SharedStage) -> Results:
-    """Lower a stage: the offset of the buffer plus that of the stage."""
+    """Lower a stage: the buffer's offset plus the stage's."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_stages)
@@ -60,7 +60,7 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
 
 @lowers(thread_copy.ThreadLoad)
 def lower_thread_load(ctx: Lowering, op: thread_copy.ThreadLoad) -> Results:
-    """Lower the same of a producer's threads, each of which arrives when its copies have landed."""
+    """Lower the same of a producer's threads; each arrives when its copies have landed."""
     _copy(ctx, op, "true")
     nvvm_memory.arrive_when_copied(ctx.emit, buffer_address(ctx, op.barrier))
     return []
@@ -94,12 +94,12 @@ def _copy(ctx: Lowering, op: gpu.AsyncCopy | thread_copy.ThreadLoad, enabled: st
 def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:
     """Return the conjunction of each mask with `enabled`; "" is always true.
 
-    Terms common to all masks are combined with `enabled` first, so that each mask adds one step.
+    Terms common to all masks are combined with `enabled` first, so each mask adds one step.
     """
     parts = [conjuncts(ctx, mask) for mask in masks]
     common = common_parts(parts)
     shared = reduce(partial(both, ctx), common, enabled)
-    return [reduce(partial(both, ctx), without(each, common), shared) for each in parts]
+    return [reduce(partial(both, ctx), without(terms, common), shared) for terms in parts]
 
 
 @lowers(gpu.AsyncCommit)

@@ -1,11 +1,11 @@
 """Rules for atomics: one instruction for each vector of registers, and fences.
 
 An update with an unused result is a `red`, which does not wait for an answer. Atomics are relaxed:
-the schedule emits the fences and barriers that order them, one fence for a whole tile instead
-of one for each of its elements.
+the schedule emits the ordering fences and barriers, one fence for a whole tile instead of one for
+each of its elements.
 
-Minimum and maximum of floats use integer instructions: the bits of positive floats rise with their
-value, those of negative ones fall, so the sign picks a signed or an unsigned instruction.
+Minimum and maximum of floats use integer instructions. The bits of positive floats rise with their
+value and the bits of negative ones fall, so the sign picks a signed or an unsigned instruction.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def lower_rmw(ctx: Lowering, op: gpu.AtomicRmw) -> Results:
             predicate = both(ctx, masks[head], mine)
             read = _update(ctx, op, element, addresses[head], words, predicate)
             if read:
-                found = unpack(ctx.emit, read, element, op.vector)
-                before.update(zip(group, found, strict=True))
+                elements = unpack(ctx.emit, read, element, op.vector)
+                before.update(zip(group, elements, strict=True))
     return [tuple(before[register] for register in range(len(holders)))]
 
 
@@ -57,7 +57,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
     bits, _ = word_shape(kind.element, 1)
     how = nvvm_memory.Atomic(f"cas.b{bits}", bits, 1, is_first_holder(ctx, layout), op.scope)
     compares, values = (
-        [pack(ctx.emit, [each], kind.element) for each in ctx.registers(operand)]
+        [pack(ctx.emit, [operand_words], kind.element) for operand_words in ctx.registers(operand)]
         for operand in (op.compare, op.value)
     )
     addresses, holders = ctx.raw(op.pointer), first_holders(layout)
@@ -67,7 +67,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
             before.append(before[holder])
             continue
         address, words = global_address(ctx, addresses[register]), (compares, values)
-        operands = (each[register] for each in words)
+        operands = (operand_words[register] for operand_words in words)
         # The old value is read even if unused: `red` has no compare-and-swap.
         read = nvvm_memory.atomic(ctx.emit, address, how, *operands, initial=["0"])
         before += unpack(ctx.emit, read, kind.element, 1)
@@ -98,21 +98,21 @@ def _update(
         return [_add_bf16(ctx, op, pointer, words[0], predicate)]
     address = global_address(ctx, pointer)
     bits, count = word_shape(element, op.vector)
-    found = ["0"] * count if op.out.users else None
+    initial = ["0"] * count if op.out.users else None
     how = nvvm_memory.Atomic("", bits, count, predicate, op.scope)
     if not element.is_float or op.kind not in _REVERSED:
         how = replace(how, operation=_operation(op, element, bits))
-        return nvvm_memory.atomic(ctx.emit, address, how, words, initial=found)
+        return nvvm_memory.atomic(ctx.emit, address, how, words, initial=initial)
     (word,) = words
     negative = ctx.emit.value(f"icmp slt i{bits} {word}, 0")
     positive = ctx.emit.value(f"xor i1 {negative}, true")
     for operation, sign in ((f"{op.kind}.s", positive), (f"{_REVERSED[op.kind]}.u", negative)):
-        goes = both(ctx, predicate or "true", sign)
-        how = replace(how, operation=f"{operation}{bits}", predicate=goes)
+        condition = both(ctx, predicate or "true", sign)
+        how = replace(how, operation=f"{operation}{bits}", predicate=condition)
         # Only one of the two executes; the second passes on the result of the first.
-        read = nvvm_memory.atomic(ctx.emit, address, how, words, initial=found)
-        found = read or None
-    return found or []
+        read = nvvm_memory.atomic(ctx.emit, address, how, words, initial=initial)
+        initial = read or None
+    return initial or []
 
 
 def _operation(op: gpu.AtomicRmw, element: ScalarType, bits: int) -> str:
@@ -139,10 +139,10 @@ def _add_bf16(
         )
     if op.vector != 1:
         op.error(f"adds {op.vector} bf16 at once")
-    place = ctx.ints.materialize_pointer(pointer)
-    odd = emit.value(f"and i64 {emit.value(f'ptrtoint {GLOBAL_POINTER} {place} to i64')}, 2")
+    target = ctx.ints.materialize_pointer(pointer)
+    odd = emit.value(f"and i64 {emit.value(f'ptrtoint {GLOBAL_POINTER} {target} to i64')}, 2")
     back = emit.value(f"sub i64 0, {odd}")
-    aligned = emit.value(f"getelementptr i8, {GLOBAL_POINTER} {place}, i64 {back}")
+    aligned = emit.value(f"getelementptr i8, {GLOBAL_POINTER} {target}, i64 {back}")
     shift = emit.value(f"shl i32 {emit.value(f'trunc i64 {odd} to i32')}, 3")
     addend = emit.value(f"shl i32 {emit.value(f'zext i16 {word} to i32')}, {shift}")
     mask = emit.value(f"shl i32 65535, {shift}")

@@ -1,10 +1,9 @@
 """Convert 8-bit integers to floats without conversion instructions: bytes become mantissas.
 
-In the binade where the last mantissa bit is worth 1, the mantissa of a float is an integer. So a
-byte placed there, with one byte permutation of a word, is its value plus a constant, which a
-subtraction removes exactly. For two 16-bit floats this takes fewer instructions than two
-conversions and their packing. It applies to bytes that are known to be parts of words, such as
-loaded ones.
+Where the last mantissa bit is worth 1, the mantissa of a float is an integer. So a byte placed
+there by a byte permutation of a word is its value plus a constant, removed exactly by a
+subtraction. For two 16-bit floats this takes fewer instructions than two conversions and their
+packing. It applies to bytes known to be parts of words, such as loaded ones.
 
 Source: Kim et al., "Who Says Elephants Can't Run", 2022, for halves of unsigned bytes.
 """
@@ -33,14 +32,14 @@ def convert_bytes(
 
 
 def _to_half(emit: Emitter, values: Sequence[str], bias: int) -> list[str]:
-    """Convert to halves, whose last bit is worth 1 from 1024 on."""
+    """Convert to halves; their last bit is worth 1 from 1024 on."""
 
     def pair(low: str, high: str) -> tuple[str, str]:
         numbers = _mantissas(emit, low, high, 0x64, _SIGNS if bias else 0)
         vector = emit.value(f"bitcast i32 {numbers} to <2 x half>")
         offset = f"half {constant(float(1024 + bias), FP16)}"
-        moved = emit.value(f"fsub <2 x half> {vector}, <{offset}, {offset}>")
-        return vector_elements(emit, moved, "<2 x half>")
+        difference = emit.value(f"fsub <2 x half> {vector}, <{offset}, {offset}>")
+        return vector_elements(emit, difference, "<2 x half>")
 
     return in_pairs(values, pair)
 
@@ -69,8 +68,8 @@ def _signed_to_bfloat(emit: Emitter, values: Sequence[str]) -> list[str]:
         ]
         minus_one = "<bfloat {0}, bfloat {0}>".format(constant(-1.0, BF16))
         operands.insert(1, ("<2 x bfloat>", minus_one))
-        moved = emit.call("<2 x bfloat>", "llvm.fma.v2bf16", operands)
-        return vector_elements(emit, moved, "<2 x bfloat>")
+        scaled = emit.call("<2 x bfloat>", "llvm.fma.v2bf16", operands)
+        return vector_elements(emit, scaled, "<2 x bfloat>")
 
     return in_pairs(values, pair)
 
@@ -79,12 +78,12 @@ def _mantissas(emit: Emitter, low: str, high: str, exponent: int, flip: int) -> 
     """Return a word of two 16-bit numbers: bytes `low` and `high` below bytes of `exponent`."""
     (word, first), (other, second) = emit.parts[low], emit.parts[high]
     if flip:
-        word, other = (emit.value(f"xor i32 {each}, {_signed(flip)}") for each in (word, other))
+        word, other = (emit.value(f"xor i32 {bits}, {_signed(flip)}") for bits in (word, other))
     if word == other:
         exponents = str(exponent * 0x01010101)
         return nvvm_convert.permute_bytes(emit, word, exponents, 0x4040 | first | second << 8)
-    both = nvvm_convert.permute_bytes(emit, word, other, 0x4040 | first | (4 + second) << 8)
-    alone = emit.value(f"and i32 {both}, {0x00FF00FF}")
+    pair = nvvm_convert.permute_bytes(emit, word, other, 0x4040 | first | (4 + second) << 8)
+    alone = emit.value(f"and i32 {pair}, {0x00FF00FF}")
     return emit.value(f"or i32 {alone}, {exponent * 0x01000100}")
 
 

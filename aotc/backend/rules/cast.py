@@ -1,9 +1,9 @@
 """Rules for conversions between scalar types.
 
-Floats convert through fp32, which represents every narrower type exactly, in pairs where the
-hardware converts pairs. fp64 reaches a narrow type through fp32 rounded to odd: its sticky bit
-makes the second rounding the only one that counts. Conversion to fp8 saturates and rounds once;
-targets without the instruction do it in integer arithmetic, with bit-identical results.
+Floats convert through fp32, exact for every narrower type, in pairs where the hardware converts
+pairs. fp64 reaches a narrow type through fp32 rounded to odd: its sticky bit keeps the second
+rounding correct. Conversion to fp8 saturates and rounds once; targets without the instruction do it
+in integer arithmetic, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _float_to_int(
 
 
 def _saturated(value: str, target: ScalarType) -> str:
-    """Return what instructions make of a constant that does not fit an integer, "" of any other.
+    """Return the hardware's result for a constant beyond an integer's range, else "".
 
-    To LLVM it is poison, and a register that holds it is never written.
+    To LLVM it is poison, and a register of it is never written.
     """
     if not value.startswith("0x"):
         return ""
@@ -113,16 +113,16 @@ def _int_to_float(
         most = max(ctx.ints.possible(value, source.bits) for value in values)
         if most >= _BEYOND_FP32:
             return [_int_to_bfloat(ctx, value, source) for value in values]
-    # Narrower types go through fp32: integers that fp32 would round overflow fp16 anyway.
+    # Narrower types go through fp32: integers rounded by fp32 overflow fp16 anyway.
     middle = FP64 if target == FP64 else FP32
     opcode = "sitofp" if source.is_signed else "uitofp"
     kinds = f"{llvm_type(source)} {{}} to {llvm_type(middle)}"
-    made = [ctx.emit.value(f"{opcode} {kinds.format(value)}") for value in values]
-    return convert_registers(ctx, made, middle, target, rounding)
+    floats = [ctx.emit.value(f"{opcode} {kinds.format(value)}") for value in values]
+    return convert_registers(ctx, floats, middle, target, rounding)
 
 
 def _int_to_bfloat(ctx: Lowering, value: str, source: ScalarType) -> str:
-    """Convert an integer that fp32 may round to a bfloat, rounding once."""
+    """Convert an integer to a bfloat, rounding once even if fp32 would round too."""
     emit, kind = ctx.emit, llvm_type(source)
     if Feature.BF16_ARITH in ctx.target.features:
         return emit.value(f"{'sitofp' if source.is_signed else 'uitofp'} {kind} {value} to bfloat")
@@ -181,8 +181,8 @@ def _cast_each(
 def _widen_bfloat(emit: Emitter, value: str) -> str:
     """Convert a bfloat to a float: its bits are the high half of the float's.
 
-    If it is part of a word, that is one instruction on the word, where extracting the high half
-    first would be two.
+    For a part of a word this is one instruction on the word; extracting the high half first would
+    take two.
     """
     if value not in emit.parts:
         return emit.value(f"fpext bfloat {value} to float")
@@ -215,8 +215,8 @@ def _narrow_to_16_bits(
         return [_narrow_one(emit, values[0], target, rounding)]
 
     def pair(low: str, high: str) -> tuple[str, str]:
-        both = nvvm_convert.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
-        return word_elements(emit, both, f"<2 x {kind}>")
+        rounded = nvvm_convert.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
+        return word_elements(emit, rounded, f"<2 x {kind}>")
 
     return in_pairs(values, pair, constant(0.0, FP32))
 

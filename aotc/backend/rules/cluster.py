@@ -1,6 +1,6 @@
 """Rules for tiles in the shared memory of other CTAs of a cluster.
 
-Places there are those of this CTA, mapped to the other one: `mapa` of the thread's own address.
+Addresses there are this CTA's own, mapped to the other one: `mapa` of the thread's address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aotc.ir.dialects import cluster, gpu, tile
 
 @lowers(cluster.SendTile)
 def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
-    """Lower a tile's asynchronous store to another CTA, and the arrival for the one that comes here."""
+    """Lower an asynchronous store of a tile to another CTA, and the incoming arrival."""
     kind, buffer = tile.tile_type(op, op.value), gpu.shared_type(op, op.buffer)
     layout, values = layout_of(kind), ctx.registers(op.value)
     barrier, cta = mbarrier_address(ctx, op.barrier, op.warp_stride), ctx.scalar(op.cta)
@@ -28,18 +28,20 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
         nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=True)
     if not op.gives:
         return []
-    there = nvvm_grid.in_cta(ctx.emit, barrier, cta)
+    remote_barrier = nvvm_grid.in_cta(ctx.emit, barrier, cta)
     bits, count = word_shape(kind.element, op.vector)
     access = nvvm_memory.Access(bits, count, predicate=is_first_holder(ctx, layout))
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
-        nvvm_grid.send(ctx.emit, nvvm_grid.in_cta(ctx.emit, address, cta), access, words, there)
+        nvvm_grid.send(
+            ctx.emit, nvvm_grid.in_cta(ctx.emit, address, cta), access, words, remote_barrier
+        )
     return []
 
 
 @lowers(cluster.SendParts)
 def lower_send_parts(ctx: Lowering, op: cluster.SendParts) -> Results:
-    """Lower the asynchronous store of a tile's parts to all CTAs, and the arrival for those that come here."""
+    """Lower an asynchronous store of parts to all CTAs, and the arrival for the incoming parts."""
     kind, buffer = tile.tile_type(op, op.value), gpu.shared_type(op, op.buffer)
     layout, values = layout_of(kind), ctx.registers(op.value)
     barrier = mbarrier_address(ctx, op.barrier, 0)
@@ -52,8 +54,8 @@ def lower_send_parts(ctx: Lowering, op: cluster.SendParts) -> Results:
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
         if cta not in barriers:
             barriers[cta] = nvvm_grid.in_cta(ctx.emit, barrier, cta)
-        there = nvvm_grid.in_cta(ctx.emit, address, cta)
-        nvvm_grid.send(ctx.emit, there, access, words, barriers[cta])
+        remote = nvvm_grid.in_cta(ctx.emit, address, cta)
+        nvvm_grid.send(ctx.emit, remote, access, words, barriers[cta])
     return []
 
 
@@ -73,8 +75,8 @@ def lower_remote_load(ctx: Lowering, op: cluster.RemoteLoad) -> Results:
     loaded: dict[int, Component] = {}
     access = nvvm_memory.Access(*word_shape(kind.element, op.vector))
     for address, registers in shared_vectors(ctx, op, op.buffer, op.layout, op.vector):
-        there = nvvm_grid.in_cta(ctx.emit, address, cta)
-        words = nvvm_memory.load(ctx.emit, there, access, ())
+        remote = nvvm_grid.in_cta(ctx.emit, address, cta)
+        words = nvvm_memory.load(ctx.emit, remote, access, ())
         values = unpack(ctx.emit, words, kind.element, op.vector)
         loaded.update(zip(registers, values, strict=True))
     return [tuple(loaded[register] for register in first_holders(op.layout))]

@@ -1,11 +1,11 @@
 """Rules for loops, branches, assertions and the end of the kernel.
 
-A loop has its test at the bottom and a guard before it; the guard is omitted if constant bounds
-ensure a first iteration, since an edge around the loop costs more than a branch (ptxas would keep
-two versions of the carried values).
+A loop has its test at the bottom and a guard before it. The guard is omitted if constant bounds
+ensure a first iteration: an edge around the loop costs more than a branch, since ptxas would keep
+two versions of the carried values.
 
 Carried tiles whose registers are a base plus constants, typically advancing pointers, are carried
-as their bases. That is valid if the body yields the same constants again; it is attempted, and if
+as their bases. This is valid if the body yields the same constants again; it is attempted, and if
 it fails, the body is lowered once more with every register carried separately. Likewise, narrow
 elements packed in 32-bit registers, such as fragments, are carried packed.
 """
@@ -41,9 +41,9 @@ def lower_return(ctx: Lowering, op: scf.Return) -> Results:
 
 
 class _Carried:
-    """How one carried value crosses the back edge: every register, or the bases they share.
+    """A carried value on the back edge: every register, or the bases they share.
 
-    An address at a distance from another one is carried as that one.
+    An address at a fixed distance from another one is carried as the other one.
     """
 
     def __init__(self, ctx: Lowering, value: Value, init: Registers, *, shared: bool) -> None:
@@ -76,31 +76,31 @@ class _Carried:
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
         """Return the next values of the phis, or None if the registers no longer fit them."""
         following: list[str | None] = [None] * len(self.starts)
-        places = zip(self.index, self.distances, self.offsets, strict=True)
-        for (at, distance, offset), component in zip(places, yielded, strict=True):
-            moved = component
+        derivations = zip(self.index, self.distances, self.offsets, strict=True)
+        for (phi, distance, offset), component in zip(derivations, yielded, strict=True):
+            rebased = component
             if offset or distance:
                 base, new_offset = ctx.ints.split(component)
                 origin, new_distance = ctx.ints.origin(base)
                 if not base or new_distance != distance:
                     return None
-                moved = ctx.ints.join(origin, new_offset - offset, self.bits)
-            start = ctx.operand(moved, self.element)
-            if following[at] not in (None, start):
+                rebased = ctx.ints.join(origin, new_offset - offset, self.bits)
+            start = ctx.operand(rebased, self.element)
+            if following[phi] not in (None, start):
                 return None
-            following[at] = start
+            following[phi] = start
         return [start for start in following if start is not None]
 
     def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
         """Return the registers after the loop, where `ends` are the phis' last values."""
         return tuple(
-            ctx.ints.join(ctx.ints.move(ends[at], distance), offset, self.bits)
-            for at, distance, offset in zip(self.index, self.distances, self.offsets, strict=True)
+            ctx.ints.join(ctx.ints.move(ends[phi], distance), offset, self.bits)
+            for phi, distance, offset in zip(self.index, self.distances, self.offsets, strict=True)
         )
 
 
 class _CarriedPacked:
-    """How a value of packed elements crosses the back edge: as 32-bit registers."""
+    """A carried value of packed elements on the back edge: as 32-bit registers."""
 
     kind = "i32"
 
@@ -150,7 +150,7 @@ def lower_for(ctx: Lowering, op: scf.For) -> Results:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Whether the loop could carry each value as attempted."""
+    """A lowered loop: for each value, whether it could be carried as attempted."""
 
     fits: list[bool]
     results: Results
@@ -171,10 +171,10 @@ def _attempt_loop(
         for value, init, share in zip(op.init, inits, shared, strict=True)
     ]
     last = _last_start(ctx, op, kind)
-    head, done, before = emit.new_label("loop"), emit.new_label("done"), emit.label
+    head, exit_label, before = emit.new_label("loop"), emit.new_label("done"), emit.label
     skips = not _runs_surely(lower, upper)
     if skips:
-        emit.branch_if(emit.value(f"{less_than} {lower}, {upper}"), head, done)
+        emit.branch_if(emit.value(f"{less_than} {lower}, {upper}"), head, exit_label)
     else:
         emit.branch(head)
     emit.start_block(head)
@@ -191,7 +191,7 @@ def _attempt_loop(
         again = emit.value(f"{less_than} {induction}, {last}")
         after = emit.value(f"add {llvm_type(kind)} {induction}, {step}")
         latch = emit.label
-        emit.branch_if(again, head, done, _loop_metadata(ctx, op))
+        emit.branch_if(again, head, exit_label, _loop_metadata(ctx, op))
     fits = [starts is not None for starts in following]
     if not all(fits):
         return _Attempt(fits, ())
@@ -199,12 +199,12 @@ def _attempt_loop(
         f"  {induction} = phi {llvm_type(kind)} [ {lower}, %{before} ], [ {after}, %{latch} ]",
         *_phis(carried, following, before, latch),
     ]
-    emit.start_block(done)
+    emit.start_block(exit_label)
     return _Attempt(fits, _loop_results(ctx, carried, following, before if skips else "", latch))
 
 
 def _has_base(ctx: Lowering, value: Value) -> bool:
-    """Return whether registers of a value may share a base that is not just a constant."""
+    """Return whether registers of a value may share a base other than a constant."""
     element = element_of(value.type)
     if isinstance(element, ScalarType) and (element.is_float or element.is_bool):
         return False
@@ -212,9 +212,9 @@ def _has_base(ctx: Lowering, value: Value) -> bool:
 
 
 def _last_start(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
-    """Return the bound below which the induction variable has another iteration.
+    """Return the exclusive bound on induction variables with another iteration.
 
-    That is the upper bound minus the step. It is compared before the step is added, since the sum
+    It is the upper bound minus the step. It is compared before the step is added, since the sum
     could wrap where the upper bound is near the end of its type.
     """
     upper, step = ctx.scalar(op.upper), ctx.scalar(op.step)
@@ -295,7 +295,7 @@ def _loop_metadata(ctx: Lowering, op: scf.For) -> str:
 def lower_while(ctx: Lowering, op: scf.While) -> Results:
     """Lower a loop with a condition."""
     emit = ctx.emit
-    head, body, done = (emit.new_label(stem) for stem in ("while", "do", "done"))
+    head, body, exit_label = (emit.new_label(stem) for stem in ("while", "do", "done"))
     entry = emit.label
     inits = [ctx.registers(value) for value in op.init]
     emit.branch(head)
@@ -304,11 +304,11 @@ def lower_while(ctx: Lowering, op: scf.While) -> Results:
     phis = [[emit.name() for _ in registers] for registers in inits]
     for arg, names in zip(op.before.args, phis, strict=True):
         ctx.bind(arg, tuple(names))
-    # `before` dominates both `after` and what follows the loop, so its values stay known; the
-    # values of `after` do not.
+    # `before` dominates `after` and all code after the loop, so its values stay valid; the values
+    # of `after` do not.
     passed = ctx.lower_ops(op.before)
     condition = ctx.operand(passed[0][0], element_of(op.before.terminator.operands[0].type))
-    emit.branch_if(condition, body, done)
+    emit.branch_if(condition, body, exit_label)
     emit.start_block(body)
     with emit.scope():
         for arg, registers in zip(op.after.args, passed[1:], strict=True):
@@ -323,7 +323,7 @@ def lower_while(ctx: Lowering, op: scf.While) -> Results:
         for value, names, starts, afters in zip(op.init, phis, inits, yielded, strict=True)
         for name, start, after in zip(names, starts, afters, strict=True)
     ]
-    emit.start_block(done)
+    emit.start_block(exit_label)
     return passed[1:]
 
 
@@ -368,7 +368,7 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """The registers of a value at the end of an arm, and the words that they are packed in, if any."""
+    """The registers of a value at the end of an arm, and their packed words, if any."""
 
     registers: list[str]
     words: list[str] | None
@@ -392,10 +392,10 @@ def lower_opaque_thread_id(ctx: Lowering, op: opaque.OpaqueThreadId) -> Results:
 
 @lowers(opaque.Opaque)
 def lower_opaque(ctx: Lowering, op: opaque.Opaque) -> Results:
-    """Combine each word of a tile with a zero that is known to nobody, and not before `after`.
+    """Combine each word of a tile with an opaque zero, not before `after`.
 
-    By an exclusive or: LLVM's strength reduction compares additions of one value with each other, 128 of them in
-    three times as long as all else.
+    By an exclusive or: LLVM's strength reduction compares additions of one value with each other,
+    128 of them in three times as long as all else.
     """
     emit, element = ctx.emit, element_of(op.value.type)
     zero = emit.value(f"lshr i32 {emit.fresh(nvvm.read_multiprocessor())}, {_MULTIPROCESSOR_BITS}")
@@ -409,20 +409,20 @@ def lower_opaque(ctx: Lowering, op: opaque.Opaque) -> Results:
         resize = "trunc" if bits < _WORD_BITS else "zext"
         zero = emit.value(f"{resize} i32 {zero} to i{bits}")
     per_word = len(values) // count
-    made: list[str] = []
-    for at in range(0, len(values), per_word):
-        words = packed_words(emit, values[at : at + per_word], element)
-        words = words or pack(emit, values[at : at + per_word], element)
-        moved = [emit.value(f"xor i{bits} {word}, {zero}") for word in words]
-        made += unpack(emit, moved, element, per_word)
-    return [tuple(made)]
+    elements: list[str] = []
+    for start in range(0, len(values), per_word):
+        words = packed_words(emit, values[start : start + per_word], element)
+        words = words or pack(emit, values[start : start + per_word], element)
+        opaque_words = [emit.value(f"xor i{bits} {word}, {zero}") for word in words]
+        elements += unpack(emit, opaque_words, element, per_word)
+    return [tuple(elements)]
 
 
 # ---- assumptions and assertions -----------------------------------------------------------------
 
 
 def _all_hold(ctx: Lowering, condition: Value) -> str:
-    """Return an i1 that holds if the condition holds in every register of this thread."""
+    """Return an i1: whether the condition is true in every register of this thread."""
     out = "true"
     for register in dict.fromkeys(ctx.registers(condition)):
         if register != "true":

@@ -1,7 +1,7 @@
-"""Rules for layout conversions that stay inside a warp.
+"""Rules for layout conversions inside a warp.
 
-`gpu.convert` renames registers. `gpu.shuffle_convert` executes a plan literally: swap registers
-in some threads, exchange words between lanes, swap again. The plan's tuples have the fields of
+`gpu.convert` renames registers. `gpu.shuffle_convert` executes a plan literally: swap registers in
+some threads, exchange words between lanes, swap again. The plan's tuples have the fields of
 `WarpShuffle` in the conversion planner, in order.
 """
 
@@ -20,7 +20,7 @@ from aotc.ir.types import ElementType
 
 
 class _Swap(NamedTuple):
-    """Swap registers `r` and `r ^ register_xor` in threads whose parity under a mask is odd."""
+    """Swap registers `r` and `r ^ register_xor` in threads with odd parity under a mask."""
 
     lane_mask: int
     warp_mask: int
@@ -50,14 +50,14 @@ class _Plan(NamedTuple):
 
     @property
     def is_butterfly(self) -> bool:
-        """Whether each round exchanges with the own lane XOR a constant."""
+        """True if each round exchanges with the own lane XOR a constant."""
         identity = tuple(1 << bit for bit in range(len(self.source_lane_columns)))
         return self.source_lane_columns == identity and not any(self.source_warp_columns)
 
 
 @lowers(gpu.Convert)
 def lower_convert(ctx: Lowering, op: gpu.Convert) -> Results:
-    """Lower a conversion in which each thread already holds its elements."""
+    """Lower a conversion within each thread."""
     return [rename(op, ctx.raw(op.value), layout_of(op.value.type), op.layout)]
 
 
@@ -72,11 +72,11 @@ def lower_shuffle(ctx: Lowering, op: gpu.ShuffleConvert) -> Results:
     received: dict[int, str] = {}
     for step in map(_Round._make, plan.rounds):
         offered = [sent[step.send_register ^ part] for part in plan.send_pack]
-        taken = _exchange(ctx, offered, element, source_lane, step.lane_xor)
+        exchanged = _exchange(ctx, offered, element, source_lane, step.lane_xor)
         accepts = ""
         if acceptance:
             accepts = ctx.emit.thread_value(f"icmp eq i32 {acceptance}, {step.accept}")
-        for part, value in zip(plan.receive_pack, taken, strict=True):
+        for part, value in zip(plan.receive_pack, exchanged, strict=True):
             register = step.receive_register ^ part
             received[register] = _choose(ctx, accepts, value, received.get(register), element)
     swapped = _swapped(ctx, received, plan.receive_swaps, element)
@@ -108,7 +108,7 @@ def _swapped(
 
 
 def _parity(ctx: Lowering, mask: int) -> str:
-    """Return an i1 that holds in threads with an odd number of the bits of `mask`."""
+    """Return an i1: whether the thread has an odd number of the bits of `mask`."""
     if mask & (mask - 1):
         masked = ctx.emit.thread_value(f"and i32 {ctx.thread}, {mask}")
         ctx.emit.declare("i32", "llvm.ctpop.i32", ("i32",))
@@ -120,7 +120,7 @@ def _parity(ctx: Lowering, mask: int) -> str:
 
 
 def _linear_thread_value(ctx: Lowering, lane_masks: Sequence[int]) -> str:
-    """Return the i32 whose bit `j` is the parity of `lane & lane_masks[j]`."""
+    """Return the i32 with bit `j` the parity of `lane & lane_masks[j]`."""
     columns = [
         sum((mask >> bit & 1) << index for index, mask in enumerate(lane_masks))
         for bit in range(LANE_BITS)
@@ -129,7 +129,7 @@ def _linear_thread_value(ctx: Lowering, lane_masks: Sequence[int]) -> str:
 
 
 def _source_lane(ctx: Lowering, plan: _Plan) -> str:
-    """Return the source lane in a round whose `lane_xor` is 0."""
+    """Return the source lane in a round with `lane_xor` 0."""
     lanes = list(plan.source_lane_columns)
     lanes += [0] * (LANE_BITS - len(lanes))
     return ctx.ints.linear(ctx.thread, [*lanes, *plan.source_warp_columns]) or "0"
@@ -157,6 +157,6 @@ def _exchange(
     words = pack(emit, offered, element)
     bits = 8 * element.size_bytes * len(offered)
     if bits == 16:
-        moved = move(emit.value(f"zext i16 {words[0]} to i32"))
-        return unpack(emit, [emit.value(f"trunc i32 {moved} to i16")], element, len(offered))
+        exchanged = move(emit.value(f"zext i16 {words[0]} to i32"))
+        return unpack(emit, [emit.value(f"trunc i32 {exchanged} to i16")], element, len(offered))
     return unpack(emit, [move(word) for word in words], element, len(offered))

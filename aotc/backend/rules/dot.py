@@ -1,6 +1,6 @@
 """Rules for dots: `mma.sync` fragment by fragment, or multiply-adds in each thread.
 
-`ir.fragments` derives from the layouts which registers form a fragment; here they are packed into
+`ir.fragments` derives the registers of each fragment from the layouts. Here they are packed into
 words and multiplied. The loop over K is outermost, so consecutive instructions add to different
 accumulators and never wait for each other.
 """
@@ -78,38 +78,40 @@ class _MmaLowering:
 
     def lower(self) -> Results:
         ctx, op = self.ctx, self.op
-        held = fragments(
+        registers = fragments(
             op.shape,
             layout_of(op.a.type),
             layout_of(op.b.type),
             layout_of(op.acc.type),
             self.element.bits,
         )
-        in_copies = self._copies(held)
+        in_copies = self._copies(registers)
         a, b, out = ctx.registers(op.a), ctx.registers(op.b), ctx.registers(op.acc)
-        for a_rows, b_columns, places in zip(held.a, held.b, held.acc, strict=True):
-            acc = [[self._open(place, out) for place in row] for row in places]
+        for a_rows, b_columns, acc_fragments in zip(
+            registers.a, registers.b, registers.acc, strict=True
+        ):
+            acc = [[self._open(fragment, out) for fragment in row] for row in acc_fragments]
             for k in range(len(a_rows[0])):
                 columns = [self._words(column[k], b, in_copies) for column in b_columns]
                 for row, a_row in zip(acc, a_rows, strict=True):
                     words = self._words(a_row[k], a, in_copies)
-                    for at, column in enumerate(columns):
-                        row[at] = nvvm.mma(ctx.emit, self.kind, words, column, row[at])
-            for row, row_places in zip(acc, places, strict=True):
-                for words, place in zip(row, row_places, strict=True):
-                    self._close(words, place, out)
+                    for index, column in enumerate(columns):
+                        row[index] = nvvm.mma(ctx.emit, self.kind, words, column, row[index])
+            for row, row_places in zip(acc, acc_fragments, strict=True):
+                for words, fragment in zip(row, row_places, strict=True):
+                    self._close(words, fragment, out)
         return [tuple(out)]
 
-    def _copies(self, held: Fragments) -> str:
-        """Return an i1 that holds in lanes with copies along K, or ""."""
-        if not held.copy_lanes:
+    def _copies(self, registers: Fragments) -> str:
+        """Return an i1, true in lanes with copies along K, or ""."""
+        if not registers.copy_lanes:
             return ""
         emit = self.ctx.emit
-        lanes = emit.thread_value(f"and i32 {self.ctx.thread}, {held.copy_lanes}")
+        lanes = emit.thread_value(f"and i32 {self.ctx.thread}, {registers.copy_lanes}")
         return emit.thread_value(f"icmp ne i32 {lanes}, 0")
 
     def _words(self, fragment: Fragment, registers: Sequence[str], in_copies: str) -> list[str]:
-        """Return the operands that hold a fragment."""
+        """Return the operands of a fragment."""
         emit, kind = self.ctx.emit, self.word_type
         words: list[str] = []
         for word in fragment:
@@ -124,17 +126,19 @@ class _MmaLowering:
         return words
 
     # A fragment of the accumulator is unpacked before the first instruction and packed after the
-    # last, so that halves stay packed in between.
+    # last, so halves stay packed in between.
 
-    def _open(self, place: Fragment, registers: Sequence[str]) -> list[str]:
-        values = [registers[register] for (register,) in place]
+    def _open(self, fragment: Fragment, registers: Sequence[str]) -> list[str]:
+        values = [registers[register] for (register,) in fragment]
         if not self.packs_acc:
             return values
         emit = self.ctx.emit
-        words = [pack(emit, values[at : at + 2], FP16)[0] for at in range(0, len(values), 2)]
+        words = [
+            pack(emit, values[start : start + 2], FP16)[0] for start in range(0, len(values), 2)
+        ]
         return [emit.value(f"bitcast i32 {word} to <2 x half>") for word in words]
 
-    def _close(self, words: Sequence[str], place: Fragment, registers: list[str]) -> None:
+    def _close(self, words: Sequence[str], fragment: Fragment, registers: list[str]) -> None:
         values = list(words)
         if self.packs_acc:
             emit = self.ctx.emit
@@ -143,7 +147,7 @@ class _MmaLowering:
                 for word in words
                 for half in (0, 1)
             ]
-        for (register,), value in zip(place, values, strict=True):
+        for (register,), value in zip(fragment, values, strict=True):
             registers[register] = value
 
 

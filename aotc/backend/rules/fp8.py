@@ -1,7 +1,7 @@
 """fp8 conversions in integer arithmetic, for targets and roundings without an instruction.
 
-The result is bit for bit that of `cvt.rn.satfinite`: large numbers and infinities become the
-largest finite one, and a NaN becomes 0x7f, without a sign.
+The result equals `cvt.rn.satfinite` bit for bit: large numbers and infinities become the largest
+finite one, and a NaN becomes 0x7f, without a sign.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMATS = {"fp8e4nv": _Format(7, 3, 0x7E), "fp8e5": _Format(15, 2, 0x7B)}
 
 
 def fp8_to_half(emit: Emitter, value: str, source: ScalarType) -> str:
-    """Return the half that equals the fp8 number whose bits are the i8 `value`."""
+    """Return the half equal to the fp8 number with the bits of the i8 `value`."""
     wide = emit.value(f"zext i8 {value} to i16")
     if source != FP8E4NV:
         # e5m2 is a half without its low byte.
@@ -74,7 +74,7 @@ def single_to_fp8(emit: Emitter, value: str, target: ScalarType, rounding: Round
 
 
 def _normal_bits(emit: Emitter, magnitude: str, form: _Format, rounding: Rounding) -> str:
-    """Return exponent and mantissa of a number that is normal in the format, saturating."""
+    """Return exponent and mantissa of a normal number in the format, saturating."""
     drop = _SINGLE_MANTISSA - form.mantissa
     rounded = magnitude
     if rounding == "rtne":
@@ -88,14 +88,14 @@ def _normal_bits(emit: Emitter, magnitude: str, form: _Format, rounding: Roundin
 
 
 def _subnormal_bits(emit: Emitter, magnitude: str, form: _Format, rounding: Rounding) -> str:
-    """Return the multiple of the smallest subnormal number that a small number rounds to."""
+    """Round a small number to a multiple of the smallest subnormal."""
     number = emit.value(f"bitcast i32 {magnitude} to float")
     if rounding == "rtz":
         scale = (_SINGLE_BIAS - form.quantum_exponent) << _SINGLE_MANTISSA
         factor = emit.value(f"bitcast i32 {scale} to float")
         scaled = emit.value(f"fmul float {number}, {factor}")
         return emit.value(f"fptoui float {scaled} to i32")
-    # Adding a number whose last bit is worth one quantum rounds to a multiple of the quantum.
+    # Adding a number with a last bit worth one quantum rounds to a multiple of the quantum.
     magic = (_SINGLE_BIAS + _SINGLE_MANTISSA + form.quantum_exponent) << _SINGLE_MANTISSA
     anchor = emit.value(f"bitcast i32 {magic} to float")
     total = emit.value(f"fadd float {number}, {anchor}")

@@ -41,7 +41,7 @@ def lower_cluster_arrive(ctx: Lowering, op: grid.ClusterArrive) -> Results:
 
 @lowers(grid.ClusterWait)
 def lower_cluster_wait(ctx: Lowering, op: grid.ClusterWait) -> Results:
-    """Lower the wait for those arrivals."""
+    """Lower the wait for these arrivals."""
     del op
     nvvm_grid.cluster_wait(ctx.emit)
     return []

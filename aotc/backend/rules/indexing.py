@@ -1,4 +1,4 @@
-"""Rules for shared memory accesses whose addresses depend on data."""
+"""Rules for shared memory accesses with data-dependent addresses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from aotc.backend import nvvm_memory
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
 from aotc.backend.packing import unpack, word_shape
-from aotc.backend.rules.shared import buffer_address, moved, places_in
+from aotc.backend.rules.shared import buffer_address, moved, register_offsets
 from aotc.backend.thread_map import both, first_holders, is_first_holder
 from aotc.ir.dialects import gpu, indexing, tile
 from aotc.ir.layout import LinearLayout, log2_exact
@@ -15,12 +15,12 @@ from aotc.ir.layout import LinearLayout, log2_exact
 
 @lowers(indexing.SharedGather)
 def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
-    """Lower a gather: offsets along the other axes are known, that of the index is shifted."""
+    """Lower a gather: known offsets along the other axes, the index shifted along its own."""
     shared, element = gpu.shared_type(op, op.buffer), tile.tile_type(op, op.out).element
     index_layout = layout_of(op.index.type)
     line = _index_columns(op, shared.layout)
     shift = log2_exact(line[0] * shared.element.size_bytes) if line else 0
-    beside = LinearLayout(
+    across = LinearLayout(
         {
             name: [
                 tuple(0 if axis == op.axis else coord for axis, coord in enumerate(basis))
@@ -33,13 +33,17 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
     access = nvvm_memory.Access(*word_shape(element, 1))
     indices, holders = ctx.registers(op.index), first_holders(index_layout)
     out: list[str] = []
-    for register, (holder, place) in enumerate(
-        zip(holders, places_in(ctx, beside, shared.layout, shared.element.size_bytes), strict=True)
+    for register, (holder, offset) in enumerate(
+        zip(
+            holders,
+            register_offsets(ctx, across, shared.layout, shared.element.size_bytes),
+            strict=True,
+        )
     ):
         if holder != register:
             out.append(out[holder])
             continue
-        address = buffer_address(ctx, op.buffer, place)
+        address = buffer_address(ctx, op.buffer, offset)
         if line:
             inside = ctx.emit.value(f"and i32 {indices[register]}, {(1 << len(line)) - 1}")
             address = moved(ctx, address, ctx.emit.value(f"shl i32 {inside}, {shift}"))
@@ -51,11 +55,11 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
 def _index_columns(op: indexing.SharedGather, layout: LinearLayout) -> tuple[int, ...]:
     """Return the offset of each bit of the index, each twice the one before."""
     extent = layout.shape[op.axis]
-    own = [0] * len(layout.shape)
+    basis = [0] * len(layout.shape)
     bases: list[tuple[int, ...]] = []
     for bit in range(log2_exact(extent)):
-        own[op.axis] = 1 << bit
-        bases.append(tuple(own))
+        basis[op.axis] = 1 << bit
+        bases.append(tuple(basis))
     columns = LinearLayout({"index": bases}, layout.shape).invert_and_compose(layout)
     line = columns.columns("offset" if "offset" in columns.in_dims else "index")
     if any(column != line[0] << bit for bit, column in enumerate(line)):
@@ -65,7 +69,7 @@ def _index_columns(op: indexing.SharedGather, layout: LinearLayout) -> tuple[int
 
 @lowers(indexing.SharedCount)
 def lower_count(ctx: Lowering, op: indexing.SharedCount) -> Results:
-    """Lower a histogram: an atomic addition for each element that is a bin."""
+    """Lower a histogram: an atomic addition for each element inside the bins."""
     (num_bins,) = gpu.shared_type(op, op.buffer).shape
     layout = layout_of(op.value.type)
     values, holders = ctx.registers(op.value), first_holders(layout)

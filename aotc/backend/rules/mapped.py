@@ -1,7 +1,7 @@
 """The rule for functions applied to elements: the body once for every `pack` registers.
 
-A thread that holds fewer elements than the body takes repeats its last one. Registers that hold
-the same element share a run.
+A thread with fewer elements than the body takes repeats its last one. Registers with the same
+element share a run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ def lower_map(ctx: Lowering, op: Map) -> Results:
     kind = op.inputs[0].type
     holders = first_holders(layout_of(kind)) if isinstance(kind, TileType) else [0]
     distinct = list(dict.fromkeys(holders))
-    made: dict[int, list[str]] = {}
+    outputs: dict[int, list[str]] = {}
     elements = [element_of(value.type) for value in op.body.terminator.operands]
     for start in range(0, len(distinct), op.pack):
         group = distinct[start : start + op.pack]
         padded = group + group[-1:] * (op.pack - len(group))
-        yielded = ctx.inline(op.body, [column[at] for column in columns for at in padded])
+        yielded = ctx.inline(op.body, [column[element] for column in columns for element in padded])
         # A base plus a constant is known where it is made; after a branch, it is a register.
-        texts = [ctx.operand(one, kind) for one, kind in zip(yielded, elements, strict=True)]
+        texts = [
+            ctx.operand(component, kind) for component, kind in zip(yielded, elements, strict=True)
+        ]
         for position, register in enumerate(group):
-            made[register] = texts[position :: op.pack]
-    return [tuple(made[register][index] for register in holders) for index in range(len(op.outs))]
+            outputs[register] = texts[position :: op.pack]
+    return [
+        tuple(outputs[register][index] for register in holders) for index in range(len(op.outs))
+    ]

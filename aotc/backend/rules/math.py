@@ -1,10 +1,10 @@
 """Rules for elementary functions.
 
-Functions that Triton computes with one instruction use the same one: `exp` is `ex2.approx` of the
-argument times log2(e), and like `exp2`, `sqrt` and `rsqrt` it flushes subnormals. (Triton's `exp`
-keeps results below 2**-126; that takes three more instructions per element.) Functions that it
-takes from libdevice (`log`, `log2`, `sin`, `cos`, `erf`, and all in fp64) are libdevice's here too.
-Types narrower than fp32 are computed in fp32.
+Functions of one instruction in Triton use the same one: `exp` is `ex2.approx` of the argument times
+log2(e), and like `exp2`, `sqrt` and `rsqrt` it flushes subnormals. (Triton's `exp` keeps results
+below 2**-126 at three more instructions per element.) Its libdevice functions (`log`, `log2`,
+`sin`, `cos`, `erf`, and all in fp64) are libdevice's here too. Types narrower than fp32 are
+computed in fp32.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def lower_function(ctx: Lowering, op: arith.Unary) -> Results:
     if element == FP64:
         return [tuple(double(ctx.emit, value) for value in values)]
     wide = convert_registers(ctx, values, element, FP32)
-    done = [single(ctx.emit, value) for value in wide]
-    return [tuple(convert_registers(ctx, done, FP32, element))]
+    narrowed = [single(ctx.emit, value) for value in wide]
+    return [tuple(convert_registers(ctx, narrowed, FP32, element))]
 
 
 @lowers(arith.Libdevice)

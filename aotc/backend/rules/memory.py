@@ -1,8 +1,8 @@
 """Rules for global memory: one instruction for each vector of registers.
 
-Masks are predicates, never branches: a lane that is masked off does not access memory. Addresses
-keep their constant part separate, so it becomes the immediate of the instruction. Registers that
-hold copies are loaded once, and a store is made by one of the threads that hold the same element.
+Masks are predicates, never branches: a masked-off lane does not access memory. Addresses keep their
+constant part separate, so it becomes the immediate of the instruction. Copies of a register are
+loaded once, and a store is made by one of the threads with the same element.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
     element, layout = access_place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
     access = replace(access, prefetch_bytes=op.prefetch_bytes)
-    masks, others = access_masks(ctx, op), _others(ctx, op, element)
+    masks, fallbacks = access_masks(ctx, op), _others(ctx, op, element)
     addresses = ctx.raw(op.pointer)
     loaded: dict[int, str] = {}
     holders = [0] if layout is None else first_holders(layout)
@@ -45,10 +45,10 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
             continue
         mask = masks[head]
         if mask == "false":
-            loaded.update((register, others[register]) for register in group)
+            loaded.update((register, fallbacks[register]) for register in group)
             continue
         predicate = "" if mask == "true" else mask
-        initial = pack(ctx.emit, [others[r] for r in group], element) if predicate else []
+        initial = pack(ctx.emit, [fallbacks[r] for r in group], element) if predicate else []
         words = nvvm_memory.load(
             ctx.emit,
             global_address(ctx, addresses[head]),

@@ -1,4 +1,4 @@
-"""The rule for prints: a call for each element, in one of the threads that hold it.
+"""The rule for prints: a call for each element, in one of its threads.
 
 Numbers are passed as C passes variadic arguments: 32-bit integers as such, fp32 as double.
 """
@@ -18,26 +18,28 @@ from aotc.ir.types import FP32, TileType, element_of
 
 @lowers(tile.Print)
 def lower_print(ctx: Lowering, op: tile.Print) -> Results:
-    """Lower a print: one of the threads that hold an element calls the driver's formatter."""
+    """Lower a print: one of an element's threads calls the driver's formatter."""
     emit = ctx.emit
     kind = None if op.value is None else op.value.type
     layout = kind.layout if isinstance(kind, TileType) else None
-    programs = [("i32", ctx.scalar(each)) for each in (op.x, op.y, op.z)]
+    programs = [("i32", ctx.scalar(program_id)) for program_id in (op.x, op.y, op.z)]
     values = [] if op.value is None else _promoted(ctx, op.value)
-    places = _coordinates(ctx, layout)
+    axes = _coordinates(ctx, layout)
     mine = is_first_holder(ctx, layout)
-    printing, done = emit.new_label("printing"), emit.new_label("printed")
+    printing, exit_label = emit.new_label("printing"), emit.new_label("printed")
     if mine:
-        emit.branch_if(mine, printing, done)
+        emit.branch_if(mine, printing, exit_label)
         emit.start_block(printing)
     with emit.scope():
         holders = [0] if layout is None else first_holders(layout)
         for register in dict.fromkeys(holders):
-            place = [("i32", axis[register]) for axis in places]
-            nvvm.print_values(emit, op.text, [*programs, *place, *values[register : register + 1]])
+            coordinates = [("i32", axis[register]) for axis in axes]
+            nvvm.print_values(
+                emit, op.text, [*programs, *coordinates, *values[register : register + 1]]
+            )
     if mine:
-        emit.branch(done)
-        emit.start_block(done)
+        emit.branch(exit_label)
+        emit.start_block(exit_label)
     return []
 
 
@@ -47,8 +49,11 @@ def _promoted(ctx: Lowering, value: Value) -> list[Argument]:
     kind = llvm_type(element)
     registers = ctx.registers(value)
     if element == FP32:
-        return [("double", ctx.emit.value(f"fpext float {each} to double")) for each in registers]
-    return [(kind, each) for each in registers]
+        return [
+            ("double", ctx.emit.value(f"fpext float {register} to double"))
+            for register in registers
+        ]
+    return [(kind, register) for register in registers]
 
 
 def _coordinates(ctx: Lowering, layout: LinearLayout | None) -> list[list[str]]:
@@ -56,12 +61,12 @@ def _coordinates(ctx: Lowering, layout: LinearLayout | None) -> list[list[str]]:
     if layout is None:
         return []
     offsets = thread_offsets(ctx, layout.columns("register"), thread_columns(layout))
-    flat = [ctx.ints.materialize(each, 32) for each in offsets]
-    found: list[list[str]] = []
+    flat = [ctx.ints.materialize(index, 32) for index in offsets]
+    axes: list[list[str]] = []
     inner = 1
     for extent in reversed(layout.shape):
         shift = inner.bit_length() - 1
-        moved = [ctx.emit.value(f"lshr i32 {each}, {shift}") for each in flat]
-        found.append([ctx.emit.value(f"and i32 {each}, {extent - 1}") for each in moved])
+        shifted = [ctx.emit.value(f"lshr i32 {index}, {shift}") for index in flat]
+        axes.append([ctx.emit.value(f"and i32 {index}, {extent - 1}") for index in shifted])
         inner *= extent
-    return found[::-1]
+    return axes[::-1]

@@ -1,13 +1,12 @@
 """The rule for reductions inside a warp: registers first, then lanes by butterfly shuffles.
 
-Which registers and lanes hold elements of one result is linear algebra. Take the layout and drop
-the reduced axis: the kernel of that map, over the register and lane bits that do not hold copies,
-is the set of steps from any element to the others of its result. Steps over registers alone combine
-elements in each thread as a balanced tree; each remaining step is one shuffle by the XOR of its
-lane bits.
+Linear algebra finds the registers and lanes with elements of one result. Take the layout and drop
+the reduced axis. The kernel of this map, over the register and lane bits without copies, is the set
+of steps from any element to the others of its result. Steps over registers alone combine elements
+in each thread as a balanced tree; each remaining step is one shuffle by the XOR of its lane bits.
 
 Invariant: every element contributes to its result once, and afterwards every lane holds the results
-of its elements, in all registers that the result's layout gives them.
+of its elements, in all registers the result's layout gives them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _Steps:
 
 @lowers(gpu.Reduce)
 def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
-    """Lower a reduction along an axis that every warp holds whole."""
+    """Lower a reduction along an axis without warp bits."""
     layout = layout_of(op.inputs[0].type)
     steps = _find_steps(op, layout)
     holders = first_holders(layout)
@@ -64,15 +63,15 @@ def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
 def lower_warp_all(ctx: Lowering, op: gpu.WarpAll) -> Results:
     """Lower the question whether a tile is true in a whole warp."""
     first, *rest = dict.fromkeys(ctx.registers(op.value))
-    for each in rest:
-        first = ctx.emit.value(f"and i1 {first}, {each}")
+    for value in rest:
+        first = ctx.emit.value(f"and i1 {first}, {value}")
     return [(nvvm.vote_all(ctx.emit, first),)]
 
 
 def _shown(op: gpu.Reduce, layout: LinearLayout) -> list[int]:
-    """Return, for each register of the result, a register of the operands that contributes to it.
+    """Return, for each register of the result, a contributing register of the operands.
 
-    The result's registers are those of the operands that move along a remaining axis.
+    The result's registers are the operands' registers along the remaining axes.
     """
     if not isinstance(op.outs[0].type, TileType):
         return [0]
@@ -84,18 +83,19 @@ def _find_steps(op: gpu.Reduce, layout: LinearLayout) -> _Steps:
     free = layout.free_variable_masks()
     rest = layout.reduce(op.axis)
     lane_shift = layout.in_bits("register")
-    places: list[int] = []
+    thread_bits: list[int] = []
     columns: list[int] = []
     for name, shift in (("register", 0), ("lane", lane_shift)):
         for bit, column in enumerate(rest.columns(name)):
             if not free[name] >> bit & 1:
-                places.append(1 << (shift + bit))
+                thread_bits.append(1 << (shift + bit))
                 columns.append(column)
-    kernel = [gf2.combine(places, mask) for mask in gf2.kernel(columns)]
+    kernel = [gf2.combine(thread_bits, mask) for mask in gf2.kernel(columns)]
     if len(kernel) != layout.out_bits(layout.out_dims[op.axis]):
         op.error(f"axis {op.axis} of {layout} is not held whole by every warp")
-    # Pivots prefer register bits, so a kernel vector with a lane bit has a pivot of its own: those
-    # without are all the steps inside a thread, and the others are independent exchanges.
+    # Pivots prefer register bits, so a kernel vector with a lane bit has a pivot of its own.
+    # Vectors without lane bits are all the steps inside a thread, and the others are independent
+    # exchanges.
     in_thread = (1 << lane_shift) - 1
     registers = gf2.Span(step for step in kernel if step <= in_thread)
     exchanges = [(step & in_thread, step >> lane_shift) for step in kernel if step > in_thread]
@@ -133,13 +133,13 @@ def _across_lanes(
     if kind and gf2.rank(masks) == LANE_BITS and not any(r for r, _ in steps.exchanges):
         return {head: [nvvm.redux(ctx.emit, kind, row[0])] for head, row in rows.items()}
     for register_xor, lane_xor in steps.exchanges:
-        taken = {
+        received = {
             head: shuffled(
                 ctx, op.inputs, rows[steps.registers.reduce(head ^ register_xor)], lane_xor
             )
             for head in rows
         }
-        rows = {head: combine_rows(ctx, op.combine, rows[head], taken[head]) for head in rows}
+        rows = {head: combine_rows(ctx, op.combine, rows[head], received[head]) for head in rows}
     return rows
 
 
@@ -170,7 +170,7 @@ _REDUX: dict[type[Op], tuple[str, str]] = {
 
 
 def _redux_kind(op: gpu.Reduce) -> str:
-    """Return the kind of `redux.sync` that computes the combine block, or ""."""
+    """Return the kind of `redux.sync` equal to the combine block, or ""."""
     first = op.combine.first
     element = element_of(op.inputs[0].type)
     if len(op.inputs) != 1 or not isinstance(element, ScalarType) or element.bits != 32:

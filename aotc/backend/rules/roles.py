@@ -1,10 +1,10 @@
 """Rules for warp roles: a branch on the warp index.
 
-The consumers come first, so that their thread ids are those of the layouts; with several consumer
-groups, each group is numbered from 0. The first of the producer's warps does their work, and all its
-lanes do: stages, addresses and coordinates are then in uniform registers, where those that one lane
-alone computes would be copied to them before each copy (5 % of a matmul of 64 x 128 tiles, H100).
-Where its threads copy as well, all its warps run it, numbered from 0, and the first one issues.
+The consumers come first, so their thread ids are the layouts' own. With several consumer groups,
+each group is numbered from 0. The first of the producer's warps does their work, in all its lanes:
+stages, addresses and coordinates are then in uniform registers. Computed by one lane alone, they
+would be copied there before each copy (5 % of a matmul of 64 x 128 tiles, H100). Where its threads
+copy as well, all its warps run it, numbered from 0, and the first one issues.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     emit.start_block(other)
     if op.producer_registers:
         nvvm.decrease_registers(emit, op.producer_registers)
-    beside = op.producer.first
-    if isinstance(beside, roles.Beside):
+    first_op = op.producer.first
+    if isinstance(first_op, roles.Beside):
         inside, rest = emit.new_label("beside"), emit.new_label("other")
         emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first + 1}"), inside, rest)
         emit.start_block(inside)
         with emit.scope(), ctx.role("producer"):
-            ctx.lower_ops(beside.body)
+            ctx.lower_ops(first_op.body)
         emit.branch(join)
         emit.start_block(rest)
     num_warps = ctx.kernel.producer_warps if roles.copies_by_threads(op) else 1

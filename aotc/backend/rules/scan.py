@@ -1,7 +1,7 @@
 """The rule for scans inside a warp: along each thread's registers, then along the lanes.
 
 Along the axis, the low bits are registers and the high bits lanes, so a thread holds runs of
-consecutive elements. It scans each run, the totals of the runs are scanned across the lanes, and
+consecutive elements. It scans each run. The totals of the runs are scanned across the lanes, and
 the exclusive prefix of each run is combined into its elements. Lanes exchange by `shfl.idx` from a
 source lane computed in the axis's own order, so any ascending choice of lane bits works.
 """
@@ -40,27 +40,29 @@ class _Runs:
 
 @lowers(gpu.Scan)
 def lower_scan(ctx: Lowering, op: gpu.Scan) -> Results:
-    """Lower a scan along an axis that every warp holds whole."""
+    """Lower a scan along an axis without warp bits."""
     layout = layout_of(op.inputs[0].type)
     holders = first_holders(layout)
     plan = _find_runs(op, layout, holders)
     columns = [ctx.registers(value) for value in op.inputs]
     rows: dict[int, list[str]] = {}
     for run in plan.runs:
-        own = [[column[register] for column in columns] for register in run]
+        elements = [[column[register] for column in columns] for register in run]
         running = list(
-            accumulate(own, lambda total, row: combine_rows(ctx, op.combine, total, row))
+            accumulate(elements, lambda total, row: combine_rows(ctx, op.combine, total, row))
         )
         # The thread's own prefix of each register: inclusive, or exclusive.
-        held = [None, *running[:-1]] if op.exclusive else running
+        prefixes = [None, *running[:-1]] if op.exclusive else running
         if not plan.lane_bits:
-            rows.update(zip(run, [own[0] if row is None else row for row in held], strict=True))
+            rows.update(
+                zip(run, [elements[0] if row is None else row for row in prefixes], strict=True)
+            )
             continue
         before = _exclusive(ctx, op, plan, running[-1])
         has_before = _has_before(ctx, op, plan)
-        for register, row in zip(run, held, strict=True):
+        for register, row in zip(run, prefixes, strict=True):
             joined = before if row is None else combine_rows(ctx, op.combine, before, row)
-            rows[register] = _selected(ctx, op.inputs, has_before, joined, row or own[0])
+            rows[register] = _selected(ctx, op.inputs, has_before, joined, row or elements[0])
     return [tuple(rows[holder][index] for holder in holders) for index in range(len(op.inputs))]
 
 
@@ -84,10 +86,10 @@ def _find_runs(op: gpu.Scan, layout: LinearLayout, holders: Sequence[int]) -> _R
         for run in groups.values()
     ]
     length = len(runs[0])
-    wanted = [length << index for index in range(len(lane_bits))]
+    strides = [length << index for index in range(len(lane_bits))]
     in_order = (
         all(sorted(positions[r] for r in run) == list(range(length)) for run in runs)
-        and [along.columns("lane")[bit] for bit in lane_bits] == wanted
+        and [along.columns("lane")[bit] for bit in lane_bits] == strides
         and not any(across.columns("lane")[bit] for bit in lane_bits)
         and length << len(lane_bits) == layout.out_size(axis)
     )
@@ -102,8 +104,8 @@ def _from_lane(ctx: Lowering, inputs: Sequence[Value], row: Sequence[str], lane:
     for value, part in zip(inputs, row, strict=True):
         element = element_of(value.type)
         words = to_i32_words(ctx.emit, part, element)
-        moved = [nvvm.shuffle(ctx.emit, "idx", word, lane) for word in words]
-        out.append(from_i32_words(ctx.emit, moved, element))
+        received = [nvvm.shuffle(ctx.emit, "idx", word, lane) for word in words]
+        out.append(from_i32_words(ctx.emit, received, element))
     return out
 
 
@@ -124,43 +126,43 @@ def _exclusive(ctx: Lowering, op: gpu.Scan, plan: _Runs, total: list[str]) -> li
     last lane.
     """
     emit = ctx.emit
-    done = 0
+    lower_bits = 0
     for bit in plan.lane_bits:
         # In reverse, lanes count from the end: set and clear bits are swapped.
         if op.reverse:
-            source = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~done}")
+            source = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~lower_bits}")
             source = emit.thread_value(f"or i32 {source}, {1 << bit}")
-            wanted = 0
+            later_value = 0
         else:
             source = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~(1 << bit)}")
-            source = emit.thread_value(f"or i32 {source}, {done}") if done else source
-            wanted = 1 << bit
+            source = emit.thread_value(f"or i32 {source}, {lower_bits}") if lower_bits else source
+            later_value = 1 << bit
         earlier = _from_lane(ctx, op.inputs, total, source)
         joined = combine_rows(ctx, op.combine, earlier, total)
-        own = emit.thread_value(f"and i32 {ctx.thread}, {1 << bit}")
-        is_later = emit.thread_value(f"icmp eq i32 {own}, {wanted}")
+        lane_bit = emit.thread_value(f"and i32 {ctx.thread}, {1 << bit}")
+        is_later = emit.thread_value(f"icmp eq i32 {lane_bit}, {later_value}")
         total = _selected(ctx, op.inputs, is_later, joined, total)
-        done |= 1 << bit
+        lower_bits |= 1 << bit
     return _from_lane(ctx, op.inputs, total, _lane_before(ctx, op, plan.lane_mask))
 
 
 def _lane_before(ctx: Lowering, op: gpu.Scan, mask: int) -> str:
     """Return the lane before this one along the axis."""
     emit = ctx.emit
-    others = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~mask}")
+    other_bits = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~mask}")
     # All ones, or all zeros, in the bits of other axes let carries and borrows pass.
     if op.reverse:
         filled = emit.thread_value(f"or i32 {ctx.thread}, {_ALL_LANES & ~mask}")
-        moved = emit.thread_value(f"add i32 {filled}, 1")
+        stepped = emit.thread_value(f"add i32 {filled}, 1")
     else:
         cleared = emit.thread_value(f"and i32 {ctx.thread}, {mask}")
-        moved = emit.thread_value(f"sub i32 {cleared}, 1")
-    kept = emit.thread_value(f"and i32 {moved}, {mask}")
-    return emit.thread_value(f"or i32 {kept}, {others}")
+        stepped = emit.thread_value(f"sub i32 {cleared}, 1")
+    axis_bits = emit.thread_value(f"and i32 {stepped}, {mask}")
+    return emit.thread_value(f"or i32 {axis_bits}, {other_bits}")
 
 
 def _has_before(ctx: Lowering, op: gpu.Scan, plan: _Runs) -> str:
-    """Return an i1 that holds unless this lane is the first along the axis."""
+    """Return an i1: whether this lane is not the first along the axis."""
     lanes = ctx.emit.thread_value(f"and i32 {ctx.thread}, {plan.lane_mask}")
     first = plan.lane_mask if op.reverse else 0
     return ctx.emit.thread_value(f"icmp ne i32 {lanes}, {first}")

@@ -1,8 +1,8 @@
 """Rules for sources and shapes of tiles: arithmetic on thread ids, and renamed registers.
 
-No shape op moves data. The two layouts determine which register of the operand becomes which of the
-result: the result's layout is expressed in the operand's coordinates, and each register is found
-by its element.
+No shape op moves data. The two layouts determine the operand's register for each register of the
+result: the result's layout is expressed in the operand's coordinates, and each register is looked
+up by its element.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALVES = 2
 
 @lowers(tile.ProgramId)
 def lower_program_id(ctx: Lowering, op: tile.ProgramId) -> Results:
-    """Lower the program id, that of a CTA or a cluster; a grid has fewer than 2**31 CTAs."""
+    """Lower the program id, of a CTA or a cluster; a grid has fewer than 2**31 CTAs."""
     read = nvvm.cta_id if ctx.kernel.num_ctas == 1 else nvvm.cluster_id
     return [(ctx.ints.learn(read(ctx.emit, op.axis), (1 << 31) - 1),)]
 
@@ -55,45 +55,47 @@ def lower_hint(ctx: Lowering, op: tile.Hint) -> Results:
 def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
     """Lower a broadcast."""
     source = tile.tile_type(op, op.value)
-    wanted = layout_of(op.out.type).broadcast_source(source.shape)
-    return [rename(op, ctx.raw(op.value), layout_of(source), wanted)]
+    source_layout = layout_of(op.out.type).broadcast_source(source.shape)
+    return [rename(op, ctx.raw(op.value), layout_of(source), source_layout)]
 
 
 @lowers(tile.ExpandDims, tile.Reshape)
 def lower_reshape(ctx: Lowering, op: tile.ExpandDims | tile.Reshape) -> Results:
-    """Lower a reshape that keeps the row-major order of the elements."""
+    """Lower a reshape; the row-major order of the elements is unchanged."""
     source = tile.tile_type(op, op.value)
-    wanted = layout_of(op.out.type).reshape(source.shape)
-    return [rename(op, ctx.raw(op.value), layout_of(source).reshape(source.shape), wanted)]
+    target = layout_of(op.out.type).reshape(source.shape)
+    return [rename(op, ctx.raw(op.value), layout_of(source).reshape(source.shape), target)]
 
 
 @lowers(tile.Trans)
 def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
     """Lower a transpose."""
     back = [op.order.index(axis) for axis in range(len(op.order))]
-    held, wanted = layout_of(op.value.type), layout_of(op.out.type).transpose(back)
-    return [rename(op, ctx.raw(op.value), held.transpose(range(len(back))), wanted)]
+    layout, target = layout_of(op.value.type), layout_of(op.out.type).transpose(back)
+    return [rename(op, ctx.raw(op.value), layout.transpose(range(len(back))), target)]
 
 
 @lowers(gpu.Extract)
 def lower_extract(ctx: Lowering, op: gpu.Extract) -> Results:
     """Lower the extraction of a part of a tile: some of the registers."""
-    held, part = layout_of(op.value.type), layout_of(op.out.type)
+    whole, part = layout_of(op.value.type), layout_of(op.out.type)
     registers = ctx.raw(op.value)
-    return [tuple(registers[register] for register in part_registers(held, part, op.start))]
+    return [tuple(registers[register] for register in part_registers(whole, part, op.start))]
 
 
 @lowers(gpu.Concat)
 def lower_concat(ctx: Lowering, op: gpu.Concat) -> Results:
     """Lower a concatenation: each register comes from one of the parts."""
     part, whole = layout_of(op.parts[0].type), layout_of(op.out.type)
-    held: dict[int, Component] = {}
+    by_element: dict[int, Component] = {}
     for number, value in enumerate(op.parts):
         start = [0] * len(part.shape)
         start[op.axis] = number * part.shape[op.axis]
         origin, elements = whole.pack(start), within(part, whole.shape).table("register")
-        held.update(zip((origin ^ each for each in elements), ctx.raw(value), strict=True))
-    return [tuple(held[element] for element in whole.table("register"))]
+        by_element.update(
+            zip((origin ^ offset for offset in elements), ctx.raw(value), strict=True)
+        )
+    return [tuple(by_element[element] for element in whole.table("register"))]
 
 
 @lowers(tile.Join)
@@ -115,11 +117,11 @@ def lower_split(ctx: Lowering, op: tile.Split) -> Results:
     """Lower a split: each half gets its registers."""
     registers = ctx.raw(op.value)
     where = _registers_by_element(layout_of(op.value.type).table("register"))
-    wanted = layout_of(op.lhs.type).table("register")
-    if not all(_HALVES * element + 1 in where for element in wanted):
+    elements = layout_of(op.lhs.type).table("register")
+    if not all(_HALVES * element + 1 in where for element in elements):
         op.error("splits elements that its thread does not hold")
     return [
-        tuple(registers[where[_HALVES * element + half]] for element in wanted)
+        tuple(registers[where[_HALVES * element + half]] for element in elements)
         for half in range(_HALVES)
     ]
 

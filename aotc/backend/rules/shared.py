@@ -1,8 +1,8 @@
 """Rules for shared memory: buffers, their stores and loads, and barriers.
 
-All buffers are in the kernel's one dynamic array, at offsets that the schedule assigned. Two
-layouts determine where a register is stored: the tile's gives its element, and the buffer's,
-inverted, the offset of that element.
+All buffers are in the kernel's one dynamic array, at offsets assigned by the schedule. Two layouts
+determine the offset of a register: the tile's gives its element, and the inverse of the buffer's
+gives the offset of the element.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST_GROUP_BARRIER = 10  # a CTA has 8 warpgroups at most
 
 @lowers(gpu.SharedAlloc)
 def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
-    """Lower a buffer: its constant offset, or that of this consumer group's copy."""
+    """Lower a buffer: its constant offset, plus this consumer group's."""
     if op.offset_bytes < 0:
         op.error("has no offset: shared memory was not allocated")
     ctx.uses_shared = True
@@ -70,8 +70,8 @@ def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
         number = emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
         if ctx.group:
             size = WARP_SIZE * ctx.kernel.num_warps // WARPGROUP_SIZE
-            others = emit.thread_value(f"mul i32 {ctx.group}, {size}")
-            number = emit.thread_value(f"add i32 {number}, {others}")
+            group_base = emit.thread_value(f"mul i32 {ctx.group}, {size}")
+            number = emit.thread_value(f"add i32 {number}, {group_base}")
         number = emit.thread_value(f"add i32 {number}, {_FIRST_WARPGROUP_BARRIER}")
         nvvm.barrier(emit, WARPGROUP_SIZE, number)
     elif ctx.group:
@@ -129,17 +129,17 @@ def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
 def _word_pieces(
     ctx: Lowering, op: gpu.SharedLoad, layout: LinearLayout
 ) -> dict[int, Component] | None:
-    """Load one or two bytes for each lane as whole words that neighbouring lanes share.
+    """Load one or two bytes for each lane as whole words shared by neighbouring lanes.
 
-    So a fragment of bytes, whose runs are short, is read in pieces of 8 or 16 bytes, and a lane takes its bytes of
-    each word by a permutation. Returns None if that does not take fewer loads.
+    Runs in a fragment of bytes are short. So it is read in pieces of 8 or 16 bytes, and a lane
+    takes its bytes of each word by a permutation. Returns None if this does not save loads.
     """
     shared, element = gpu.shared_type(op, op.buffer), tile.tile_type(op, op.out).element
     bits = log2_exact(op.vector)
     if element.size_bytes > 1 or llvm_type(element) == "i1" or op.vector > 2 or op.start:
         return None
-    places = layout.invert_and_compose(shared.layout)
-    threads, offsets = thread_columns(places), gf2.span_table(places.columns("register"))
+    positions = layout.invert_and_compose(shared.layout)
+    threads, offsets = thread_columns(positions), gf2.span_table(positions.columns("register"))
     words: dict[int, dict[int, int]] = {}
     for register, holder in enumerate(first_holders(layout)):
         if holder == register:
@@ -163,15 +163,19 @@ def _word_pieces(
             continue
         address = _address(ctx, ctx.ints.xor_constant(base, start), stage, first)
         for index, word in enumerate(nvvm_memory.load(ctx.emit, address, access, ())):
-            taken = nvvm_convert.permute_bytes(ctx.emit, word, "0", selector)
-            ctx.ints.learn(taken, (1 << 8 * op.vector) - 1)
-            for at, register in words[start + _WORD_BYTES * index].items():
-                moved = ctx.emit.value(f"lshr i32 {taken}, {8 * at}") if at else taken
+            permuted = nvvm_convert.permute_bytes(ctx.emit, word, "0", selector)
+            ctx.ints.learn(permuted, (1 << 8 * op.vector) - 1)
+            for byte_index, register in words[start + _WORD_BYTES * index].items():
+                shifted = (
+                    ctx.emit.value(f"lshr i32 {permuted}, {8 * byte_index}")
+                    if byte_index
+                    else permuted
+                )
                 kind = llvm_type(element)
-                byte = ctx.emit.value(f"trunc i32 {moved} to i8")
+                byte = ctx.emit.value(f"trunc i32 {shifted} to i8")
                 if kind != "i8":
                     byte = ctx.emit.value(f"bitcast i8 {byte} to {kind}")
-                ctx.emit.parts[byte] = (taken, at)
+                ctx.emit.parts[byte] = (permuted, byte_index)
                 loaded[register] = byte
     return loaded
 
@@ -179,9 +183,9 @@ def _word_pieces(
 def _is_run(words: Sequence[int], threads: Sequence[int], count: int) -> bool:
     """Return whether words come in aligned runs of so many, for all threads."""
     size_bytes = count * _WORD_BYTES
-    known = {*words}
+    offsets = {*words}
     return not any(column & (size_bytes - 1) & -_WORD_BYTES for column in threads) and all(
-        start + _WORD_BYTES * index in known
+        start + _WORD_BYTES * index in offsets
         for start in {word & -size_bytes for word in words}
         for index in range(count)
     )
@@ -203,11 +207,11 @@ def _read(
     if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
         return nvvm_memory.load(ctx.emit, address, access, ())
     element = gpu.memory_element(tile.tile_type(op, op.out))
-    others = [constant(0, element)] * len(registers)
+    fallbacks = [constant(0, element)] * len(registers)
     if op.other is not None:
-        others = [ctx.registers(op.other)[register] for register in registers]
+        fallbacks = [ctx.registers(op.other)[register] for register in registers]
     mask = ctx.registers(op.mask)[registers[0]]
-    initial = pack(ctx.emit, others, element)
+    initial = pack(ctx.emit, fallbacks, element)
     if mask == "false":
         return initial
     predicate = "" if mask == "true" else mask
@@ -244,21 +248,21 @@ def shared_vectors(
     vector: int,
     start: Sequence[int] = (),
 ) -> list[tuple[nvvm_memory.Address, list[int]]]:
-    """Return the accesses that move a tile: their addresses, and their registers in memory order.
+    """Return the accesses to a tile: their addresses, and their registers in memory order.
 
-    `layout` has the buffer's shape, or that of a part of it, which begins at `start`. Registers
-    that hold copies of lower ones are left out.
+    `layout` has the buffer's shape, or the shape of a part of it at `start`. Copies of lower
+    registers are left out.
     """
     shared = gpu.shared_type(op, buffer)
     vector_bits = log2_exact(vector)
     shift = log2_exact(shared.element.size_bytes)
-    places = layout.invert_and_compose(shared.layout)
-    threads = [column << shift for column in thread_columns(places)]
+    positions = layout.invert_and_compose(shared.layout)
+    threads = [column << shift for column in thread_columns(positions)]
     origin = 0
     if start:
         origin = gf2.Span(shared.layout.columns("offset")).solve(shared.layout.pack(start)) or 0
-    offsets = gf2.span_table(places.columns("register"), origin)
-    if any(place & ((vector << shift) - 1) for place in (*threads, origin << shift)):
+    offsets = gf2.span_table(positions.columns("register"), origin)
+    if any(offset_bytes & ((vector << shift) - 1) for offset_bytes in (*threads, origin << shift)):
         op.error(f"threads start vectors of {vector} elements at misaligned offsets")
     groups: dict[int, dict[int, int]] = {}
     for register, holder in enumerate(first_holders(layout)):
@@ -271,8 +275,8 @@ def shared_vectors(
     for group, members in groups.items():
         if len(members) != vector:
             op.error(f"a thread holds {len(members)} of a vector of {vector} elements")
-        place = ctx.ints.xor_constant(base, group << vector_bits + shift)
-        address = _address(ctx, place, stage, first)
+        offset_bytes = ctx.ints.xor_constant(base, group << vector_bits + shift)
+        address = _address(ctx, offset_bytes, stage, first)
         accesses.append((address, [members[index] for index in range(vector)]))
     return accesses
 
@@ -280,52 +284,63 @@ def shared_vectors(
 def shared_parts(
     ctx: Lowering, op: Op, buffer: Value, layout: LinearLayout, vector: int, rank: Component
 ) -> list[tuple[nvvm_memory.Address, str, list[int]]]:
-    """Return the accesses that store element i of the first axis where CTA i has element `rank`.
+    """Return the accesses to store element i of the first axis to CTA i, as its element `rank`.
 
-    Of each the address in this CTA, the number i, and the registers in memory order. In the buffer
-    elements of the first axis lie one after the other.
+    For each: the address in this CTA, the number i, and the registers in memory order. In the
+    buffer elements of the first axis lie one after the other.
     """
     shared = gpu.shared_type(op, buffer)
     shift = log2_exact(shared.element.size_bytes)
-    places = layout.invert_and_compose(shared.layout)
+    positions = layout.invert_and_compose(shared.layout)
     part_bits = len(shared.layout.columns("offset")) - log2_exact(layout.shape[0])
     inside = (1 << part_bits) - 1
     base = ctx.ints.linear(
-        ctx.thread, [(each & inside) << shift for each in thread_columns(places)]
+        ctx.thread, [(column & inside) << shift for column in thread_columns(positions)]
     )
-    owner = ctx.ints.linear(ctx.thread, [each >> part_bits for each in thread_columns(places)])
+    owner = ctx.ints.linear(
+        ctx.thread, [column >> part_bits for column in thread_columns(positions)]
+    )
     start = ctx.ints.mul(rank, Affine("", 1 << part_bits + shift), 32)
     stage, first = ctx.ints.split(ctx.ints.add(ctx.raw(buffer)[0], start, 32))
-    offsets = gf2.span_table(places.columns("register"))
-    found = {
+    offsets = gf2.span_table(positions.columns("register"))
+    registers = {
         offsets[register]: register
         for register, holder in enumerate(first_holders(layout))
         if holder == register
     }
     accesses: list[tuple[nvvm_memory.Address, str, list[int]]] = []
-    for offset in found:
+    for offset in registers:
         if offset % vector == 0:
-            place = ctx.ints.xor_constant(base, (offset & inside) << shift)
-            address = _address(ctx, place, stage, first)
+            part_offset = ctx.ints.xor_constant(base, (offset & inside) << shift)
+            address = _address(ctx, part_offset, stage, first)
             cta = ctx.ints.materialize(ctx.ints.xor_constant(owner, offset >> part_bits), 32)
-            accesses.append((address, cta, [found[offset + each] for each in range(vector)]))
+            accesses.append(
+                (address, cta, [registers[offset + column] for column in range(vector)])
+            )
     return accesses
 
 
-def places_in(
+def register_offsets(
     ctx: Lowering, layout: LinearLayout, shared: LinearLayout, size_bytes: int
 ) -> list[Component]:
     """Return the byte offset in a buffer of the element of each register."""
-    shift, places = log2_exact(size_bytes), layout.invert_and_compose(shared)
-    base = ctx.ints.linear(ctx.thread, [column << shift for column in thread_columns(places)])
-    offsets = gf2.span_table(places.columns("register"))
+    shift, positions = log2_exact(size_bytes), layout.invert_and_compose(shared)
+    base = ctx.ints.linear(ctx.thread, [column << shift for column in thread_columns(positions)])
+    offsets = gf2.span_table(positions.columns("register"))
     return [ctx.ints.xor_constant(base, offset << shift) for offset in offsets]
 
 
-def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> nvvm_memory.Address:
-    """Return the address `place` bytes into a buffer."""
+def buffer_address(
+    ctx: Lowering, buffer: Value, offset_bytes: Component | int = 0
+) -> nvvm_memory.Address:
+    """Return the address `offset_bytes` bytes into a buffer."""
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
-    return _address(ctx, Affine("", place) if isinstance(place, int) else place, stage, first)
+    return _address(
+        ctx,
+        Affine("", offset_bytes) if isinstance(offset_bytes, int) else offset_bytes,
+        stage,
+        first,
+    )
 
 
 def mbarrier_address(ctx: Lowering, barrier: Value, warp_stride: int) -> nvvm_memory.Address:
@@ -343,10 +358,10 @@ def moved(ctx: Lowering, address: nvvm_memory.Address, offset_bytes: str) -> nvv
     return replace(address, base=base)
 
 
-def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm_memory.Address:
-    """Return the address `place` bytes into the buffer at `stage` plus `start`."""
+def _address(ctx: Lowering, offset_bytes: Component, stage: str, start: int) -> nvvm_memory.Address:
+    """Return the address `offset_bytes` bytes into the buffer at `stage` plus `start`."""
     ctx.uses_shared = True
-    base, offset = ctx.ints.split(place)
+    base, offset = ctx.ints.split(offset_bytes)
     array = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if base:
         # The array is aligned to 1024 bytes only, so this must be an add, not an or.

@@ -52,7 +52,7 @@ _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 @lowers(tma.MakeTensorMap)
 def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
-    """Lower a map that the warp which issues loads makes for itself."""
+    """Lower a map made by the warp that issues loads, for itself."""
     return [(_publish(ctx, op),)]
 
 
@@ -70,7 +70,7 @@ def _publish(ctx: Lowering, op: tma.MakeTensorMap | map_store.PublishMap) -> str
     is_used_here = isinstance(op, tma.MakeTensorMap)
     element = encoded_element(op.out) if is_used_here else kind.element
     size = kind.element.size_bytes
-    strides = [emit.value(f"mul i64 {ctx.scalar(each)}, {size}") for each in op.sizes[rank:]]
+    strides = [emit.value(f"mul i64 {ctx.scalar(stride)}, {size}") for stride in op.sizes[rank:]]
     fields = nvvm_tensor.MapFields(
         nvvm_tensor.generic_address(emit, ctx.scalar(op.pointer)),
         [ctx.scalar(extent) for extent in op.sizes[:rank][::-1]],
@@ -89,7 +89,7 @@ def _publish(ctx: Lowering, op: tma.MakeTensorMap | map_store.PublishMap) -> str
 
 @lowers(tma.MadeTensorMap)
 def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
-    """Lower a map that another warp has made: the warps that issue copies acquire it."""
+    """Lower a map made by another warp: the warps that issue copies acquire it."""
     slot = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot))
     is_stored = any(isinstance(user, tma.TmaStore | tma.TmaReduce) for user in op.out.users)
     issuer = _leaders(ctx) if is_stored else ctx.issuer
@@ -99,7 +99,7 @@ def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
 
 @lowers(tma.AcquiredTensorMap)
 def lower_acquired_tensor_map(ctx: Lowering, op: tma.AcquiredTensorMap) -> Results:
-    """Lower a map that needs no acquiring: its generic address."""
+    """Lower a map without acquiring: its generic address."""
     if isinstance(op.slot.type, PointerType):
         return [(nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot)),)]
     return [(ctx.emit.value(f"inttoptr i64 {ctx.scalar(op.slot)} to ptr"),)]
@@ -107,7 +107,7 @@ def lower_acquired_tensor_map(ctx: Lowering, op: tma.AcquiredTensorMap) -> Resul
 
 @lowers(tma.TensorMapAddress)
 def lower_tensor_map_address(ctx: Lowering, op: tma.TensorMapAddress) -> Results:
-    """Lower the address of a parameter's map, which the hardware keeps where copies find it."""
+    """Lower the address of a parameter's map, in memory the hardware reads."""
     return [(ctx.emit.value(f"ptrtoint ptr {ctx.scalar(op.tensor)} to i64"),)]
 
 
@@ -134,8 +134,8 @@ def lower_tma_prefetch(ctx: Lowering, op: cache.TmaPrefetch) -> Results:
     first = [ctx.scalar(coord) for coord in op.coords]
     starts = [range(0, extent, step) for extent, step in zip(op.shape, kind.box, strict=True)]
     for origin in itertools.product(*starts):
-        at = [_plus(ctx, coord, step) for coord, step in zip(first, origin, strict=True)]
-        nvvm_tensor.tensor_prefetch(ctx.emit, ctx.scalar(op.tensor), at[::-1], ctx.issuer)
+        coords = [_plus(ctx, coord, step) for coord, step in zip(first, origin, strict=True)]
+        nvvm_tensor.tensor_prefetch(ctx.emit, ctx.scalar(op.tensor), coords[::-1], ctx.issuer)
     return []
 
 
@@ -154,7 +154,7 @@ def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
 
 
 def _any_bytes(ctx: Lowering, size_bytes: str) -> str:
-    """Return the condition that there are bytes to copy, "" if it always holds."""
+    """Return the condition of a nonempty copy, "" if it is always true."""
     return "" if size_bytes.isdecimal() else ctx.emit.value(f"icmp ne i32 {size_bytes}, 0")
 
 
@@ -189,14 +189,14 @@ def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
 
 @lowers(tma.TmaStoreWait)
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
-    """Lower the wait for stores, which all threads execute."""
+    """Lower the wait for stores, in all threads."""
     nvvm_tensor.wait_stores(ctx.emit, op.pending, written=op.written)
     return []
 
 
 @lowers(tma.TmaBufferWait)
 def lower_tma_buffer_wait(ctx: Lowering, op: tma.TmaBufferWait) -> Results:
-    """Lower the wait for the stores from a buffer, which all threads execute."""
+    """Lower the wait for the stores from a buffer, in all threads."""
     nvvm_tensor.wait_stores(ctx.emit, op.pending, written=False)
     return []
 
@@ -212,11 +212,11 @@ def lower_proxy_fence(ctx: Lowering, op: tma.ProxyFence) -> Results:
 def lower_mbarrier_init(ctx: Lowering, op: mbarrier.MbarrierInit) -> Results:
     """Lower the initialization of an mbarrier, or of a ring of them."""
     assert isinstance(op.barrier.type, SharedType)
-    places = [
+    addresses = [
         buffer_address(ctx, op.barrier, stage * mbarrier.MBARRIER_BYTES)
         for stage in range(op.barrier.type.num_stages)
     ]
-    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer, op.expected_bytes)
+    nvvm_tensor.mbarrier_init(ctx.emit, addresses, op.count, ctx.issuer, op.expected_bytes)
     return []
 
 
@@ -235,7 +235,7 @@ def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results
 
 @lowers(mbarrier.MbarrierWait)
 def lower_mbarrier_wait(ctx: Lowering, op: mbarrier.MbarrierWait) -> Results:
-    """Lower a wait, executed by all threads, or by those of the warp that issues copies."""
+    """Lower a wait, in all threads or in the warp that issues copies."""
     barrier = mbarrier_address(ctx, op.barrier, op.warp_stride)
     issuing = ctx.issuer.warps if op.by_issuer else ""
     parity = ctx.scalar(op.parity)
@@ -252,7 +252,7 @@ def lower_mbarrier_wait(ctx: Lowering, op: mbarrier.MbarrierWait) -> Results:
 
 
 def _is_warpgroup(ctx: Lowering, warpgroup: int) -> str:
-    """Return the condition that a leader belongs to a warpgroup, "" if there is only one."""
+    """Return whether a leader belongs to a warpgroup, "" if there is only one."""
     if ctx.kernel.num_warps <= WARPGROUP_WARPS:
         return ""
     return ctx.emit.thread_value(f"icmp eq i32 {ctx.warp}, {warpgroup * WARPGROUP_WARPS}")
@@ -261,12 +261,12 @@ def _is_warpgroup(ctx: Lowering, warpgroup: int) -> str:
 def _leaders(ctx: Lowering) -> Issuer:
     """Return the issuers of stores, one in each warpgroup.
 
-    A leader that issues no store commits an empty group, so that all leaders count alike.
+    A leader without a store commits an empty group, so all leaders count alike.
     """
     if ctx.kernel.num_warps <= WARPGROUP_WARPS:
         return replace(ctx.issuer, lane=ctx.first_lane)
-    place = ctx.emit.thread_value(f"and i32 {ctx.warp}, {WARPGROUP_WARPS - 1}")
-    return Issuer(ctx.emit.thread_value(f"icmp eq i32 {place}, 0"), ctx.first_lane)
+    warp_of_group = ctx.emit.thread_value(f"and i32 {ctx.warp}, {WARPGROUP_WARPS - 1}")
+    return Issuer(ctx.emit.thread_value(f"icmp eq i32 {warp_of_group}, 0"), ctx.first_lane)
 
 
 def _copies(
@@ -278,54 +278,54 @@ def _copies(
     num_parts: int = 1,
     num_rows: int = 0,
 ) -> Iterator[TensorCopy]:
-    """Yield the copy of each box of a tile, or of the part that this CTA of a cluster multicasts.
+    """Yield the copy of each box of a tile, or of this CTA's part for a multicast.
 
-    With `num_rows`, the tile has that extent along its first axis.
+    With `num_rows`, the tile has this extent along its first axis.
     """
     kind = tma.check_tensor(op, tensor, buffer, coords, num_rows)
     shared = gpu.shared_type(op, buffer)
-    places = gf2.Span(shared.layout.columns("offset"))
+    offsets = gf2.Span(shared.layout.columns("offset"))
     first = [ctx.scalar(coord) for coord in coords]
     lacking = len(first) - len(shared.shape)
     box = tma.box_in_buffer(kind, len(shared.shape))
-    num_rows, *others = tma.copied_shape(shared, num_rows)
+    num_rows, *other_extents = tma.copied_shape(shared, num_rows)
     part_rows, part_bytes = num_rows // num_parts, 0
-    extents = (part_rows, *others)
+    extents = (part_rows, *other_extents)
     starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
     if num_parts > 1:
         shift = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_rows}")
         first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
         rows = range(0, num_rows, part_rows)
-        part_bytes = _part_bytes(op, places, shared, rows, prod(kind.box))
+        part_bytes = _part_bytes(op, offsets, shared, rows, prod(kind.box))
     for origin in itertools.product(*starts):
-        place = places.solve(shared.layout.pack(origin))
-        if place is None:
+        position = offsets.solve(shared.layout.pack(origin))
+        if position is None:
             op.error(f"{shared.layout} does not hold {origin}")
-        place = _box_start(place, prod(kind.box))
+        position = _box_start(position, prod(kind.box))
         steps = (*[0] * lacking, *origin)
-        at = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
-        address = buffer_address(ctx, buffer, place * shared.element.size_bytes)
+        box_coords = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
+        address = buffer_address(ctx, buffer, position * shared.element.size_bytes)
         if part_bytes:
-            moved = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_bytes}")
-            base = ctx.emit.value(f"add i32 {address.base}, {moved}")
+            part_offset = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_bytes}")
+            base = ctx.emit.value(f"add i32 {address.base}, {part_offset}")
             address = replace(address, base=base)
-        yield TensorCopy(ctx.scalar(tensor), at[::-1], address)
+        yield TensorCopy(ctx.scalar(tensor), box_coords[::-1], address)
 
 
-def _box_start(place: int, box_elems: int) -> int:
-    """Return where the box starts whose first element a swizzle moved to `place`.
+def _box_start(offset: int, box_elems: int) -> int:
+    """Return the start of the box whose first element a swizzle moved to `offset`.
 
-    A box starts at a multiple of its size, or of the largest power of two that divides it, which
-    still is a whole number of swizzle periods.
+    A box starts at a multiple of its size, or of its largest power-of-two divisor, still a whole
+    number of swizzle periods.
     """
-    return place - place % (box_elems & -box_elems)
+    return offset - offset % (box_elems & -box_elems)
 
 
-def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
-    """Return the distance in bytes of the parts that the CTAs of a cluster copy."""
+def _part_bytes(op: Op, offsets: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
+    """Return the distance in bytes of the parts copied by the CTAs of a cluster."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
-        _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows
+        _box_start(offsets.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows
     ]
     apart = starts[1]
     op.expect(starts == [apart * part for part in range(len(starts))], "parts are not in order")

@@ -1,8 +1,8 @@
 """Rules for `wgmma`: matrix descriptors, registers and the order of instructions.
 
 `ir.wgmma_tiling` derives the instructions from the layouts. The loop over K is outermost, as in the
-rule of `mma.sync`. A descriptor holds an address in units of 16 bytes, so steps along K, M and N
-are constants added to the descriptor of the operand's first element.
+rule of `mma.sync`. A descriptor has an address in units of 16 bytes. So steps along K, M and N are
+constants added to the descriptor of the operand's first element.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
-# Of named barriers, the last: warpgroups and consumer groups have those below.
+# The last named barriers: warpgroups and consumer groups have the lower ones.
 _FIRST_TURN_BARRIER = 14
 
 
@@ -62,8 +62,8 @@ _FIRST_TURN_BARRIER = 14
 def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     """Lower a tile of undefined elements.
 
-    16-bit elements are unpacked from zero registers, since the dot that ignores them, and a loop
-    that carries them, use packed registers.
+    16-bit elements are unpacked from zero registers: the dot that ignores them, and a loop that
+    carries them, use packed registers.
     """
     if isinstance(op.type, PointerType):
         return [("poison",)]
@@ -86,12 +86,12 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     b = _descriptor(ctx, op.b, tiling.b, tiling.warp_columns)
     accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
     if accumulate == "false" and not isinstance(op.acc.op, gpu.Undefined):
-        # It is to begin in the registers of another result, which ptxas would not keep it in.
+        # It begins in the registers of another result; ptxas would move it elsewhere.
         accumulate = nvvm_wgmma.opaque_false(ctx.emit)
     row, column = op.start or (0, 0)
     first = op.start_k // tiling.k
     end = first + op.size_k // tiling.k if op.size_k else tiling.num_steps
-    # An operand in registers is that part of K alone.
+    # An operand in registers has this part of K alone.
     steps = [
         WgmmaStep(
             number,
@@ -114,25 +114,25 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
 
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
-    """Lower the wait for dots, which passes the accumulators through in their registers."""
-    places = [
-        _made(value, num_columns)
+    """Lower the wait for dots; the accumulators pass through in their registers."""
+    written_registers = [
+        _written_registers(value, num_columns)
         for value, num_columns in zip(
             op.values, op.num_columns or [0] * len(op.values), strict=True
         )
     ]
-    packed = [_words(ctx, *pair) for pair in zip(op.values, places, strict=True)]
+    packed = [_words(ctx, *pair) for pair in zip(op.values, written_registers, strict=True)]
     flat = [
         (_word_type(value), word)
         for value, words in zip(op.values, packed, strict=True)
         for word in words
     ]
-    done = iter(nvvm_wgmma.wgmma_wait(ctx.emit, op.pending, flat))
+    waited = iter(nvvm_wgmma.wgmma_wait(ctx.emit, op.pending, flat))
     results: list[tuple[str, ...]] = []
-    for value, made, words in zip(op.values, places, packed, strict=True):
+    for value, written, words in zip(op.values, written_registers, packed, strict=True):
         registers = ctx.registers(value)
-        finished = _unpacked(ctx, value, [next(done) for _ in words], len(made))
-        for register, word in zip(made, finished, strict=True):
+        finished = _unpacked(ctx, value, [next(waited) for _ in words], len(written))
+        for register, word in zip(written, finished, strict=True):
             registers[register] = word
         results.append(tuple(registers))
     return results
@@ -151,8 +151,8 @@ def _kind(op: wgmma.Wgmma, tiling: WgmmaTiling) -> WgmmaKind:
     names = _RESULTS[types[0]], _OPERANDS[types[1]], _OPERANDS[types[2]]
     scales = [] if types[0] == I32 else ["1", "1"]
     if types[1].bits == 16:
-        scales += [str(int(each.rows_contiguous)) for each in (tiling.a, tiling.b) if each]
-    tail = "".join(f", {each}" for each in scales)
+        scales += [str(int(matrix.rows_contiguous)) for matrix in (tiling.a, tiling.b) if matrix]
+    tail = "".join(f", {matrix}" for matrix in scales)
     return WgmmaKind(f"k{tiling.k}.{'.'.join(names)}", _word_type(op.acc), tail)
 
 
@@ -162,21 +162,21 @@ def _kind(op: wgmma.Wgmma, tiling: WgmmaTiling) -> WgmmaKind:
 def _operand_a(
     ctx: Lowering, op: wgmma.Wgmma, tiling: WgmmaTiling
 ) -> tuple[str | list[str], dict[tuple[int, int, int], list[int]]]:
-    """Return A's matrix descriptor, or its registers and those that each instruction reads."""
+    """Return A's matrix descriptor, or its registers and the ones each instruction reads."""
     if tiling.a is not None:
         return _descriptor(ctx, op.a, tiling.a, tiling.warp_rows), {}
     registers, element = ctx.registers(op.a), element_of(op.a.type)
-    known: dict[tuple[int, ...], int] = {}
+    indices: dict[tuple[int, ...], int] = {}
     words: list[str] = []
-    taken: dict[tuple[int, int, int], list[int]] = {}
+    reads: dict[tuple[int, int, int], list[int]] = {}
     for tile in tiling.acc_tiles:
         for step, fragment in enumerate(tile.a):
             for word in fragment:
-                if word not in known:
-                    known[word] = len(words)
+                if word not in indices:
+                    indices[word] = len(words)
                     words += pack(ctx.emit, [registers[r] for r in word], element)
-            taken[tile.row, tile.column, step] = [known[word] for word in fragment]
-    return words, taken
+            reads[tile.row, tile.column, step] = [indices[word] for word in fragment]
+    return words, reads
 
 
 def _descriptor(
@@ -185,14 +185,14 @@ def _descriptor(
     """Return the descriptor of a matrix at the warpgroup's part."""
     ctx.uses_shared = True
     # The four warps of a warpgroup share one address.
-    moved = [matrix.start_bytes(place, 0) for place in warps[_GROUP_BITS:]]
-    own = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + moved)
+    row_bytes = [matrix.start_bytes(row, 0) for row in warps[_GROUP_BITS:]]
+    group_bytes = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + row_bytes)
     address = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if ctx.kernel.num_ctas > 1:
         # In a cluster, addresses contain the CTA's rank, in bits of another descriptor field.
         address = ctx.emit.thread_value(f"and i32 {address}, {_OWN_ADDRESS_MASK}")
-    if own:
-        address = ctx.emit.thread_value(f"add i32 {own}, {address}")
+    if group_bytes:
+        address = ctx.emit.thread_value(f"add i32 {group_bytes}, {address}")
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
     if stage:
         address = ctx.emit.value(f"add i32 {stage}, {address}")
@@ -214,19 +214,19 @@ def _word_type(value: Value) -> str:
     return llvm_type(element) if element.bits == 32 else "i32"
 
 
-def _made(value: Value, num_columns: int) -> list[int]:
-    """Return the accumulator registers that wgmma writes, for its first `num_columns`."""
+def _written_registers(value: Value, num_columns: int) -> list[int]:
+    """Return the accumulator registers written by wgmma, for its first `num_columns`."""
     if not num_columns:
         return list(range(num_registers(value.type)))
     coords = layout_of(value.type).coords_table("register")
     return [register for register, (_, column) in enumerate(coords) if column < num_columns]
 
 
-def _words(ctx: Lowering, value: Value, made: list[int]) -> list[str]:
+def _words(ctx: Lowering, value: Value, written: list[int]) -> list[str]:
     """Return an accumulator as the 32-bit registers of wgmma, packed if it is fp16."""
     registers, element = ctx.registers(value), element_of(value.type)
-    own = [registers[register] for register in made]
-    return own if element.bits == 32 else pack(ctx.emit, own, element)
+    values = [registers[register] for register in written]
+    return values if element.bits == 32 else pack(ctx.emit, values, element)
 
 
 def _unpacked(ctx: Lowering, value: Value, words: list[str], count: int) -> list[str]:
@@ -235,35 +235,35 @@ def _unpacked(ctx: Lowering, value: Value, words: list[str], count: int) -> list
 
 
 def _open(ctx: Lowering, value: Value, tile: AccumulatorTile, registers: list[str]) -> list[str]:
-    own, element = [registers[register] for register in tile.acc], element_of(value.type)
+    values, element = [registers[register] for register in tile.acc], element_of(value.type)
     if element.bits == 32:
-        return own
-    return pack(ctx.emit, own, element)
+        return values
+    return pack(ctx.emit, values, element)
 
 
 def _close(
     ctx: Lowering, value: Value, tile: AccumulatorTile, words: list[str], registers: list[str]
 ) -> None:
     element = element_of(value.type)
-    own = words if element.bits == 32 else unpack(ctx.emit, words, element, len(tile.acc))
-    for register, word in zip(tile.acc, own, strict=True):
+    values = words if element.bits == 32 else unpack(ctx.emit, words, element, len(tile.acc))
+    for register, word in zip(tile.acc, values, strict=True):
         registers[register] = word
 
 
 @lowers(wgmma.Turn)
 def lower_turn(ctx: Lowering, op: wgmma.Turn) -> Results:
-    """Lower a turn of two warpgroups: each waits at a barrier of its own, at which the other arrives."""
+    """Lower a turn of two warpgroups: each waits at its own barrier for the other's arrival."""
     op.expect(
         ctx.kernel.num_warps == 2 * WARPGROUP_SIZE // WARP_SIZE, "turns are of two warpgroups"
     )
     number = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
     if op.kind == "begin":
-        # The first warpgroup arrives where nobody waits: without a branch that ptxas would predicate.
-        place = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER - 1}")
+        # The first warpgroup arrives at an unused barrier: without a branch for ptxas to predicate.
+        barrier = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER - 1}")
     elif op.kind == "take":
-        place = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER}")
+        barrier = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER}")
     else:
-        place = ctx.emit.thread_value(f"sub i32 {_FIRST_TURN_BARRIER + 1}, {number}")
+        barrier = ctx.emit.thread_value(f"sub i32 {_FIRST_TURN_BARRIER + 1}, {number}")
     wait = nvvm.barrier if op.kind == "take" else nvvm.arrive
-    wait(ctx.emit, 2 * WARPGROUP_SIZE, place)
+    wait(ctx.emit, 2 * WARPGROUP_SIZE, barrier)
     return []

@@ -1,9 +1,9 @@
 """Elementwise arithmetic on scalars and tiles.
 
-Every op here works on scalars, on tiles without a layout and on tiles with one; operands agree in
-shape and layout, so lowering is register by register and interpreting is one NumPy call. Which
-instruction an op means follows from the element type (signed or unsigned division, integer or
-float minimum), so there is one op for each idea.
+Every op here works on scalars, on tiles without a layout and on tiles with one. Operands agree in
+shape and layout, so lowering is register by register and interpreting is one NumPy call. The
+element type selects the instruction (signed or unsigned division, integer or float minimum), so
+there is one op for each idea.
 
 Semantics are Triton's: integer division truncates as C, float `div` may be approximate
 (`div.full.f32`) and `div_rn` is correctly rounded, shifts right are arithmetic for signed types.
@@ -45,7 +45,7 @@ class Constant(Op, opcode="arith.constant", pure=True, traits=(Trait.SOURCE,)):
 
 
 class Elementwise(Op, traits=(Trait.ELEMENTWISE,)):
-    """Base of ops that compute each element from the same element of every operand."""
+    """Base of ops on corresponding elements of their operands."""
 
     def element(self) -> ElementType:
         """Return the element type of the result."""
@@ -145,15 +145,15 @@ class Min(MinMax, opcode="arith.min", pure=True):
 class Max(MinMax, opcode="arith.max", pure=True):
     """Larger operand.
 
-    With `is_reference`, what is stored would be the same with any whole number up to 15 less in its place, each
-    element and each time by itself.
+    With `is_reference` it is a softmax shift: the kernel stores the same if elements are less by
+    whole numbers up to 15, each by another number each time.
     """
 
     is_reference: bool = attribute(default=False)
 
 
 class Compare(Binary, opcode="arith.compare", pure=True):
-    """Truth of `lhs predicate rhs`; ordered for floats, except `ne`, which is unordered."""
+    """Truth of `lhs predicate rhs`; ordered for floats, but `ne` is unordered."""
 
     predicate: Predicate = attribute()
 

@@ -1,10 +1,10 @@
-"""Assembly that stands in the source of a kernel, on the elements of scalars and tiles.
+"""Inline assembly of a kernel's source, on the elements of scalars and tiles.
 
-The ops are the same in tile IR and in gpu IR. The text works on `pack` elements at a time, those of
-neighbouring registers of a thread; which ones those are is not defined, so what it makes of an
-element may depend on the same element of each operand and on nothing else.
+The ops are the same in tile IR and in gpu IR. The text works on `pack` elements at a time, from
+neighbouring registers of a thread. The choice of these elements is undefined, so a result element
+may depend only on the same element of each operand.
 
-Invariant: text, constraints and operands fit each other as `ir.assembly` says.
+Invariant: text, constraints and operands pass `ir.assembly.check`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aotc.ir.types import ScalarType, Type, element_of, with_element
 
 
 class Assembly(Op):
-    """Base of ops that are PTX text, with operands written as LLVM has them, such as `$0`."""
+    """Base of ops with a PTX text; its operands are written as in LLVM, such as `$0`."""
 
     text: str = attribute()
     constraints: str = attribute()
@@ -46,7 +46,7 @@ class Assembly(Op):
 
 
 class InlineAsm(Assembly, Elementwise, opcode="asm.inline", pure=True, traits=(Trait.COSTLY,)):
-    """Assembly that computes its results and does nothing else; without them it is not needed."""
+    """Assembly without side effects: it may be removed when its results are unused."""
 
 
 class VolatileAsm(
@@ -61,4 +61,4 @@ class VolatileAsm(
         orders(Resource.SHARED),
     ),
 ):
-    """Assembly that may do anything: it runs where it stands, as often as it is reached."""
+    """Assembly with any effect: it is neither moved nor removed nor duplicated."""

@@ -13,7 +13,7 @@ from aotc.ir.types import I32, TensorMapType, Type
 
 
 class TmaPrefetch(Op, opcode="gpu.tma_prefetch", effects=(writes(Resource.CACHE, of="tensor"),)):
-    """Begin to bring the tile of `shape` that begins at `coords` to the L2 cache, in boxes of the map."""
+    """Begin to bring the tile of `shape` at `coords` to the L2 cache, in boxes of the map."""
 
     tensor: Value = operand()
     coords: Sequence[Value] = operands()
@@ -23,8 +23,8 @@ class TmaPrefetch(Op, opcode="gpu.tma_prefetch", effects=(writes(Resource.CACHE,
         kind = self.tensor.type
         if not isinstance(kind, TensorMapType):
             self.error(f"expected a tensor map, got {kind}")
-        given = [coord.type for coord in self.coords]
-        self.expect(given == [I32] * len(kind.box), f"{kind} at ({', '.join(map(str, given))})")
+        types = [coord.type for coord in self.coords]
+        self.expect(types == [I32] * len(kind.box), f"{kind} at ({', '.join(map(str, types))})")
         fits = len(self.shape) == len(kind.box)
         fits = fits and not any(map(int.__mod__, self.shape, kind.box))
         self.expect(fits, f"{self.shape} is not made of boxes of {kind}")

@@ -1,16 +1,15 @@
-"""Tiles that the CTAs of a cluster give each other, in kernels that tell their CTAs apart.
+"""Exchanges of tiles between the CTAs of a cluster, in kernels with `Kernel.runs_by_cta`.
 
-Such a kernel is that of one CTA (`Kernel.runs_by_cta`): all CTAs of a cluster run it, each with
-tiles of its own, and come to every op of this dialect together, as to a barrier. A tile of such a
-kernel is a slice of one that has a further axis, the block bits of a layout, which name the CTA that
-holds it. What moves is given in two parts: a permutation, or a function, of the CTAs, and a layout
-for what each of them does, since all do the same in their own shared memory.
+Such a kernel is written for one CTA: all CTAs of a cluster run it, each with tiles of its own, and
+reach every op of this dialect together, like a barrier. Its tiles are slices of tiles with one more
+axis, the block bits of a layout, which index the CTA. An exchange has two parts: a permutation or a
+function of the CTAs, and one layout for all, since all do the same in their own shared memory.
 
-`cluster.permute`, `cluster.transpose` and `cluster.read` are the same in tile IR and in gpu IR, until
-`expand_cluster_exchanges` makes copies, mbarriers and phases of them: `gpu.cluster_send_tile` and
-`gpu.cluster_send_parts`, which write to other CTAs, and `gpu.cluster_load`, which reads from one.
+`cluster.permute`, `cluster.transpose` and `cluster.read` are the same in tile IR and in gpu IR,
+until `expand_cluster_exchanges` makes copies, mbarriers and phases of them. `gpu.cluster_send_tile`
+and `gpu.cluster_send_parts` write to other CTAs, and `gpu.cluster_load` reads from one.
 
-Invariant: every CTA gets one tile for each that it gives.
+Invariant: every CTA gets one tile for each one it gives.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ NOBODY = -1
 class ClusterPermute(
     Op, opcode="cluster.permute", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
 ):
-    """Give this tile to the CTA of rank `to[rank]`, and return the one that this CTA is given.
+    """Send this tile to the CTA of rank `to[rank]`, and return the tile received.
 
-    `to` has no rank twice. A CTA of `NOBODY` gives its tile to none; who is given none gets zeros. No other
-    memory is ordered by it.
+    `to` has no rank twice. A rank of `NOBODY` sends its tile to no CTA; a CTA without a sender gets
+    zeros. Other accesses to memory are not ordered.
     """
 
     value: Value = operand()
@@ -44,18 +43,18 @@ class ClusterPermute(
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        given = [rank for rank in self.to if rank != NOBODY]
-        fits = len({*given}) == len(given) and all(0 <= rank < len(self.to) for rank in given)
-        self.expect(fits and bool(given), f"{self.to} does not permute {len(self.to)} CTAs")
+        targets = [rank for rank in self.to if rank != NOBODY]
+        fits = len({*targets}) == len(targets) and all(0 <= rank < len(self.to) for rank in targets)
+        self.expect(fits and bool(targets), f"{self.to} does not permute {len(self.to)} CTAs")
         return (tile_type(self, self.value),)
 
 
 class ClusterRead(
     Op, opcode="cluster.read", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
 ):
-    """Return what the CTA of rank `rank` has as this tile.
+    """Return this tile as the CTA of rank `rank` holds it.
 
-    Ranks are each CTA's own choice, of those that there are. No other memory is ordered by it.
+    Each CTA chooses a rank of the cluster by itself. Other accesses to memory are not ordered.
     """
 
     value: Value = operand()
@@ -70,10 +69,10 @@ class ClusterRead(
 class ClusterTranspose(
     Op, opcode="cluster.transpose", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
 ):
-    """Return a tile whose element i of the first axis is this CTA's of the CTA of rank i.
+    """Transpose the first axis with the ranks: element i comes from the CTA of rank i.
 
-    Element i of the first axis of `value` is for that CTA. In gpu IR the result has this layout. No other
-    memory is ordered by it.
+    Element i of the first axis of `value` goes to the CTA of rank i. In gpu IR the result has this
+    `layout`. Other accesses to memory are not ordered.
     """
 
     value: Value = operand()
@@ -87,7 +86,7 @@ class ClusterTranspose(
 
 
 def _check_sent(op: SendTile | SendParts) -> None:
-    """Refuse a tile that does not fit its buffer, or is sent in pieces that `st.async` does not have."""
+    """Refuse a tile that does not fit its buffer, or pieces unsupported by `st.async`."""
     source, buffer = tile_type(op, op.value), shared_type(op, op.buffer)
     if source.shape != buffer.shape or memory_element(source) != buffer.element:
         op.error(f"{source} does not fit {buffer}")
@@ -107,15 +106,15 @@ class SendTile(
 ):
     """Store a tile to this buffer of the CTA `cta`, asynchronously, `vector` elements an access.
 
-    Its bytes complete at this mbarrier of that CTA. One thread arrives at the CTA's own mbarrier,
-    whose phase then expects a tile of as many bytes, from whichever CTA sends here. The buffer of
-    the other CTA is empty, which its threads have told by arrivals that are waited for before.
-    Vectors are those of `gpu.shared_store`, of 4 bytes at least.
+    Its bytes complete at this mbarrier of the receiver. One thread arrives at the CTA's own
+    mbarrier, and its phase then expects a tile of the same size from the CTA that sends here. The
+    receiver's buffer is empty: the sender has waited for the arrivals of the receiver's threads.
+    Vectors are as in `gpu.shared_store`, of 4 bytes at least.
 
-    Of a CTA that only `gives` or only `takes` a tile, the other half is left out.
+    A CTA that only `gives` or only `takes` a tile leaves out the other half.
 
-    With a `warp_stride` that holds for each warp, the same one of the other CTA, and mbarriers of its own:
-    so many after those of the warp before it. No element of the tile is in two threads then.
+    With a `warp_stride` all this holds warp by warp, between equal warps of both CTAs. The mbarriers
+    of consecutive warps are `warp_stride` mbarriers apart. No element of the tile is in two threads then.
     """
 
     value: Value = operand()
@@ -143,11 +142,12 @@ class SendParts(
         starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
-    """Store element i of a tile's first axis to the CTA of rank i: there it is element `rank` of this buffer.
+    """Store element i of a tile's first axis to the CTA of rank i, as its element `rank`.
 
-    Asynchronously, `vector` elements an access, whose bytes complete at this mbarrier of that CTA. One
-    thread arrives at the CTA's own mbarrier, whose phase then expects as many bytes as the tile has.
-    The buffers of all CTAs are free, and have elements of the first axis one after the other.
+    The stores are asynchronous, `vector` elements an access, and their bytes complete at this
+    mbarrier of the receiver. One thread arrives at the CTA's own mbarrier, and its phase then
+    expects as many bytes as the tile has. The buffers of all CTAs are free, and their elements of
+    the first axis lie one after the other.
     """
 
     value: Value = operand()
@@ -172,7 +172,7 @@ class RemoteArrive(
 ):
     """Let each of the kernel's `count` warps arrive at this mbarrier of the CTA `cta`.
 
-    What a warp's threads read before happens before what that CTA sends once it has waited. With a
+    A warp's earlier reads happen before all that the other CTA sends after its wait. With a
     `warp_stride` each warp arrives at a mbarrier of its own, as in `gpu.cluster_send_tile`, once.
     """
 
@@ -193,8 +193,8 @@ class RemoteArrive(
 class RemoteLoad(Op, opcode="gpu.cluster_load", effects=(reads(Resource.SHARED, of="buffer"),)):
     """Read a tile from this buffer of the CTA `cta`, under the terms of `gpu.shared_load`.
 
-    Barriers of the cluster stand between what that CTA writes and this, and between this and what it
-    writes next, or its end.
+    Cluster barriers separate it from the other CTA's writes before, and from its next writes or its
+    end.
     """
 
     buffer: Value = operand()

@@ -1,11 +1,11 @@
-"""Tensor descriptors: tensors in global memory that are loaded and stored a tile at a time.
+"""Tensor descriptors: tensors in global memory, loaded and stored a tile at a time.
 
 This is tile IR: a tile is named by the coordinates of its first element, which may be anywhere,
-also out of bounds. How it is moved (by TMA where the hardware has it, by masked accesses
-elsewhere) is the schedule's business.
+also out of bounds. The schedule chooses how to move it: by TMA where the hardware has it, by masked
+accesses elsewhere.
 
-Invariant: nothing outside of the tensor is touched. What of a tile is out of bounds reads as the
-descriptor's fill, and is not written.
+Invariant: nothing outside of the tensor is touched. Elements out of bounds read as the descriptor's
+fill, and are not written.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TENSOR_ALIGNMENT_BYTES = 16
 
 
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
-    """Return whether a tile of `element` can be reduced into a tensor in this way, as in Triton.
+    """Return whether Triton can reduce a tile of `element` into a tensor in this way.
 
-    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes.
+    Source: PTX ISA, `cp.reduce.async.bulk`, the types of each operation.
     """
     if element.is_float:
         is_half = element.bits == 16
@@ -43,7 +43,7 @@ def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
 class DescriptorAt(
     Op, opcode="tile.descriptor_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
 ):
-    """Return the descriptor of the tensor whose tensor map is at `pointer`; it fills with zeros.
+    """Return the descriptor for the tensor map at `pointer`; it fills with zeros.
 
     The map was written before the launch, 128 bytes at a multiple of 64, for tiles of this element
     and shape.
@@ -60,11 +60,11 @@ class DescriptorAt(
 
 
 class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALIAS,)):
-    """Return the descriptor of the tensor that begins at `pointer`.
+    """Return the descriptor of the tensor at `pointer`.
 
-    `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
-    is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`. The source
-    promises that the address and the strides are multiples of 16 bytes. `num_parts` as in the type.
+    `sizes` are its extents, i32, then the strides of all axes but the last, i64 in elements: the
+    last axis is dense. Reads outside of the tensor give zero, or NaN with `fill_nan`. The source
+    promises addresses and strides that are multiples of 16 bytes. `num_parts` as in the type.
     """
 
     pointer: Value = operand()
@@ -78,9 +78,9 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
         pointer, rank = self.pointer.type, len(self.shape)
         if not isinstance(pointer, PointerType):
             self.error(f"a tensor at {pointer}")
-        given = [size.type for size in self.sizes]
+        types = [size.type for size in self.sizes]
         expected = [I32] * rank + [I64] * (rank - 1)
-        self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+        self.expect(types == expected, f"{rank} axes of sizes ({', '.join(map(str, types))})")
         return (DescriptorType(pointer.pointee, self.shape, self.fill_nan, self.num_parts),)
 
     @property
@@ -90,7 +90,7 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
 
     @property
     def strides(self) -> list[Value]:
-        """How far it is from one index of an axis to the next, for all axes but the last."""
+        """Strides of all axes but the last."""
         return list(self.sizes[len(self.shape) :])
 
 
@@ -107,9 +107,9 @@ class MapAddress(Op, opcode="tile.map_address", pure=True):
 
 
 class DescriptorIn(Op, opcode="tile.descriptor_in", pure=True, traits=(Trait.ALIAS,)):
-    """Return the descriptor of the tensor at `pointer` whose tensor map is at the address `map`.
+    """Return the descriptor of the tensor at `pointer` with its tensor map at the address `map`.
 
-    That is a parameter's. `sizes`, `shape` and `fill_nan` are as those of `tile.descriptor_of`.
+    The map is a parameter. `sizes`, `shape` and `fill_nan` are as in `tile.descriptor_of`.
     """
 
     pointer: Value = operand()
@@ -123,9 +123,9 @@ class DescriptorIn(Op, opcode="tile.descriptor_in", pure=True, traits=(Trait.ALI
         pointer, rank = self.pointer.type, len(self.shape)
         if not isinstance(pointer, PointerType):
             self.error(f"a tensor at {pointer}")
-        given = [self.map.type, *(size.type for size in self.sizes)]
+        types = [self.map.type, *(size.type for size in self.sizes)]
         expected = [I64] + [I32] * rank + [I64] * (rank - 1)
-        self.expect(given == expected, f"{rank} axes of ({', '.join(map(str, given))})")
+        self.expect(types == expected, f"{rank} axes of ({', '.join(map(str, types))})")
         return (DescriptorType(pointer.pointee, self.shape, self.fill_nan),)
 
     @property
@@ -135,7 +135,7 @@ class DescriptorIn(Op, opcode="tile.descriptor_in", pure=True, traits=(Trait.ALI
 
     @property
     def strides(self) -> list[Value]:
-        """How far it is from one index of an axis to the next, for all axes but the last."""
+        """Strides of all axes but the last."""
         return list(self.sizes[len(self.shape) :])
 
 
@@ -144,24 +144,24 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
     kind = descriptor.type
     if not isinstance(kind, DescriptorType):
         op.error(f"expected a descriptor, got {kind}")
-    # Messages that name types are written when they are needed.
+    # Messages with types are formatted only on failure.
     if not 1 <= len(kind.block) <= MAX_RANK:
         op.error(f"{kind} has {len(kind.block)} axes")
     if kind.row_bytes < MIN_ROW_BYTES:
         op.error(f"rows of {kind} have {kind.row_bytes} bytes")
-    given = [coord.type for coord in coords]
-    if given != [I32] * len(kind.block):
-        op.error(f"{kind} at ({', '.join(map(str, given))})")
+    types = [coord.type for coord in coords]
+    if types != [I32] * len(kind.block):
+        op.error(f"{kind} at ({', '.join(map(str, types))})")
     return kind
 
 
 class DescriptorLoad(
     Op, opcode="tile.descriptor_load", effects=(reads(Resource.GLOBAL, of="descriptor"),)
 ):
-    """Load the tile that begins at `coords`; `cache` and `eviction` as for `tile.load`.
+    """Load the tile at `coords`; `cache` and `eviction` as for `tile.load`.
 
-    The first `num_dropped` axes have extent 1 and are not axes of the result. The `num_merged` axes after them
-    and the one that follows, which is not the last, are one axis of the result.
+    The first `num_dropped` axes have extent 1 and are not axes of the result. The `num_merged` axes
+    after them and the next one, which is not the last, are one axis of the result.
     """
 
     descriptor: Value = operand()
@@ -188,9 +188,9 @@ class DescriptorLoad(
 class DescriptorPrefetch(
     Op, opcode="tile.descriptor_prefetch", effects=(writes(Resource.CACHE, of="descriptor"),)
 ):
-    """Begin to bring the tile that begins at `coords` to the L2 cache: a hint, which no value depends on.
+    """Begin to bring the tile at `coords` to the L2 cache: a hint without a result.
 
-    It is no access: what is written to the tile before it is loaded is loaded.
+    It is no access: a load after it sees writes in between.
     """
 
     descriptor: Value = operand()
@@ -212,7 +212,7 @@ def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value
 class DescriptorStore(
     Op, opcode="tile.descriptor_store", effects=(writes(Resource.GLOBAL, of="descriptor"),)
 ):
-    """Store `value` to the tile that begins at `coords`."""
+    """Store `value` to the tile at `coords`."""
 
     descriptor: Value = operand()
     value: Value = operand()
@@ -231,7 +231,7 @@ class DescriptorReduce(
         writes(Resource.GLOBAL, of="descriptor"),
     ),
 ):
-    """Reduce `value` into the tile that begins at `coords`, each element atomically.
+    """Reduce `value` into the tile at `coords`, each element atomically.
 
     Programs may do so to the same tile at one time. No order to other accesses is implied.
     """
@@ -243,8 +243,8 @@ class DescriptorReduce(
 
     def infer(self) -> Sequence[Type]:
         element = _check_value(self, self.descriptor, self.value, self.coords)
-        known = self.kind in get_args(ReduceKind)
-        self.expect(known and supports_reduce(self.kind, element), f"no {self.kind} of {element}")
+        is_kind = self.kind in get_args(ReduceKind)
+        self.expect(is_kind and supports_reduce(self.kind, element), f"no {self.kind} of {element}")
         return ()
 
 
@@ -255,7 +255,7 @@ DescriptorAccess = DescriptorLoad | DescriptorWrite
 
 
 def _check_rows(op: Op, descriptor: Value, rows: Value, column: Value) -> TileType:
-    """Check an access to rows; return the type of the tile that they are."""
+    """Check an access to rows; return the tile type of these rows."""
     kind, index = descriptor.type, tile_type(op, rows)
     if not isinstance(kind, DescriptorType) or len(kind.block) != 2 or kind.block[0] != 1:
         op.error(f"expected a descriptor of one row, got {kind}")
@@ -287,7 +287,7 @@ class DescriptorScatter(
 ):
     """Store `value` to rows of a tensor with two axes, as `tile.descriptor_gather` loads them.
 
-    Of a row that comes twice it is not said which value stays.
+    If a row comes twice, either value may stay.
     """
 
     descriptor: Value = operand()
@@ -297,9 +297,9 @@ class DescriptorScatter(
 
     def infer(self) -> Sequence[Type]:
         expected = _check_rows(self, self.descriptor, self.rows, self.column)
-        given = tile_type(self, self.value)
-        fits = (given.shape, given.element) == (expected.shape, expected.element)
-        self.expect(fits, f"{given} is not {expected}")
+        stored = tile_type(self, self.value)
+        fits = (stored.shape, stored.element) == (expected.shape, expected.element)
+        self.expect(fits, f"{stored} is not {expected}")
         return ()
 
 

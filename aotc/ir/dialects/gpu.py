@@ -1,10 +1,10 @@
-"""What the schedule makes explicit for the hardware: accesses, shared memory, barriers.
+"""Ops that make the hardware explicit: accesses, shared memory, barriers.
 
-gpu IR is `arith`, `scf`, the shape ops of `tile`, and these; every tile in it has a layout. Each
-op is one lowering rule, and what a rule needs to know (vector widths, offsets, which lanes talk)
-stands in its attributes, so that it can be read in a dump and tested as text.
+gpu IR is `arith`, `scf`, the shape ops of `tile`, and these; every tile in it has a layout. Each op
+has one lowering rule. Vector widths, offsets and lanes are attributes, so a dump shows them and
+tests can state them as text.
 
-Invariant: no op here moves data between threads except those that say so by name.
+Invariant: only ops that say so by name move data between threads.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),
     """Read global memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of a thread are consecutive in memory, the first is
-    aligned to the whole access, and they share one mask value. `prefetch_bytes` is what the L2
-    cache should prefetch, 0 leaves it the choice.
+    aligned to the whole access, and they share one mask value. `prefetch_bytes` is the L2 prefetch
+    size; 0 leaves it to the cache.
     """
 
     pointer: Value = operand()
@@ -71,7 +71,7 @@ class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),
 class Store(Op, opcode="gpu.store", effects=(writes(Resource.GLOBAL, of="pointer"),)):
     """Write global memory, `vector` elements an access, under the terms of `gpu.load`.
 
-    Threads that hold the same element write it once.
+    An element held by several threads is written once.
     """
 
     pointer: Value = operand()
@@ -98,11 +98,11 @@ class AtomicRmw(
     ),
     traits=(Trait.ATOMIC,),
 ):
-    """`tile.atomic_rmw` without an order to other accesses, `vector` elements an access.
+    """Update memory as `tile.atomic_rmw` without ordering, `vector` elements an access.
 
-    Registers go together under the terms of `gpu.load`, each still updated by itself. Of the
-    threads that hold the same element the first makes the update, and it alone has the result;
-    what the others have is anything.
+    Registers go together under the terms of `gpu.load`, each still updated by itself. If several
+    threads hold an element, the first makes the update and has the result; in the others the result
+    is undefined.
     """
 
     pointer: Value = operand()
@@ -153,7 +153,7 @@ class Fence(
 ):
     """Order the accesses to memory of each thread, as the threads of `scope` see them.
 
-    What it wrote, read, and saw written by others before comes before all that it does after.
+    Its earlier writes and reads, and the writes it has seen, come before all it does afterwards.
     """
 
     scope: AtomicScope = attribute(default="gpu")
@@ -166,7 +166,7 @@ class Fence(
 # ---- layout conversions -----------------------------------------------------------------------
 
 
-def _relaid(op: Op, value: Value, layout: LinearLayout) -> TileType:
+def _with_layout(op: Op, value: Value, layout: LinearLayout) -> TileType:
     """Return the type of the tile `value` under `layout`."""
     source = tile_type(op, value)
     if layout.shape != source.shape:
@@ -177,8 +177,7 @@ def _relaid(op: Op, value: Value, layout: LinearLayout) -> TileType:
 class Convert(Op, opcode="gpu.convert", pure=True, traits=(Trait.SAME_VALUES,)):
     """The same tile under another layout.
 
-    After `plan_conversions` only those are left in which every thread already holds what it
-    needs, and lowering renames registers.
+    `plan_conversions` leaves only conversions within a thread, lowered by renaming registers.
     """
 
     value: Value = operand()
@@ -186,13 +185,13 @@ class Convert(Op, opcode="gpu.convert", pure=True, traits=(Trait.SAME_VALUES,)):
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        return (_relaid(self, self.value, self.layout),)
+        return (_with_layout(self, self.value, self.layout),)
 
 
 class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True, traits=(Trait.SAME_VALUES,)):
     """The same tile under another layout, exchanged within each warp.
 
-    `plan` is what `schedule.conversions` computed, in the plain form documented there.
+    `plan` comes from `schedule.layout.conversions`, in the plain form documented there.
     """
 
     value: Value = operand()
@@ -201,7 +200,7 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True, traits=(Trait.
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        return (_relaid(self, self.value, self.layout),)
+        return (_with_layout(self, self.value, self.layout),)
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -216,8 +215,8 @@ class SharedAlloc(
     """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
 
     A buffer of several stages is accessed through `gpu.shared_stage` only. Where several consumer
-    groups allocate it, each has its own, `group_bytes` after that of the group before.
-    The last `unused_bytes` of a stage are not allocated, see `SharedType`.
+    groups allocate it, each has its own, `group_bytes` after the one of the previous group. The
+    last `unused_bytes` of a stage are not allocated, see `SharedType`.
     """
 
     element: ScalarType = attribute()
@@ -242,7 +241,7 @@ class SharedAlloc(
 
 
 def shared_type(op: Op, value: Value) -> SharedType:
-    """Return the value's type, which must be a shared-memory buffer of one stage."""
+    """Return the type of a one-stage shared buffer. Raises: IRError for any other value."""
     if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
         op.error(f"expected a shared buffer of one stage, got {value.type}")
     return value.type
@@ -252,8 +251,8 @@ class SharedStore(Op, opcode="gpu.shared_store", effects=(writes(Resource.SHARED
     """Write a tile to shared memory, `vector` elements an access; no barrier is implied.
 
     The elements of an aligned run of `vector` offsets are one access; a thread holds all of them,
-    in any of its registers. Threads that hold the same element write it once. With `matrix`, the
-    lanes of a warp exchange elements on the way, and the terms are those of `ir.matrix_access`.
+    in any of its registers. An element held by several threads is written once. With `matrix`, the
+    lanes of a warp exchange elements on the way, and the terms of `ir.matrix_access` hold.
     """
 
     value: Value = operand()
@@ -271,7 +270,7 @@ class SharedStore(Op, opcode="gpu.shared_store", effects=(writes(Resource.SHARED
 class SharedLoad(Op, opcode="gpu.shared_load", effects=(reads(Resource.SHARED, of="buffer"),)):
     """Read a tile from shared memory under the terms of `gpu.shared_store`.
 
-    With a `start`, it is the part of the buffer's tile that begins there, of the layout's shape.
+    With a `start`, read the part of the buffer's tile from there on, of the layout's shape.
     """
 
     buffer: Value = operand()
@@ -295,7 +294,7 @@ class SharedLoad(Op, opcode="gpu.shared_load", effects=(reads(Resource.SHARED, o
 class MaskedSharedLoad(
     SharedLoad, opcode="gpu.masked_shared_load", effects=(reads(Resource.SHARED, of="buffer"),)
 ):
-    """Read what of a tile is not masked off; the rest is `other`, or 0.
+    """Read the elements of a tile that are not masked off; the rest is `other`, or 0.
 
     The elements of an access share one mask value.
     """
@@ -315,7 +314,7 @@ class MaskedSharedLoad(
 def check_part(
     op: Op, whole: tuple[int, ...], part: tuple[int, ...], start: tuple[int, ...]
 ) -> None:
-    """Check that the part of shape `part` that begins at `start` lies in a tile, aligned to it."""
+    """Check that the part of shape `part` at `start` lies in a tile, aligned to its size."""
     op.expect(len(whole) == len(part) == len(start), f"{part} at {start} is no part of {whole}")
     for extent, size, first in zip(whole, part, start, strict=True):
         fits = size <= extent and first % size == 0 and first + size <= extent
@@ -323,7 +322,7 @@ def check_part(
 
 
 class Extract(Op, opcode="gpu.extract", pure=True, traits=(Trait.SHAPE_ONLY,)):
-    """The part of a tile that begins at `start`, of which every thread holds its share already."""
+    """The part of a tile at `start`; every thread holds its share already."""
 
     value: Value = operand()
     start: tuple[int, ...] = attribute()
@@ -342,7 +341,7 @@ class Extract(Op, opcode="gpu.extract", pure=True, traits=(Trait.SHAPE_ONLY,)):
 
 
 class Concat(Op, opcode="gpu.concat", pure=True, traits=(Trait.SHAPE_ONLY,)):
-    """The tile of `layout` whose parts along `axis` these are, in order: threads hold them alike."""
+    """The tile of `layout` made of these parts along `axis`, in order: threads hold them alike."""
 
     parts: Sequence[Value] = operands()
     axis: int = attribute()
@@ -356,14 +355,14 @@ class Concat(Op, opcode="gpu.concat", pure=True, traits=(Trait.SHAPE_ONLY,)):
         self.expect(alike and 0 <= self.axis < len(first.shape), "parts of several shapes")
         size = first.shape[self.axis] * len(self.parts)
         shape = (*first.shape[: self.axis], size, *first.shape[self.axis + 1 :])
-        held = sub_tile(self.layout, first.shape) if self.layout.shape == shape else None
-        if held is None or held != first.layout:
+        part_layout = sub_tile(self.layout, first.shape) if self.layout.shape == shape else None
+        if part_layout is None or part_layout != first.layout:
             self.error(f"{self.layout} has no parts of {first}")
         return (replace(first, shape=shape, layout=self.layout),)
 
 
 def memory_element(kind: TileType) -> ScalarType:
-    """Return the scalar that holds an element in shared memory: a pointer is its 64 bits."""
+    """Return the scalar type of an element in shared memory: u64 for a pointer."""
     return U64 if isinstance(kind.element, PointerType) else kind.element
 
 
@@ -398,11 +397,11 @@ class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
 
 
 class Dot(Op, opcode="gpu.dot", pure=True, traits=(Trait.DOT,)):
-    """`tile.dot` on operands in the registers that the instruction reads.
+    """`tile.dot` on operands in the registers of the instruction.
 
-    With the `shape` (m, n, k) of an `mma.sync`, layouts are fragments of it as `ir.fragments`
-    says. Without one, each thread multiplies and adds what its registers hold: of A all of K for
-    the rows, of B all of K for the columns of its part of the accumulator.
+    With the `shape` (m, n, k) of an `mma.sync`, layouts are its fragments (`ir.fragments`). Without
+    one, each thread multiplies and adds its own registers: of A all of K for the rows, of B all of
+    K for the columns of its part of the accumulator.
     """
 
     a: Value = operand()
@@ -487,9 +486,9 @@ class AsyncCopy(
     """Issue the copy of a tile from global to shared memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
-    aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements that are masked
-    off become zero; unless `enabled`, all do. The copy is complete, for the thread that issued it,
-    after an `async_wait` that covers its commit group; until then no thread touches these bytes.
+    aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements masked off become
+    zero; unless `enabled`, all do. The copy is complete, for its issuing thread, after an
+    `async_wait` that covers its commit group. Until then no thread touches these bytes.
     """
 
     pointer: Value = operand()
@@ -516,7 +515,7 @@ class AsyncCopy(
 
 
 class AsyncCommit(Op, opcode="gpu.async_commit", effects=(writes(Resource.COPIES),)):
-    """Commit the copies that each thread issued since the last commit, even none, as one group."""
+    """Commit each thread's copies since the last commit, even none, as one group."""
 
 
 class AsyncWait(
@@ -543,7 +542,7 @@ class AsyncWait(
 
 
 class Reduce(Op, opcode="gpu.reduce", pure=True):
-    """`tile.reduce` along an axis of which every warp holds its part whole: no warp bit is on it.
+    """`tile.reduce` along an axis without warp bits.
 
     Registers are combined first, then lanes by butterfly shuffles, so every lane has the result.
     """
@@ -560,10 +559,10 @@ class Reduce(Op, opcode="gpu.reduce", pure=True):
 
 
 class WarpAll(Op, opcode="gpu.warp_all", pure=True):
-    """Whether a tile of truth values is true wherever threads of a warp hold it, for each warp by itself.
+    """True in a warp if all elements that its threads hold are true.
 
-    A branch on it is uniform in a warp, so warps exchange nothing in the branch. An interpreter may ask all
-    warps at once: either way must be right wherever it is used.
+    A branch on it is uniform in a warp, so warps exchange nothing in the branch. An interpreter may
+    ask all warps at once: users must be right either way.
     """
 
     value: Value = operand()
@@ -575,11 +574,11 @@ class WarpAll(Op, opcode="gpu.warp_all", pure=True):
 
 
 class Scan(Op, opcode="gpu.scan", pure=True):
-    """`tile.scan` along an axis of which every warp holds its part whole.
+    """`tile.scan` along an axis without warp bits.
 
     Along the axis, the low bits are on registers and the high ones on lanes, each in order. If
-    `exclusive`, an element gets the combination of those before it, and the first, which has
-    none before it, its own input.
+    `exclusive`, an element gets the combination of all elements before it. The first, which has
+    none before it, gets its own input.
     """
 
     inputs: Sequence[Value] = operands()

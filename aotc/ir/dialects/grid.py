@@ -1,9 +1,9 @@
 """A CTA's place in its cluster, and programmatic dependent launch.
 
-Under programmatic dependent launch a grid may start while the one before it still runs. What that
-one writes is visible only after `grid.wait`, which the kernel itself places: a launch without the
-overlap attribute waits anyway, and both ops then do nothing. They are the same in tile IR
-and in gpu IR.
+Under programmatic dependent launch a grid may start while the grid before it still runs. The
+earlier grid's writes are visible only after `grid.wait`, placed by the kernel's author: a launch
+without the overlap attribute waits anyway, and both ops then do nothing. They are the same in tile
+IR and in gpu IR.
 
 Invariant: no access to memory crosses a `grid.wait`, in either direction.
 """
@@ -36,7 +36,7 @@ class ClusterBarrier(
     ),
     traits=(Trait.BARRIER,),
 ):
-    """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
+    """Wait for all threads of all CTAs of the cluster; their writes are then visible to all."""
 
 
 class ClusterArrive(Op, opcode="grid.cluster_arrive", effects=(orders(Resource.SHARED),)):
@@ -47,9 +47,9 @@ class ClusterArrive(Op, opcode="grid.cluster_arrive", effects=(orders(Resource.S
 
 
 class ClusterWait(Op, opcode="grid.cluster_wait", effects=(orders(Resource.SHARED),)):
-    """Wait until all threads of the cluster have come to their `grid.cluster_arrive`.
+    """Wait until all threads of the cluster have reached their `grid.cluster_arrive`.
 
-    All CTAs have begun then, and their mbarriers are initialized. What is between the two ops is
+    All CTAs have begun then, and their mbarriers are initialized. Accesses between the two ops are
     not ordered by them, and no other barrier of the cluster is there.
     """
 
@@ -62,7 +62,7 @@ class ClusterReduce(
 ):
     """Combine the scalars of all CTAs of the cluster, in the order of their ranks, as a tree.
 
-    Every CTA has the result. `combine` is that of a `tile.reduce` over one element for each CTA.
+    Every CTA has the result. `combine` is as in a `tile.reduce` over one element for each CTA.
     """
 
     inputs: Sequence[Value] = operands()
@@ -80,7 +80,7 @@ class ClusterReduce(
 
 
 def exchanged_type(kind: ScalarType) -> ScalarType:
-    """Return the type in which scalars of a type are stored to other CTAs, of 32 or 64 bits."""
+    """Return the type for storing a scalar to other CTAs, of 32 or 64 bits."""
     if kind.size_bytes >= 4:
         return kind
     return FP32 if kind.is_float else I32
@@ -102,10 +102,10 @@ def _takes_scalars(buffer: Type, scalar: Type) -> bool:
 
 
 class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
-    """Store a scalar to this buffer of every CTA of the cluster, each at the rank of its source.
+    """Store a scalar to this buffer of every CTA of the cluster, at the rank of the sender.
 
-    A `grid.cluster_barrier` precedes it, by which all CTAs have begun and none uses the buffer
-    any more; another one follows, before the buffer is read and before any CTA ends.
+    A `grid.cluster_barrier` precedes it: all CTAs have begun and none uses the buffer any more.
+    Another one follows, before the buffer is read and before any CTA ends.
     """
 
     value: Value = operand()
@@ -128,9 +128,9 @@ class ClusterSend(
 ):
     """Store a scalar to this buffer of every CTA as `gpu.cluster_store` does, asynchronously.
 
-    Its bytes complete at this mbarrier of the CTA that they go to. A `grid.cluster_wait` precedes it.
-    Nothing else is ever written to the buffer, and threads read it once they have waited at the
-    mbarrier. Each CTA waits there, so none ends before what the others send it has come.
+    Its bytes complete at this mbarrier of the receiver. A `grid.cluster_wait` precedes it. Nothing
+    else is ever written to the buffer, and threads read it after a wait at the mbarrier. Each CTA
+    waits there, so none ends before all it is sent has arrived.
     """
 
     value: Value = operand()
@@ -161,10 +161,10 @@ class GridBarrier(
     ),
     traits=(Trait.BARRIER, Trait.ATOMIC),
 ):
-    """Wait for all threads of all CTAs of the grid; what they wrote is then visible to all.
+    """Wait for all threads of all CTAs of the grid; their writes are then visible to all.
 
-    They count themselves in 32 bits of memory, 0 before the first barrier that they are for. The first
-    CTA adds what completes the others to half of the range, each of these 1: a barrier flips the
+    CTAs count themselves in 32 bits of memory, 0 before the first barrier on it. The first CTA adds
+    half of the range less the number of others, each of these adds 1. So a barrier flips the
     highest bit, once all have come, and leaves the others 0.
     """
 
@@ -172,7 +172,7 @@ class GridBarrier(
 
     @property
     def sem(self) -> str:
-        """How the update orders other accesses, as of the atomics."""
+        """Memory order of the update, as in the atomics."""
         return "acq_rel"
 
     def infer(self) -> Sequence[Type]:
@@ -183,7 +183,7 @@ class GridBarrier(
 
 
 def arrivals(num_ctas: int, *, is_first: bool) -> int:
-    """Return what a CTA adds to the counter of a barrier of so many CTAs, modulo 2**32."""
+    """Return a CTA's addend to the counter of a barrier of `num_ctas` CTAs, modulo 2**32."""
     return (1 << 31) - (num_ctas - 1) if is_first else 1
 
 
@@ -193,7 +193,7 @@ class GridWait(
     effects=(orders(Resource.GLOBAL),),
     traits=(Trait.DEPENDENT_LAUNCH,),
 ):
-    """Wait until the grids before this one have ended and what they wrote can be seen."""
+    """Wait until the grids before this one have ended and their writes are visible."""
 
 
 class LaunchDependents(

@@ -1,7 +1,7 @@
-"""Ops whose places come from data: elements picked by an index, values counted by what they are.
+"""Gather and histogram: elements picked by an index, values counted.
 
-In tile IR they are one op each. In gpu IR what is picked from, or counted into, is a buffer in
-shared memory, and the ops here compute an address from each element.
+In tile IR they are one op each. In gpu IR the source of a gather and the bins of a histogram are a
+buffer in shared memory, and the ops here compute an address from each element.
 
 Invariant: no value of an index leads outside of a tile or a buffer.
 """
@@ -19,9 +19,9 @@ from aotc.ir.types import I1, I32, U32, ElementType, TileType, Type
 
 
 class Gather(Op, opcode="tile.gather", pure=True):
-    """The elements of `source` at `index` along `axis`: there it is taken modulo the extent.
+    """The elements of `source` at `index` along `axis`, modulo its extent.
 
-    Along the other axes, which have the same extents, elements stay where they are.
+    Along the other axes, which have the same extents, elements stay in place.
     """
 
     source: Value = operand()
@@ -31,11 +31,11 @@ class Gather(Op, opcode="tile.gather", pure=True):
 
     def infer(self) -> Sequence[Type]:
         source = tile_type(self, self.source)
-        return (_picked(self, source.shape, self.index, self.axis, source.element),)
+        return (_gathered_type(self, source.shape, self.index, self.axis, source.element),)
 
 
 class Histogram(Op, opcode="tile.histogram", pure=True):
-    """How often each of 0, 1, …, `num_bins` - 1 is among the values under the mask, as an i32 tile.
+    """Counts of 0, 1, …, `num_bins` - 1 among the values under the mask, as an i32 tile.
 
     Other values are not counted.
     """
@@ -65,7 +65,7 @@ class SharedGather(Op, opcode="gpu.shared_gather", effects=(reads(Resource.SHARE
 
     def infer(self) -> Sequence[Type]:
         buffer = shared_type(self, self.buffer)
-        return (_picked(self, buffer.shape, self.index, self.axis, buffer.element),)
+        return (_gathered_type(self, buffer.shape, self.index, self.axis, buffer.element),)
 
 
 class SharedCount(
@@ -76,10 +76,10 @@ class SharedCount(
         writes(Resource.SHARED, of="buffer"),
     ),
 ):
-    """Add 1 to the element of an i32 buffer that each value under the mask names, in one step.
+    """Add 1 to the element of an i32 buffer at each value under the mask, atomically.
 
-    Values that name none are passed over. Of the threads that hold the same element the first
-    counts it. No barrier is implied; counting is not ordered, and need not be, to other counting.
+    Values outside of the buffer are skipped. An element held by several threads is counted once, by
+    the first. No barrier is implied; counting needs no order to other counting.
     """
 
     buffer: Value = operand()
@@ -94,15 +94,18 @@ class SharedCount(
         return ()
 
 
-def _picked(
+def _gathered_type(
     op: Op, shape: tuple[int, ...], index: Value, axis: int, element: ElementType
 ) -> TileType:
-    """Return the type of what is picked from a tile of `shape` along `axis`."""
+    """Return the type of the elements picked from a tile of `shape` along `axis`."""
     kind = tile_type(op, index)
     op.expect(kind.element == I32, f"the index is {kind.element}, not i32")
     op.expect(0 <= axis < len(shape), f"axis {axis} is out of range")
-    others = (*shape[:axis], *shape[axis + 1 :])
-    fits = len(kind.shape) == len(shape) and others == (*kind.shape[:axis], *kind.shape[axis + 1 :])
+    other_extents = (*shape[:axis], *shape[axis + 1 :])
+    fits = len(kind.shape) == len(shape) and other_extents == (
+        *kind.shape[:axis],
+        *kind.shape[axis + 1 :],
+    )
     op.expect(fits, f"an index of {kind.shape} does not fit the other axes of {shape}")
     return replace(kind, element=element)
 

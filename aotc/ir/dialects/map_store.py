@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel leaves in global memory for kernels after it.
+"""Tensor maps that a kernel stores in global memory for kernels after it.
 
 Invariant: the kernel that stores a map copies nothing by it.
 """
@@ -15,9 +15,9 @@ from aotc.ir.types import I32, I64, U64, PointerType, TensorMapType, Type
 
 def _check(op: Op, slot: Value, sizes: Sequence[Value], rank: int) -> None:
     op.expect(isinstance(slot.type, PointerType), f"a slot at {slot.type}")
-    given = [size.type for size in sizes]
+    types = [size.type for size in sizes]
     expected = [I32] * rank + [I64] * (rank - 1)
-    op.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+    op.expect(types == expected, f"{rank} axes of sizes ({', '.join(map(str, types))})")
 
 
 class StoreMap(Op, opcode="tile.store_map", effects=(writes(Resource.GLOBAL, of="slot"),)):
@@ -46,7 +46,7 @@ class PublishMap(
 ):
     """Build a tensor map in `template` and publish it at `slot`, by one warp of the role.
 
-    The template has 128 bytes that no other op uses; all else is as in `tile.store_map`.
+    The template has 128 bytes, unused by all other ops; all else is as in `tile.store_map`.
     """
 
     slot: Value = operand()

@@ -1,8 +1,8 @@
-"""Mbarriers: what a TMA load completes on, and how warps and CTAs tell each other that a buffer is free.
+"""Mbarriers: TMA loads complete on them, and warps and CTAs release buffers through them.
 
-This is gpu IR. A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes
-with a ring of buffers, and the parity of a wait is that of the phase, of how often the ring has been
-passed.
+This is gpu IR. A mbarrier is a shared buffer of one u64, or one stage of several: a ring of
+mbarriers goes with a ring of buffers. The parity of a wait is the number of passes through the
+ring, modulo 2.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ MBARRIER_BYTES = 8
 
 
 def one_stage_type(op: Op, value: Value) -> SharedType:
-    """Return the type of an operand that is a shared buffer, or one stage of several.
-
-    Raises: IRError if it is none.
-    """
+    """Return the type of a one-stage shared buffer. Raises: IRError for any other operand."""
     if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
         op.error(f"expected a shared buffer of one stage, got {value.type}")
     return value.type
 
 
 def check_mbarrier(op: Op, value: Value) -> None:
-    """Check that an operand is one mbarrier. Raises: IRError."""
+    """Check for a mbarrier. Raises: IRError for any other operand."""
     kind = one_stage_type(op, value)
     op.expect((kind.element, kind.shape) == (U64, (1,)), f"expected a mbarrier, got {kind}")
 
@@ -37,8 +34,9 @@ class MbarrierInit(
 ):
     """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
 
-    Of a ring, every stage is initialized. With `expected_bytes` the thread also makes the one arrival
-    of the first phase, which ends when so many bytes have come from the CTAs of the cluster.
+    All stages of a ring are initialized. With `expected_bytes` the thread also makes the one
+    arrival of the first phase. This phase ends when so many bytes have come from the CTAs of the
+    cluster.
     """
 
     barrier: Value = operand()
@@ -66,9 +64,10 @@ class MbarrierWait(
 ):
     """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first.
 
-    With a `warp_stride` each warp waits at a mbarrier of its own, so many after that of the warp before it;
-    `barrier` is that of the first warp. With `by_issuer` only the warp that issues copies waits: a parity
-    tells two phases apart, so nobody else may wait who does not hold the next phase up.
+    With a `warp_stride` each warp waits at a mbarrier of its own, this many after the one of the
+    previous warp; `barrier` belongs to the first warp. With `by_issuer` only the warp that issues
+    copies waits: a parity tells two phases apart, so only a warp that holds up the next phase may
+    wait.
     """
 
     barrier: Value = operand()
@@ -94,9 +93,8 @@ class MbarrierArrive(
 ):
     """Let each of the role's `count` warps arrive at a mbarrier, if `enabled`.
 
-    With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster.
-
-    What a warp's threads read before happens before what the threads do that wait for the phase.
+    With several `num_ctas` they arrive at the mbarrier of each CTA of the cluster. A warp's earlier
+    reads happen before anything threads do after waiting for the phase.
     """
 
     barrier: Value = operand()

@@ -1,7 +1,7 @@
-"""Values that no later stage takes for what they are, so that what follows from them is computed again.
+"""Values that LLVM and ptxas cannot recognize as equal, to force recomputation.
 
-This is gpu IR. LLVM and ptxas merge equal computations and move them up, which makes live ranges longer; a
-pass that shortens them on purpose hides from both that two values are one.
+This is gpu IR. LLVM and ptxas merge equal computations and move them up, which makes live ranges
+longer. A pass that shortens them on purpose hides the equality from both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class OpaqueThreadId(
     effects=(writes(Resource.CONTROL),),
     traits=(Trait.NO_INSTRUCTION,),
 ):
-    """Make the thread id opaque to LLVM, so that what depends on it is recomputed from here on.
+    """Make the thread id opaque to LLVM, so its users are recomputed from here on.
 
-    It stands in the kernel's own block; its only effect is to shorten live ranges.
+    It is in the kernel's own block; its only effect is to shorten live ranges.
     """
 
     def infer(self) -> Sequence[Type]:
@@ -30,10 +30,10 @@ class OpaqueThreadId(
 
 
 class Opaque(Op, opcode="gpu.opaque", effects=(reads(Resource.CONTROL),)):
-    """The same tile, which neither LLVM nor ptxas takes for the same, nor knows ahead of a scalar.
+    """The same tile, opaque to LLVM and ptxas, and unknown before the scalar `after`.
 
-    What is computed from it is not merged with what was computed before, so a tile that is cheap
-    to compute again need not be kept. It takes an instruction for each register of the tile.
+    Computations on it are not merged with earlier ones, so a tile that is cheap to recompute need
+    not stay live. It takes an instruction for each register of the tile.
     """
 
     value: Value = operand()

@@ -1,7 +1,7 @@
 """Structured control flow: loops and branches as nested blocks.
 
 A loop carries values: its init operands enter as block arguments, `yield` hands them to the next
-iteration, and what is carried after the last one are the results. There is no break and no
+iteration, and the values carried out of the last one are the results. There is no break and no
 branch out, so a kernel is a tree and every pass is a walk over it.
 
 Invariant: a carried value has one type through init, block argument, yield and result.
@@ -100,7 +100,7 @@ class While(
     effects=(),
     traits=(Trait.CONTROL_FLOW, Trait.LOOP, Trait.MAY_NOT_END),
 ):
-    """Run `before`; while its condition holds, run `after`; results are what `before` passes on.
+    """Run `before`; while its condition holds, run `after`; results come from `before`.
 
     Never pure: it may not end.
     """
@@ -125,8 +125,8 @@ class While(
         return passed
 
 
-def _expect_types(op: Op, what: str, values: Sequence[Value], types: Sequence[Type]) -> None:
+def _expect_types(op: Op, role: str, values: Sequence[Value], types: Sequence[Type]) -> None:
     actual = [value.type for value in values]
     if actual != list(types):
         shown = ", ".join(map(str, actual)), ", ".join(map(str, types))
-        op.error(f"{what} are ({shown[0]}), expected ({shown[1]})")
+        op.error(f"{role} are ({shown[0]}), expected ({shown[1]})")

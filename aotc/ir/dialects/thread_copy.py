@@ -1,9 +1,9 @@
-"""Copies that the threads of a producer make: tiles whose addresses are computed, as gathered rows are.
+"""Copies by the threads of a producer, for tiles with computed addresses such as gathered rows.
 
-This is gpu IR. A tensor map has no box of rows that lie anywhere, so threads copy them, each its pieces
-of 4 to 16 bytes by `cp.async`. A `ThreadLoad` completes on a mbarrier like a TMA load does, but each
-thread of the role arrives there, when its copies have landed. They land through the generic proxy:
-whoever lets a dot read them fences after the wait.
+This is gpu IR. A tensor map has no box for rows at arbitrary places, so threads copy them, each its
+pieces of 4 to 16 bytes by `cp.async`. A `ThreadLoad` completes on a mbarrier like a TMA load does,
+but each thread of the role arrives there, when its copies have landed. They land through the
+generic proxy: a consumer of a dot fences after the wait.
 
 Invariant: between the issue of a copy and the wait for it, no thread touches its buffer.
 """
@@ -45,8 +45,8 @@ def column_step(content: Type) -> int:
         return content.shape[-1]
     layout, columns = content.layout, 0
     for dim in layout.in_dims:
-        for place in layout.columns(dim) if dim != "register" else ():
-            columns |= layout.unpack(place)[-1]
+        for column in layout.columns(dim) if dim != "register" else ():
+            columns |= layout.unpack(column)[-1]
     return 1 << columns.bit_length()
 
 
@@ -60,8 +60,8 @@ class SyncThreadLoad(
 ):
     """Copy a tile to shared memory, `vector` elements an access, and wait for it.
 
-    Pointers, mask and accesses are as for `gpu.async_copy`. Of the last axis only the first `num_columns` are
-    copied, unless that is 0. Only a producer issues it ahead.
+    Pointers, mask and accesses are as for `gpu.async_copy`. `num_columns`, unless 0, limits the
+    copy to the first columns of the last axis. Only a producer issues it ahead.
     """
 
     pointer: Value = operand()
@@ -81,7 +81,7 @@ class SyncThreadLoad(
 
     @property
     def inputs(self) -> list[Value]:
-        """What is copied, and which elements of it."""
+        """The pointers, and the mask if any."""
         return [self.pointer] if self.mask is None else [self.pointer, self.mask]
 
     def as_async_load(
@@ -135,7 +135,7 @@ class ThreadLoad(
 
     @property
     def num_copies(self) -> int:
-        """How many copies each thread issues."""
+        """Number of copies per thread."""
         kind = self.pointer.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -144,7 +144,7 @@ class ThreadLoad(
         return max(1, copies * (self.num_columns or kind.shape[-1]) // kind.shape[-1])
 
     def leaves_out(self, register: int) -> bool:
-        """Return whether no thread copies what it has in a register."""
+        """Return whether all threads skip this register: its column is not copied."""
         kind = self.pointer.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -153,7 +153,7 @@ class ThreadLoad(
 
     @property
     def num_threads(self) -> int:
-        """How many threads issue it, and arrive."""
+        """Number of threads that issue copies and arrive."""
         kind = self.pointer.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None

@@ -1,8 +1,8 @@
 """Tiles: making them, reshaping them, reducing them, moving them to and from memory.
 
-This is what the frontend produces. The shape ops are also gpu IR: on a tile with a layout each of
-them only renames elements, so its result layout follows from the operand's and nothing moves.
-Memory ops, reductions and scans are turned into their explicit counterparts in `gpu`.
+The frontend produces these ops. The shape ops are also gpu IR: on a tile with a layout each of them
+only renames elements, so its result layout follows from the operand's and nothing moves. Memory
+ops, reductions and scans are turned into their explicit counterparts in `gpu`.
 
 Invariant: result layouts are inferred by the layout algebra; an op that would have to move data
 cannot be built.
@@ -44,7 +44,7 @@ Axis = int
 
 
 def tile_type(op: Op, value: Value) -> TileType:
-    """Return the value's type, which must be a tile."""
+    """Return the type of a tile. Raises: IRError for any other value."""
     if not isinstance(value.type, TileType):
         op.error(f"expected a tile, got {value.type}")
     return value.type
@@ -110,8 +110,8 @@ class Splat(Op, opcode="tile.splat", pure=True, traits=(Trait.SHAPE_ONLY, Trait.
 class Broadcast(Op, opcode="tile.broadcast", pure=True, traits=(Trait.SHAPE_ONLY, Trait.BROADCAST)):
     """A tile repeated along its axes of extent 1.
 
-    With a layout, `layout` is the result's, and the operand's must be it with the repeated axes
-    dropped, so that every thread already holds what it repeats.
+    `layout` is the result's. The operand's must be the same with the repeated axes dropped, so that
+    every thread already holds the elements it repeats.
     """
 
     value: Value = operand()
@@ -126,9 +126,9 @@ class Broadcast(Op, opcode="tile.broadcast", pure=True, traits=(Trait.SHAPE_ONLY
         )
         self.expect(fits, f"{source.shape} does not broadcast to {self.shape}")
         if self.layout is not None and source.layout is not None:
-            needed = self.layout.broadcast_source(source.shape)
-            if source.layout != needed:
-                self.error(f"operand has {source.layout}, needs {needed}")
+            layout = self.layout.broadcast_source(source.shape)
+            if source.layout != layout:
+                self.error(f"operand has {source.layout}, needs {layout}")
         return (TileType(source.element, self.shape, self.layout),)
 
 
@@ -220,7 +220,7 @@ class Split(Op, opcode="tile.split", pure=True, traits=(Trait.SHAPE_ONLY,)):
 def check_access(
     op: Op, pointer: Value, mask: Value | None, value: Value | None
 ) -> TileType | Type:
-    """Check a memory access and return the type of what is read or written."""
+    """Check a memory access and return the type of the data."""
     pointee = element_of(pointer.type)
     if not isinstance(pointee, PointerType):
         op.error(f"{pointer.type} is not a pointer")
@@ -236,7 +236,7 @@ def check_access(
 
 
 class Load(Op, opcode="tile.load", effects=(reads(Resource.GLOBAL, of="pointer"),)):
-    """What the pointers point at; `other`, or anything, where the mask is false.
+    """Load through pointers; where the mask is false the result is `other`, or undefined.
 
     `cache` is a cache operator of PTX without its dot, such as "cg", `eviction` a priority such as
     "evict_first"; an empty one leaves the choice to the hardware.
@@ -276,10 +276,10 @@ AtomicScope = Literal["cta", "gpu", "sys"]
 
 
 def supports_atomic(kind: AtomicKind | Literal["cas"], element: ScalarType) -> bool:
-    """Return whether memory of `element` can be changed atomically in this way.
+    """Return whether there is an atomic `kind` on memory of `element`.
 
-    Adding is for integers of 32 and 64 bits and every float of 16 bits or more, and so are minimum and
-    maximum; exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
+    Adding, minimum and maximum are for integers of 32 and 64 bits and every float of 16 bits or
+    more; exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
     compares bits, for all of 16 bits or more.
     """
     if element.bits == 16:
@@ -288,16 +288,16 @@ def supports_atomic(kind: AtomicKind | Literal["cas"], element: ScalarType) -> b
 
 
 def check_atomic(op: Op, kind: AtomicKind | Literal["cas"], content: Type, scope: str) -> None:
-    """Check that `content` in memory can be changed atomically for the threads of `scope`."""
+    """Check for an atomic `kind` on `content`, among the threads of `scope`."""
     element = element_of(content)
-    known = kind in (*get_args(AtomicKind), "cas")
-    fits = known and isinstance(element, ScalarType) and supports_atomic(kind, element)
+    is_kind = kind in (*get_args(AtomicKind), "cas")
+    fits = is_kind and isinstance(element, ScalarType) and supports_atomic(kind, element)
     op.expect(fits, f"there is no atomic {kind} of {element}")
     check_scope(op, scope)
 
 
 def check_scope(op: Op, scope: str) -> None:
-    """Check the set of threads that an order of memory holds for."""
+    """Check the scope of a memory order."""
     op.expect(scope in get_args(AtomicScope), f"unknown scope {scope!r}")
 
 
@@ -316,11 +316,11 @@ class AtomicRmw(
     ),
     traits=(Trait.ATOMIC,),
 ):
-    """Combine each value with what its pointer points at, in one step; return what was there.
+    """Combine each value with the memory at its pointer atomically; return the old contents.
 
-    Elements that share an address are combined one at a time, in any order. Floats are
-    compared by sign and magnitude of their bits, so -0 is less than 0 and a NaN is beyond the
-    infinity of its sign. Where the mask is false, memory is left alone and the result is anything.
+    Elements with the same address are combined one at a time, in any order. Floats are compared by
+    sign and magnitude of their bits, so -0 is less than 0 and a NaN is beyond the infinity of its
+    sign. Where the mask is false, memory is left alone and the result is undefined.
     """
 
     pointer: Value = operand()
@@ -348,9 +348,9 @@ class AtomicCas(
     ),
     traits=(Trait.ATOMIC,),
 ):
-    """Replace what each pointer points at by the value where it equals `compare`, bit for bit.
+    """Replace the memory at each pointer by the value where it equals `compare`, bit for bit.
 
-    The result is what was there, replaced or not.
+    The result is the old contents, replaced or not.
     """
 
     pointer: Value = operand()
@@ -388,7 +388,7 @@ _DOT_RESULTS: dict[ElementType, tuple[ScalarType, ...]] = {
 def dot_results(a: ElementType, b: ElementType) -> tuple[ScalarType, ...]:
     """Return the accumulator types of a dot of `a` and `b`, the usual one first.
 
-    Operands have one type, except that both kinds of fp8 go together.
+    Operands have one type, but the two fp8 formats may mix.
     """
     return _DOT_RESULTS.get(a, ()) if a == b or (a in _FP8 and b in _FP8) else ()
 
@@ -400,10 +400,10 @@ def check_dot(op: Op, a: Value, b: Value, acc: Value, input_precision: str) -> T
     fits = left.shape[-1:] == right.shape[-2:-1] and left.shape[:-2] == right.shape[:-2]
     fits &= out.shape == (*left.shape[:-1], right.shape[-1])
     op.expect(fits, f"{left.shape} x {right.shape} + {out.shape} do not fit")
-    known = out.element in dot_results(left.element, right.element)
-    op.expect(known, f"no dot of {left.element} and {right.element} in {out.element}")
-    known = input_precision in get_args(InputPrecision)
-    op.expect(known, f"unknown input precision {input_precision!r}")
+    is_supported = out.element in dot_results(left.element, right.element)
+    op.expect(is_supported, f"no dot of {left.element} and {right.element} in {out.element}")
+    is_supported = input_precision in get_args(InputPrecision)
+    op.expect(is_supported, f"unknown input precision {input_precision!r}")
     return out
 
 
@@ -411,14 +411,17 @@ class Dot(Op, opcode="tile.dot", pure=True, traits=(Trait.DOT,)):
     """Return `acc + dot(a, b)`: (M, N) + (M, K) x (K, N).
 
     All three may have one leading axis, a batch. Products of float elements are exact and are
-    accumulated in the type of `acc` in any order; integers wrap. `input_precision` is for fp32
-    operands only: "ieee" multiplies them as they are, "tf32" keeps the first 10 bits of their
-    mantissas, as tensor cores do, and "tf32x3" adds two more dots, each of one operand with what
-    was dropped of the other, which leaves about 21 bits. "bf16x3" and "bf16x6" multiply sums of two and
-    three bf16 numbers, without the smallest products: about 16 and 24 bits. For fp8 operands at least every
-    `max_num_imprecise_acc` elements of K are promoted to a full fp32 accumulator; 0 leaves it to
-    the hardware. With `num_columns`, only that many first columns of N are used; the others of the
-    result are undefined.
+    accumulated in the type of `acc` in any order; integers wrap.
+
+    `input_precision` is for fp32 operands only. "ieee" multiplies them as they are; "tf32" keeps
+    the first 10 bits of their mantissas, as tensor cores do. "tf32x3" adds two more dots, each of
+    one operand with the dropped bits of the other, for about 21 bits. "bf16x3" and "bf16x6"
+    multiply sums of two and three bf16 numbers, without the smallest products: about 16 and 24
+    bits.
+
+    For fp8 operands at least every `max_num_imprecise_acc` elements of K are promoted to a full
+    fp32 accumulator; 0 leaves it to the hardware. With `num_columns`, only the first so many
+    columns of N are used, and the others of the result are undefined.
     """
 
     a: Value = operand()
@@ -455,7 +458,7 @@ def check_combine(op: Op, combine: Block, inputs: Sequence[Value]) -> list[TileT
 
 
 class Reduce(Op, opcode="tile.reduce", pure=True):
-    """Tiles combined along an axis, which disappears; `combine` is associative and commutative."""
+    """Tiles reduced along an axis; `combine` is associative and commutative."""
 
     inputs: Sequence[Value] = operands()
     axis: Axis = attribute()
@@ -471,7 +474,7 @@ class Reduce(Op, opcode="tile.reduce", pure=True):
 def reduced(kind: TileType, axis: int) -> Type:
     """Return the type of `kind` without `axis`: a scalar when no axis is left.
 
-    Registers that differed only along the axis are one register of the result.
+    Registers that differ only along the axis become one register of the result.
     """
     shape = kind.shape[:axis] + kind.shape[axis + 1 :]
     if not shape:
@@ -499,7 +502,7 @@ class Scan(Op, opcode="tile.scan", pure=True):
 
 
 class Hint(Op, opcode="tile.hint", pure=True, traits=(Trait.ELEMENTWISE, Trait.SAME_VALUES)):
-    """The operand, with what the user promises of it, one number for each axis.
+    """The operand, with the user's promises about it, one number for each axis.
 
     `divisibility` of the first element of a run, `contiguity` the length of runs of consecutive
     values, `constancy` of runs of equal values; an empty tuple promises nothing.
@@ -518,7 +521,7 @@ class Hint(Op, opcode="tile.hint", pure=True, traits=(Trait.ELEMENTWISE, Trait.S
 class Assume(
     Op, opcode="tile.assume", effects=(writes(Resource.CONTROL),), traits=(Trait.NO_INSTRUCTION,)
 ):
-    """The user's promise that a condition holds."""
+    """The user's promise of a true condition."""
 
     condition: Value = operand()
 
@@ -556,7 +559,7 @@ class Print(Op, opcode="tile.print", effects=(writes(Resource.OUTPUT),)):
     hex: bool = attribute(default=False)
 
     def infer(self) -> Sequence[Type]:
-        are_numbers = all(each.type == I32 for each in (self.x, self.y, self.z))
+        are_numbers = all(operand.type == I32 for operand in (self.x, self.y, self.z))
         self.expect(are_numbers, "takes the numbers of a program as i32")
         if self.value is not None:
             element = element_of(self.value.type)
@@ -565,12 +568,12 @@ class Print(Op, opcode="tile.print", effects=(writes(Resource.OUTPUT),)):
 
     @property
     def text(self) -> str:
-        """What is printed, as C's `printf` takes it: three numbers, the place, the value."""
+        """Format for C's `printf`: three program ids, the indices, the value."""
         extents = (
             self.value.type.shape if self.value and isinstance(self.value.type, TileType) else ()
         )
-        place = ", ".join(f"%{len(str(extent - 1))}u" for extent in extents)
-        text = "pid (%u, %u, %u)" + (f" idx ({place})" if place else "")
+        indices = ", ".join(f"%{len(str(extent - 1))}u" for extent in extents)
+        text = "pid (%u, %u, %u)" + (f" idx ({indices})" if indices else "")
         text += self.prefix.replace("%", "%%")
         if self.value is not None:
             element = element_of(self.value.type)

@@ -2,15 +2,15 @@
 
 This is gpu IR. One thread of the CTA issues a copy of a tile, in as many boxes as its tensor map
 needs. A load completes on a mbarrier (`mbarrier.py`); a store completes a bulk group of the thread
-that issued it. All other threads wait at the mbarrier, or at a barrier that the issuing thread reaches
-after its own wait.
+that issued it. All other threads wait at the mbarrier, or at a barrier reached by the issuing
+thread after its own wait.
 
-TMA accesses shared memory through the async proxy: a copy may read or overwrite what threads wrote
-only after a `gpu.proxy_fence` of each writer.
+TMA accesses shared memory through the async proxy: a copy may read or overwrite data written by
+threads only after a `gpu.proxy_fence` of each writer.
 
 A bulk copy moves contiguous bytes and needs no tensor map. `SyncLoad` names the loads of both kinds
-that wait for themselves, `StagedStore` the stores that do, and that write their buffer as well: passes
-keep these whole until they know where each part of one is to stand.
+that wait for themselves, `StagedStore` the stores that also write their buffer and wait. Passes
+keep these whole until the places of issue and wait are known.
 
 Invariant: between the issue of a copy and the wait for it, no thread touches its buffer.
 """
@@ -43,7 +43,7 @@ MAX_BOX_ELEMS = 256
 
 
 def copied_shape(memory: SharedType, num_rows: int) -> tuple[int, ...]:
-    """Return the shape of what is copied to or from a buffer: its first `num_rows` rows, or all."""
+    """Return the shape of a copy to or from a buffer: its first `num_rows` rows, or all."""
     return (num_rows or memory.shape[0], *memory.shape[1:])
 
 
@@ -58,16 +58,16 @@ def check_tensor(
 ) -> TensorMapType:
     """Check a copy of the tile at `coords` from or to `buffer`; return the tensor map's type.
 
-    The buffer may lack first axes of the map: those along which the box has more than one element are one with
-    the buffer's first axis, which is not its last, and the box has all of these. Of its first axis only
-    `num_rows` are copied, unless that is 0.
+    The buffer may lack first axes of the map. Those with a box of more than one element merge into
+    the buffer's first axis, which is not its last, and the box spans them. Of the buffer's first
+    axis only `num_rows` are copied, unless that is 0.
     """
     kind, memory = tensor.type, one_stage_type(op, buffer)
     if not isinstance(kind, TensorMapType):
         op.error(f"expected a tensor map, got {kind}")
     lacking = len(kind.box) - len(memory.shape)
     fits = kind.element == memory.element and lacking >= 0
-    # Messages that name types are written when they are needed: these are checked for each copy.
+    # Messages with types are formatted only on failure: these checks run for each copy.
     if not 0 <= num_rows <= memory.shape[0]:
         op.error(f"{num_rows} rows of {memory}")
     copied = copied_shape(memory, num_rows)
@@ -77,16 +77,16 @@ def check_tensor(
         whole = len(boxes) > 1 and boxes[0][0] == boxes[0][1]
     if not whole:
         op.error(f"{memory} is not made of boxes of {kind}")
-    given = [coord.type for coord in coords]
-    if given != [I32] * len(kind.box):
-        op.error(f"{kind} at ({', '.join(map(str, given))})")
+    types = [coord.type for coord in coords]
+    if types != [I32] * len(kind.box):
+        op.error(f"{kind} at ({', '.join(map(str, types))})")
     return kind
 
 
 class TensorMapAt(
     Op, opcode="gpu.tensor_map_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
 ):
-    """Acquire the tensor map at `pointer` for the copies that threads issue from here on.
+    """Acquire the tensor map at `pointer` for later copies by threads.
 
     It was written before the launch: 128 bytes at a multiple of 64.
     """
@@ -108,14 +108,15 @@ class MakeTensorMap(
         writes(Resource.TENSOR_MAP, of="slot"),
     ),
 ):
-    """Make the tensor map of the tensor at `pointer`, for the copies that one warp issues.
+    """Make the tensor map of the tensor at `pointer`, for copies issued by one warp.
 
-    `sizes` are its extents, i32 and at least 1, and the strides of all axes but the last, i64 in
-    elements: that one is dense. The address and the strides are multiples of 16 bytes. The first warp
-    of the role, which issues its copies, builds the map in `template`, 128 bytes that no other warp
-    uses, publishes it at `slot`, 128 bytes of global memory at a multiple of 128 that no other warp of
-    the grid uses, and acquires it. Other warps do nothing. The copies that this warp issued with what
-    was at `slot` before have completed.
+    `sizes` are its extents, i32 and at least 1, then the strides of all axes but the last, i64 in
+    elements: the last axis is dense. The address and the strides are multiples of 16 bytes.
+
+    The first warp of the role issues its copies. It builds the map in `template`, publishes it at
+    `slot`, and acquires it. The template is 128 bytes of its own; the slot is 128 bytes of global
+    memory at a multiple of 128, its own in the grid. Other warps do nothing. The copies that this
+    warp issued with the previous map at `slot` have completed.
     """
 
     pointer: Value = operand()
@@ -132,9 +133,9 @@ class MakeTensorMap(
         self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
         memory = one_stage_type(self, self.template)
         self.expect((memory.element, memory.shape) == (U64, (16,)), f"a template in {memory}")
-        given = [size.type for size in self.sizes]
+        types = [size.type for size in self.sizes]
         expected = [I32] * rank + [I64] * (rank - 1)
-        self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+        self.expect(types == expected, f"{rank} axes of sizes ({', '.join(map(str, types))})")
         return (self.type,)
 
     @property
@@ -144,7 +145,7 @@ class MakeTensorMap(
 
     @property
     def strides(self) -> list[Value]:
-        """How far it is from one index of an axis to the next, for all axes but the last."""
+        """Strides of all axes but the last."""
         return list(self.sizes[len(self.type.box) :])
 
 
@@ -153,8 +154,8 @@ class MadeTensorMap(
 ):
     """Acquire the tensor map that another warp of the CTA has made at `slot`.
 
-    It is for the loads that the first warp of the role issues, or for the stores that the first warp of
-    each warpgroup does. All have waited for the other one.
+    It serves loads by the first warp of the role, or stores by the first warp of each warpgroup.
+    All have waited for the warp that made it.
     """
 
     slot: Value = operand()
@@ -169,7 +170,7 @@ class MadeTensorMap(
 class AcquiredTensorMap(Op, opcode="gpu.acquired_tensor_map", pure=True):
     """Return the tensor map at `slot`, which needs no acquiring.
 
-    `gpu.made_tensor_map` has acquired it before, or it is a parameter's, at the i64 `slot`.
+    `gpu.made_tensor_map` has acquired it, or it is a parameter, at the i64 `slot`.
     """
 
     slot: Value = operand()
@@ -201,11 +202,12 @@ class SyncTmaLoad(
         writes(Resource.SHARED, of="buffer", proxy="async"),
     ),
 ):
-    """Load the tile of a tensor that begins at `coords` to shared memory, and wait for it.
+    """Load the tile of a tensor at `coords` to shared memory, and wait for it.
 
-    `expand_tensor_loads` splits it into a `gpu.tma_load` and its wait. `eviction` is the L2 eviction
-    priority, as for `gpu.load`. All `num_parts` CTAs of a cluster load the same tile. `num_rows`,
-    unless 0, copies only that many rows of the first axis, and boxes need to divide only these.
+    `expand_tensor_loads` splits it into a `gpu.tma_load` and its wait. `eviction` is the L2
+    eviction priority, as for `gpu.load`. All `num_parts` CTAs of a cluster load the same tile.
+    `num_rows`, unless 0, limits the copy to the first rows of the first axis, and boxes need to
+    divide only these.
     """
 
     tensor: Value = operand()
@@ -221,7 +223,7 @@ class SyncTmaLoad(
 
     @property
     def inputs(self) -> list[Value]:
-        """What is copied, and where it begins."""
+        """The tensor map and the coordinates."""
         return [self.tensor, *self.coords]
 
     def as_async_load(
@@ -251,12 +253,12 @@ class TmaLoad(
         starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
-    """Issue the load of the tile of a tensor that begins at `coords` to shared memory.
+    """Issue the load of the tile of a tensor at `coords` to shared memory.
 
-    The thread that issues it adds its bytes to the transaction count of `barrier` and, if `arrive`,
-    arrives there. All threads find the tile in the buffer once they have waited for that phase.
-    With several `num_parts`, the CTAs of the cluster split the tile along its first axis, and each
-    multicasts its part to the buffers and barriers of all. `num_rows` is as for `gpu.sync_tma_load`.
+    The issuing thread adds its bytes to the transaction count of `barrier` and, if `arrive`,
+    arrives there. All threads see the tile in the buffer after waiting for this phase. With several
+    `num_parts`, the CTAs of the cluster split the tile along its first axis, and each multicasts
+    its part to the buffers and barriers of all. `num_rows` is as for `gpu.sync_tma_load`.
     """
 
     tensor: Value = operand()
@@ -296,8 +298,8 @@ class SyncBulkLoad(
 ):
     """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
 
-    The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
-    the rest of the buffer stays as it was. Otherwise it is as `gpu.sync_tma_load`.
+    The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's.
+    The rest of the buffer is unchanged. Otherwise it is as `gpu.sync_tma_load`.
     """
 
     pointer: Value = operand()
@@ -313,7 +315,7 @@ class SyncBulkLoad(
 
     @property
     def inputs(self) -> list[Value]:
-        """What is copied: from where on, and how much."""
+        """The source address and the size."""
         return [self.pointer, self.size_bytes]
 
     def as_async_load(
@@ -336,7 +338,7 @@ class BulkLoad(
 ):
     """Issue a copy of bytes to shared memory, with the alignment of `gpu.sync_bulk_load`.
 
-    The thread that issues it adds its bytes to `barrier` as for `gpu.tma_load`.
+    The issuing thread adds its bytes to `barrier` as for `gpu.tma_load`.
     """
 
     pointer: Value = operand()
@@ -370,7 +372,7 @@ class TmaStore(
         starts(Resource.STORES),
     ),
 ):
-    """Issue the store of a buffer to the tile of a tensor that begins at `coords`: one bulk group.
+    """Issue the store of a buffer to the tile of a tensor at `coords`: one bulk group.
 
     `issuers` are the warpgroups whose first threads start the copy of each box, in order from the
     last axis; without them the first thread of all starts every copy.
@@ -397,7 +399,7 @@ class TmaReduce(
         starts(Resource.STORES),
     ),
 ):
-    """Issue the reduction of a buffer into the tile of a tensor that begins at `coords`.
+    """Issue the reduction of a buffer into the tile of a tensor at `coords`.
 
     Each element is updated atomically. Otherwise it is as `gpu.tma_store`.
     """
@@ -431,8 +433,8 @@ class BulkStore(
 ):
     """Issue the copy of the first `size_bytes` of a buffer to `pointer` on: one bulk group.
 
-    With a `kind` each element is combined with what is there, atomically. Address and size are
-    aligned as for `gpu.sync_bulk_load`; it is waited for as `gpu.tma_store`.
+    With a `kind` each element is combined with memory atomically. Address and size are aligned as
+    for `gpu.sync_bulk_load`; waits are as for `gpu.tma_store`.
     """
 
     pointer: Value = operand()
@@ -456,7 +458,7 @@ class StagedTmaStore(
         orders(Resource.GLOBAL, when="written"),
     ),
 ):
-    """Write a tile to a buffer, store that to the tile of a tensor at `coords`, and wait for it.
+    """Write a tile to a buffer, store the buffer to a tensor's tile at `coords`, and wait.
 
     With a `kind` it is a reduction. The wait is for the buffer to have been read or, if `written`,
     for the tensor to have been written. It stands for a `gpu.shared_store`, a `gpu.tma_store` or
@@ -554,10 +556,10 @@ class TmaBufferWait(
     opcode="gpu.tma_buffer_wait",
     effects=(orders(Resource.STORES), orders(Resource.SHARED)),
 ):
-    """Let issuing threads wait until at most their newest `pending` stores remain, none from `buffer`.
+    """Let issuing threads wait for stores: at most `pending` remain, none from `buffer`.
 
-    Whoever places it has counted the stores since the last one from `buffer`: branches around them are
-    taken together.
+    The pass that places it has counted the stores since the last one from `buffer`: branches around
+    them are taken together.
     """
 
     buffer: Value = operand()
@@ -577,9 +579,9 @@ class ProxyFence(
         orders(Resource.GLOBAL, proxy="async", when="whole"),
     ),
 ):
-    """Let TMA copies issued after the next barrier see what each thread has written.
+    """Let TMA copies issued after the next barrier see each thread's writes.
 
-    Of shared memory, or of all memory if `whole`.
+    The fence is for shared memory, or for all memory if `whole`.
     """
 
     whole: bool = attribute(default=False)

@@ -1,14 +1,14 @@
 """Asynchronous dots: a warpgroup issues `wgmma` instructions and waits for them later.
 
 This is gpu IR. A *warpgroup* is four warps and multiplies 64 rows at a time. B is read from shared
-memory through the async proxy, and so is A unless it is in registers. A dot sees what threads wrote
+memory through the async proxy, and so is A unless it is in registers. A dot sees writes of threads
 to shared memory only after a `gpu.proxy_fence` of each writer and a barrier.
 
 Each op is one commit group; groups are counted from the newest. While a dot is in flight, loops may
-carry its accumulator and another dot may add to it, but its elements may be used only once a
-`gpu.wgmma_wait` that covers the group has returned it.
+carry its accumulator and another dot may add to it. Its elements may be used only once a
+`gpu.wgmma_wait` for the group has returned it.
 
-Invariant: until the wait for it, no thread writes what a dot in flight reads.
+Invariant: until the wait for it, no thread writes the operands of a dot in flight.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ class Wgmma(
     """Issue `acc + dot(a, b)`, (M, N) + (M, K) x (K, N), as one commit group.
 
     `b` is a shared buffer, `a` a shared buffer or a tile in registers. If `accumulate` is false,
-    `acc` counts as zero. `ir.wgmma_tiling` says which layouts are legal. `size_k`, unless 0,
-    limits the dot to that many elements of K from `start_k` on, of which an `a` in registers has no
-    others; `num_columns`, unless 0, to the first columns: the others of `b` are not read, and those
-    of the result are undefined. With `start`, a row and a column, `acc` is the part of the result
-    that begins there; an `a` in registers has the rows of that part alone.
+    `acc` counts as zero. `ir.wgmma_tiling` defines the legal layouts.
+
+    `size_k`, unless 0, limits the dot to that many elements of K from `start_k` on; an `a` in
+    registers has only these. `num_columns`, unless 0, limits it to the first columns: the others of
+    `b` are not read, and the others of the result are undefined. With `start`, a row and a column,
+    `acc` is the part of the result from there on; an `a` in registers has the rows of this part
+    alone.
     """
 
     a: Value = operand()
@@ -60,14 +62,14 @@ class Wgmma(
         a = self.a.type if isinstance(self.a.type, TileType) else shared_type(self, self.a)
         self.expect(len(acc.shape) == 2, f"results of {len(acc.shape)} axes")
         self._check_shapes(a, b, acc)
-        known = acc.element in dot_results(a.element, b.element)
-        self.expect(known, f"no dot of {a.element} and {b.element} in {acc.element}")
+        is_supported = acc.element in dot_results(a.element, b.element)
+        self.expect(is_supported, f"no dot of {a.element} and {b.element} in {acc.element}")
         step = 8 * K_BYTES // b.element.bits
         inside = 0 <= self.start_k <= self.start_k + self.size_k <= b.shape[0]
         inside &= self.start_k % step == self.size_k % step == 0
         self.expect(inside, f"{self.size_k} of K from {self.start_k} on are no steps of {step}")
-        some = 0 <= self.num_columns <= acc.shape[1] and self.num_columns % MIN_COLUMNS == 0
-        self.expect(some, f"{self.num_columns} columns of {acc.shape[1]}")
+        fits = 0 <= self.num_columns <= acc.shape[1] and self.num_columns % MIN_COLUMNS == 0
+        self.expect(fits, f"{self.num_columns} columns of {acc.shape[1]}")
         if self.accumulate is not None:
             self.expect(self.accumulate.type == I1, f"accumulate is {self.accumulate.type}")
         if acc.layout is not None and a.layout is not None:
@@ -77,13 +79,13 @@ class Wgmma(
         return (acc,)
 
     def _check_shapes(self, a: TileType | SharedType, b: SharedType, acc: TileType) -> None:
-        held = isinstance(a, TileType)
-        held_k = self.size_k if self.size_k and held else b.shape[0]
+        a_in_registers = isinstance(a, TileType)
+        held_k = self.size_k if self.size_k and a_in_registers else b.shape[0]
         whole, start = acc.shape, self.start
         if start:
             # In registers are the rows of the part alone.
-            whole = (acc.shape[0] if held else a.shape[0], *b.shape[1:])
-            check_part(self, whole, acc.shape, (0, *start[1:]) if held else start)
+            whole = (acc.shape[0] if a_in_registers else a.shape[0], *b.shape[1:])
+            check_part(self, whole, acc.shape, (0, *start[1:]) if a_in_registers else start)
         fits = a.shape == (whole[0], held_k) and b.shape[1:] == whole[1:]
         self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
 
@@ -98,8 +100,8 @@ class WgmmaWait(
 ):
     """Wait until at most the newest `pending` dots are in flight; return the accumulators.
 
-    Those of dots that may still be in flight may not be used yet. With `num_columns`, only that
-    many first columns of each accumulator are returned; 0 stands for all.
+    Accumulators of dots that may still be in flight may not be used yet. With `num_columns`, only
+    so many first columns of each accumulator are returned; 0 stands for all.
     """
 
     values: Sequence[Value] = operands()

@@ -1,6 +1,6 @@
-"""Read the header and the root of an archive: its kernels by name, and where their frames lie.
+"""Read the header and root of an archive: kernels by name, and their frames' offsets.
 
-Invariant: no frame is decoded before its place, its sizes and its digest are known to be right.
+Invariant: no frame is decoded before its offset, sizes and digest are verified.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from aotc.package.archive.layout import (
 
 
 def _decompress(frame: bytes, raw_bytes: int) -> bytes:
-    """Decode a frame whose header states its size, into exactly that size."""
+    """Decode a frame to exactly the size in its header."""
     try:
         if not frame.startswith(ZSTD_MAGIC):
             raise ArchiveError("FORMAT", "a frame is no zstd frame")
@@ -61,7 +61,7 @@ _MOST_RECORDS = {
 
 
 class Header(NamedTuple):
-    """The fields of a checked header that decoding needs."""
+    """Hold the fields of a checked header for decoding."""
 
     minor: int
     root_bytes: int
@@ -69,22 +69,22 @@ class Header(NamedTuple):
 
     @property
     def root_at(self) -> int:
-        """Where the root begins, after the seals."""
+        """Offset of the root, after the seals."""
         return HEADER.size + digest_bytes(digest_bytes(self.root_bytes))
 
     @property
     def digests_at(self) -> int:
-        """Where the root ends, and the digests of its pieces begin."""
+        """Offset of the digests of the root's pieces, after the root."""
         return self.root_at + self.root_bytes
 
     @property
     def end(self) -> int:
-        """Where these end."""
+        """Offset of the end of these digests."""
         return self.digests_at + digest_bytes(self.root_bytes)
 
 
 def digest_bytes(size_bytes: int) -> int:
-    """Return how many bytes the digests of so many bytes have."""
+    """Return the size of the piece digests of `size_bytes` bytes."""
     return SHA256_BYTES * -(-size_bytes // ROOT_PIECE_BYTES)
 
 
@@ -117,8 +117,8 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
         raise ArchiveError("LIMIT", f"{message}, {limits}")
     if file_bytes != actual_bytes:
-        what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
-        message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
+        difference = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
+        message = f"the archive is {difference}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
     header = Header(minor, root_bytes, bool(required & FEATURE_ZSTD))
     if root_bytes % SECTION_ALIGN or header.end > actual_bytes:
@@ -129,26 +129,28 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
 
 
 def piece_digests(data: bytes) -> bytes:
-    """Return the SHA-256 of each piece, one after the other."""
+    """Return the concatenated SHA-256 digests of the pieces."""
     pieces = range(0, len(data), ROOT_PIECE_BYTES)
-    return b"".join(hashlib.sha256(data[at : at + ROOT_PIECE_BYTES]).digest() for at in pieces)
+    return b"".join(
+        hashlib.sha256(data[start : start + ROOT_PIECE_BYTES]).digest() for start in pieces
+    )
 
 
 def root_digests(root: bytes) -> tuple[bytes, bytes]:
-    """Return the digests of a root's pieces, which follow it, and the seals, which are theirs."""
+    """Return the digests of the root's pieces, and the seals: the digests of these digests."""
     digests = piece_digests(root)
     return digests, piece_digests(digests)
 
 
 def header_digest(header: bytes, seals: bytes, root: bytes) -> bytes:
-    """Return the digest of a header without one, of the seals and of the root's directory."""
+    """Return the digest of the header without its own digest, the seals and the root's directory."""
     section_count = int.from_bytes(root[:4], "little")
     directory = root[: DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * section_count]
     return hashlib.sha256(header + seals + directory).digest()
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
-    """Check the header and the checksums of the root, in the order that the format gives.
+    """Check the header and the checksums of the root, in the order of the format.
 
     `data` may end with the digests of the root; `file_bytes` is then the size of the whole file.
     """
@@ -168,17 +170,17 @@ _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def slots(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the hash table of kernels by name, which stand in this order: tag and 1 + number."""
+    """Return the hash table of kernel names: (tag, 1 + number) for each slot."""
     size = 1 << (2 * len(names) - 1).bit_length() if names else 0
     table = [(0, 0)] * size
     for number, name in enumerate(names, 1):
         name_hash = _FNV_OFFSET
         for byte in name.encode():
             name_hash = (name_hash ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
-        at = name_hash % size
-        while table[at][1]:
-            at = (at + 1) % size
-        table[at] = name_hash >> 32, number
+        slot = name_hash % size
+        while table[slot][1]:
+            slot = (slot + 1) % size
+        table[slot] = name_hash >> 32, number
     return table
 
 
@@ -189,18 +191,18 @@ def _read_sections(
     if len(index) < DIRECTORY_HEAD.size:
         raise ArchiveError("FORMAT", "the index has no directory")
     count, zero = DIRECTORY_HEAD.unpack_from(index)
-    known = count == len(names) if minor <= MINOR else count >= len(names)
+    is_valid_count = count == len(names) if minor <= MINOR else count >= len(names)
     end = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * count
-    if not known or zero or end > len(index):
+    if not is_valid_count or zero or end > len(index):
         raise ArchiveError("FORMAT", f"the index has {count} sections, expected {len(names)}")
     sections: dict[str, tuple[int, int, int]] = {}
     for position in range(count):
-        # Sections that a newer minor version adds after the known ones are skipped.
+        # Skip sections of a newer minor version; they come last.
         is_known = position < len(names)
         name = names[position] if is_known else f"section {position + 1}"
         expected = KINDS[name] if is_known else len(KINDS) + 1 + position - len(names)
-        at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
-        kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
+        entry_offset = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
+        kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, entry_offset)
         if kind != expected or not _is_record_size(name, record_bytes, minor):
             raise ArchiveError("FORMAT", f"section {position + 1} is not {name}")
         size_bytes = record_bytes * records
@@ -220,7 +222,7 @@ def _read_sections(
 
 
 def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
-    """Whether records of a section may have this size; newer minor versions have longer ones."""
+    """Return whether a section's records may have this size; newer minor versions have longer ones."""
     if name not in RECORDS:
         return True
     size = RECORDS[name].size
@@ -228,14 +230,14 @@ def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
     return record_bytes == size or (grows and record_bytes % RECORD_ALIGN[name] == 0)
 
 
-def limit(what: str, count: int, most: int) -> None:
+def limit(counted: str, count: int, most: int) -> None:
     """Check a count. Raises: `ArchiveError`."""
     if count > most:
-        raise ArchiveError("LIMIT", f"{count} {what}, at most {most}")
+        raise ArchiveError("LIMIT", f"{count} {counted}, at most {most}")
 
 
 class Tables:
-    """The rows of the tables that a directory lists."""
+    """Read the rows of the tables in a directory."""
 
     def __init__(self, index: bytes, names: tuple[str, ...], minor: int) -> None:
         self.sections = _read_sections(index, names, minor)
@@ -243,14 +245,14 @@ class Tables:
         for name, (record_bytes, offset, count) in self.sections.items():
             if name in RECORDS and name not in BYTE_SECTIONS:
                 unpack = RECORDS[name].unpack_from
-                at = range(offset, offset + record_bytes * count, record_bytes)
-                self.rows[name] = [unpack(index, position) for position in at]
+                row_offsets = range(offset, offset + record_bytes * count, record_bytes)
+                self.rows[name] = [unpack(index, position) for position in row_offsets]
         _, offset, count = self.sections["STRINGS"]
         self.texts = self.read_strings(index[offset : offset + count])
 
     @staticmethod
     def read_strings(section: bytes) -> dict[int, str]:
-        """Return the strings by their offsets."""
+        """Map offsets to strings."""
         if not section.endswith(b"\0"):
             raise ArchiveError("FORMAT", "STRINGS does not end with NUL")
         texts: dict[int, str] = {}
@@ -274,14 +276,14 @@ class Tables:
 
 
 class Root(Tables):
-    """The root of an archive: its kernels by name, and where their frames lie.
+    """Read the root of an archive: kernels by name, and the offsets of their frames.
 
-    Indices are read first, then the frames of blobs, each kernel's in order, and then `check_end` is
-    called: frames that are new must follow one another.
+    Indices are read first, then the frames of blobs, kernel by kernel, then `check_end` is called.
+    Frames not read before must follow one another.
     """
 
     def __init__(self, data: bytes, header: Header) -> None:
-        """Read the tables of an archive whose header was checked; no frame is read."""
+        """Read the tables of an archive with a checked header; no frame is read."""
         self.data = data
         self.minor = header.minor
         self.is_compressed = header.is_compressed
@@ -297,7 +299,7 @@ class Root(Tables):
         self.has_shared_frames = False
 
     def check_entries(self) -> None:
-        """Check that each kernel has an index, after those before."""
+        """Check that the indices of the kernels follow one another."""
         before = -1
         names: list[str] = []
         for name, frame_count, offset, *frame in self.rows["ENTRIES"]:
@@ -322,12 +324,12 @@ class Root(Tables):
             raise ArchiveError("FORMAT", "a frame that is not compressed has two sizes")
 
     def start(self) -> int:
-        """Return where the next frame begins."""
+        """Return the offset of the next frame."""
         align = 1 if self.is_compressed else STORED_ALIGN
         return -(-self.end // align) * align
 
     def pass_frame(self, offset: int, stored_bytes: int, raw_bytes: int) -> None:
-        """Check the place of the next frame, with what follows it, before it is decoded."""
+        """Check the offset of the next frame, with the bytes after it, before it is decoded."""
         if any(self.data[self.end : self.start()]):
             raise ArchiveError("FORMAT", "the padding before a frame is not zero")
         if offset != self.start() or offset + stored_bytes > len(self.data):
@@ -337,12 +339,12 @@ class Root(Tables):
         limit("bytes that all frames decode to", self.decoded_bytes, LIMITS.decoded_bytes)
 
     def check_end(self) -> None:
-        """Check that the last frame, which was read, ends the file."""
+        """Check that the last frame ends the file."""
         if self.end != len(self.data):
             raise ArchiveError("FORMAT", "the file goes on after its last frame")
 
     def places(self, number: int) -> list[int]:
-        """Return where the frames of a kernel's blobs lie."""
+        """Return the offsets of the frames of a kernel's blobs."""
         _, frame_count, offset, stored_bytes, *_ = self.rows["ENTRIES"][number]
         end = offset + stored_bytes
         return [
@@ -354,11 +356,11 @@ class Root(Tables):
         """Verify and decode the index of a kernel."""
         name, _, offset, *frame = self.rows["ENTRIES"][number]
         stored_bytes, raw_bytes, digest = frame[:3]
-        what = f"the index of {self.text(name)!r}"
-        return self.read_frame(offset, (stored_bytes, raw_bytes, digest), what)
+        description = f"the index of {self.text(name)!r}"
+        return self.read_frame(offset, (stored_bytes, raw_bytes, digest), description)
 
     def read_blobs(self, offset: int, frame: tuple[int, int, bytes]) -> bytes:
-        """Verify and decode a frame of blobs, once, and keep it."""
+        """Verify and decode a frame of blobs once, and cache it."""
         if offset != self.start() and self.seen.get(offset, ((), b""))[0] == frame:
             return self.seen[offset][1]
         self.pass_frame(offset, *frame[:2])
@@ -366,13 +368,13 @@ class Root(Tables):
         self.seen[offset] = frame, content
         return content
 
-    def read_frame(self, offset: int, frame: tuple[int, int, bytes], what: str) -> bytes:
-        """Verify and decode a frame whose place was checked."""
+    def read_frame(self, offset: int, frame: tuple[int, int, bytes], description: str) -> bytes:
+        """Verify and decode a frame at a checked offset."""
         stored_bytes, raw_bytes, digest = frame
         stored = self.data[offset : offset + stored_bytes]
         if hashlib.sha256(stored).digest() != digest:
             raise ArchiveError(
-                "CHECKSUM", f"the SHA-256 of {what} does not match: the file changed"
+                "CHECKSUM", f"the SHA-256 of {description} does not match: the file changed"
             )
         content = _decompress(stored, raw_bytes) if self.is_compressed else stored
         self.frames[content] = stored

@@ -1,4 +1,4 @@
-"""Expressions as archives store them: postfix bytecode on a stack of 64-bit integers.
+"""Encode expressions for archives: postfix bytecode on a stack of 64-bit integers.
 
 One evaluator in C runs the grids, guards, sizes and tensor-map fields of every kernel at launch.
 `run` is its reference. The opcodes are specified in `docs/reference/archive-format.md`, section 6.
@@ -32,7 +32,7 @@ MAX_STACK = 32
 
 
 class Opcode(IntEnum):
-    """Name the bytecode's instructions; the numbers are those of the archive format."""
+    """Name the bytecode's instructions; the numbers are the archive format's."""
 
     CONST8 = 0x01
     CONST32 = 0x02
@@ -87,7 +87,7 @@ _OPERATORS: dict[Opcode, Unary | Binary] = {
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The bytecode of an expression, and the stack depth that it needs."""
+    """The bytecode of an expression, and its stack depth."""
 
     code: bytes
     stack_depth: int
@@ -102,7 +102,7 @@ def _constant(value: int) -> bytes:
 
 
 def _emit(node: Expression, params: Mapping[str, int], out: bytearray) -> int:
-    """Append the code of `node` to `out` and return the stack depth that it needs."""
+    """Append the code of `node` to `out` and return its stack depth."""
     match node:
         case Integer(value):
             out += _constant(value)
@@ -127,8 +127,8 @@ def _emit(node: Expression, params: Mapping[str, int], out: bytearray) -> int:
 def encode(root: Expression, params: Mapping[str, int]) -> Code:
     """Compile to bytecode; `params` maps the launch arguments to their indices.
 
-    Raises: `ExpressionError` for a name that is no argument, or an expression beyond the limits
-    of the archive format.
+    Raises: `ExpressionError` for a name that is no argument, or an expression beyond the format's
+    limits.
     """
     out = bytearray()
     slots = _emit(root, params, out)
@@ -141,7 +141,7 @@ def encode(root: Expression, params: Mapping[str, int]) -> Code:
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """A tensor as a launch passes it: address, sizes, strides in elements."""
+    """A tensor as passed to a launch: address, sizes, strides in elements."""
 
     address: int
     shape: tuple[int, ...]
@@ -159,7 +159,7 @@ _OPERANDS = {
 
 
 def _load(opcode: Opcode, operands: tuple[int, ...], args: Sequence[int | TensorArgument]) -> int:
-    """Return what an instruction without stack operands pushes."""
+    """Return the value pushed by an instruction without stack operands."""
     if opcode in (Opcode.CONST8, Opcode.CONST32, Opcode.CONST64):
         return operands[0]
     arg = args[operands[0]]
@@ -173,8 +173,8 @@ def _load(opcode: Opcode, operands: tuple[int, ...], args: Sequence[int | Tensor
 def run(code: bytes, arguments: Sequence[int | TensorArgument]) -> int:
     """Run bytecode of `encode`: the reference for the evaluator in C.
 
-    Raises: `ExpressionError` for an overflow or a division by zero; also `ValueError` for an
-    unknown opcode and `IndexError` for code that `encode` cannot have written.
+    Raises: `ExpressionError` for an overflow or a division by zero; `ValueError` for an unknown
+    opcode and `IndexError` for code that `encode` cannot write.
     """
     stack: list[int] = []
     position = 0

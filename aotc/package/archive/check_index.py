@@ -1,8 +1,8 @@
 """Check that an archive's records are consistent, before writing and after reading.
 
-The byte layout is checked elsewhere (`decoder.py`); here are the values of the fields: names,
-limits, indices and masks that fit, expressions that name only what a launch has. The runtime in C
-checks the same when it opens an archive, and then trusts the index.
+The byte layout is checked in `decoder.py`. This file checks the fields: names, limits, indices,
+masks, and that expressions only use launch arguments. The runtime in C makes the same checks when
+it opens an archive, and then trusts the index.
 
 Invariant: an archive that passes can be encoded, selected from and launched without any further
 check of its index.
@@ -59,57 +59,57 @@ _UINT32 = 1 << 32
 
 
 class _Check:
-    """Raise errors whose messages begin with the record being checked."""
+    """Raise errors with messages that begin with the record being checked."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, record: str) -> None:
+        self.record = record
 
     def fail(self, message: str) -> NoReturn:
-        raise ArchiveError("FORMAT", f"{self.place}: {message}")
+        raise ArchiveError("FORMAT", f"{self.record}: {message}")
 
     def require(self, condition: object, message: str) -> None:
         if not condition:
             self.fail(message)
 
-    def limit(self, what: str, count: int, most: int) -> None:
+    def limit(self, counted: str, count: int, most: int) -> None:
         if count > most:
-            raise ArchiveError("LIMIT", f"{self.place}: {count} {what}, at most {most}")
+            raise ArchiveError("LIMIT", f"{self.record}: {count} {counted}, at most {most}")
 
-    def within(self, what: str, value: int, least: int, end: int) -> None:
+    def within(self, field: str, value: int, least: int, end: int) -> None:
         if not least <= value < end:
-            self.fail(f"{what} is {value}, expected {least} to {end - 1}")
+            self.fail(f"{field} is {value}, expected {least} to {end - 1}")
 
-    def text(self, what: str, text: str, most: int = LIMITS.text_bytes) -> None:
-        self.require("\0" not in text, f"{what} {text!r} holds a NUL")
+    def text(self, field: str, text: str, most: int = LIMITS.text_bytes) -> None:
+        self.require("\0" not in text, f"{field} {text!r} holds a NUL")
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            self.fail(f"{what} {text!r} is not Unicode text")
-        self.limit(f"bytes in {what}", size, most)
+            self.fail(f"{field} {text!r} is not Unicode text")
+        self.limit(f"bytes in {field}", size, most)
 
-    def name(self, what: str, name: str) -> None:
-        self.require(name != "", f"{what} is empty")
-        self.text(what, name, LIMITS.name_bytes)
+    def name(self, field: str, name: str) -> None:
+        self.require(name != "", f"{field} is empty")
+        self.text(field, name, LIMITS.name_bytes)
 
-    def names(self, what: str, names: Iterable[str]) -> None:
+    def names(self, field: str, names: Iterable[str]) -> None:
         seen: set[str] = set()
         for name in names:
-            self.name(f"the name of a {what}", name)
-            self.require(name not in seen, f"two {what} names are {name!r}")
+            self.name(f"the name of a {field}", name)
+            self.require(name not in seen, f"two {field} names are {name!r}")
             seen.add(name)
 
-    def value(self, what: str, value: Value) -> None:
+    def value(self, field: str, value: Value) -> None:
         if isinstance(value, str):
-            self.text(what, value)
+            self.text(field, value)
         elif isinstance(value, float):
-            self.require(not math.isnan(value), f"{what} is not a number")
+            self.require(not math.isnan(value), f"{field} is not a number")
         elif value is not None:
-            self.within(what, value, -(1 << 63), 1 << 63)
+            self.within(field, value, -(1 << 63), 1 << 63)
 
-    def values(self, what: str, values: NamedValues) -> None:
-        self.names(what, (name for name, _ in values))
+    def values(self, field: str, values: NamedValues) -> None:
+        self.names(field, (name for name, _ in values))
         for name, value in values:
-            self.value(f"{what} {name!r}", value)
+            self.value(f"{field} {name!r}", value)
 
 
 def check_archive(archive: Archive) -> None:
@@ -134,7 +134,7 @@ def check_archive(archive: Archive) -> None:
 def _check_kernel(kernel: Kernel) -> None:
     check = _Check(f"kernel {kernel.name!r}")
     check.require(len(kernel.source_sha256) == 32, "the source digest is not 32 bytes")
-    for what, count, most in (
+    for counted, count, most in (
         ("params", len(kernel.params), LIMITS.params),
         ("type variables", len(kernel.type_variables), LIMITS.type_variables),
         ("choices", len(kernel.choices), LIMITS.choices),
@@ -142,13 +142,13 @@ def _check_kernel(kernel: Kernel) -> None:
         ("configs", len(kernel.configs), LIMITS.configs),
         ("constants", len(kernel.constants), LIMITS.constants),
     ):
-        check.limit(what, count, most)
+        check.limit(counted, count, most)
     check.require(bool(kernel.configs), "there is no config")
     check.require(bool(kernel.variants), "there is no variant")
     _check_types_and_choices(check, kernel)
     check.names("param", (param.name for param in kernel.params))
     for param in kernel.params:
-        _check_param(_Check(f"{check.place}, param {param.name!r}"), kernel, param)
+        _check_param(_Check(f"{check.record}, param {param.name!r}"), kernel, param)
     for config in kernel.configs:
         check.limit("entries in a config", len(config), LIMITS.config_entries)
         check.values("config entry", config)
@@ -161,12 +161,14 @@ def _check_kernel(kernel: Kernel) -> None:
     promises = guard_mask(tuple(i for i, g in enumerate(kernel.guards) if g.is_promise))
     keys: set[tuple[str, int, int, int, int, bool]] = set()
     for variant in kernel.variants:
-        place = _Check(f"{check.place}, variant {variant.symbol!r} for {variant.target}")
-        _check_variant(place, kernel, variant, expressions)
+        variant_check = _Check(f"{check.record}, variant {variant.symbol!r} for {variant.target}")
+        _check_variant(variant_check, kernel, variant, expressions)
         missing = promises & ~guard_mask(variant.guards)
-        place.require(not missing, "it does not require every promise")
+        variant_check.require(not missing, "it does not require every promise")
         key = variant_key(kernel, variant)
-        place.require(key not in keys, "another variant has the same target, types and config")
+        variant_check.require(
+            key not in keys, "another variant has the same target, types and config"
+        )
         keys.add(key)
     _check_selections(check, kernel, expressions)
 
@@ -175,25 +177,29 @@ def _check_selections(check: _Check, kernel: Kernel, expressions: _ExpressionChe
     keys: set[tuple[str, bytes, int]] = set()
     num = num_combinations(kernel.type_variables, kernel.choices)
     for selection in kernel.selections:
-        place = _Check(f"{check.place}, selection for {selection.gpu or selection.target}")
-        place.require(selection.target in kernel.targets, "no variant has its target")
-        place.text("the GPU", selection.gpu, LIMITS.name_bytes)
-        place.within("the combination", selection.combination, 0, num)
+        selection_check = _Check(
+            f"{check.record}, selection for {selection.gpu or selection.target}"
+        )
+        selection_check.require(selection.target in kernel.targets, "no variant has its target")
+        selection_check.text("the GPU", selection.gpu, LIMITS.name_bytes)
+        selection_check.within("the combination", selection.combination, 0, num)
         tree = flatten(selection.tree)
-        place.limit("features", len(tree.features), LIMITS.features)
-        place.limit("branches above a leaf", depth(tree.branches), LIMITS.tree_depth)
+        selection_check.limit("features", len(tree.features), LIMITS.features)
+        selection_check.limit("branches above a leaf", depth(tree.branches), LIMITS.tree_depth)
         for feature in tree.features:
-            expressions(place, feature)
+            expressions(selection_check, feature)
         for branch in tree.branches:
-            place.within("a threshold", branch.threshold, -(1 << 63), (1 << 63) - 1)
+            selection_check.within("a threshold", branch.threshold, -(1 << 63), (1 << 63) - 1)
         for leaf in tree.leaves:
-            place.limit("configs of a leaf", len(leaf), LIMITS.leaf_configs)
-            place.require(leaf, "a leaf has no config")
-            place.require(len(set(leaf)) == len(leaf), "a leaf has a config twice")
+            selection_check.limit("configs of a leaf", len(leaf), LIMITS.leaf_configs)
+            selection_check.require(leaf, "a leaf has no config")
+            selection_check.require(len(set(leaf)) == len(leaf), "a leaf has a config twice")
             for config in leaf:
-                place.within("a config of a leaf", config, 0, len(kernel.configs))
+                selection_check.within("a config of a leaf", config, 0, len(kernel.configs))
         key = selection_key(selection)
-        place.require(key not in keys, "another selection has the same target, GPU and types")
+        selection_check.require(
+            key not in keys, "another selection has the same target, GPU and types"
+        )
         keys.add(key)
 
 
@@ -235,7 +241,7 @@ _ExpressionChecker = Callable[[_Check, Expression], None]
 
 
 def _expression_checker(kernel: Kernel) -> _ExpressionChecker:
-    """Return a check that an expression names only what a launch of `kernel` has.
+    """Return a check that an expression only names launch arguments of `kernel`.
 
     Variants share most of their expressions, so each is checked once.
     """
@@ -251,7 +257,7 @@ def _expression_checker(kernel: Kernel) -> _ExpressionChecker:
         try:
             encode(root, indices)
         except ExpressionError as error:
-            raise ArchiveError("LIMIT", f"{check.place}: an expression {error.message}") from None
+            raise ArchiveError("LIMIT", f"{check.record}: an expression {error.message}") from None
         check.limit("bytes in an expression", len(to_text(root).encode()), MAX_TEXT_BYTES)
         for node in walk(root):
             if isinstance(node, Name):
@@ -279,18 +285,18 @@ def _check_variant(
     check.require(distinct, "it requires a guard twice")
     check.within("num_threads", variant.num_threads, 1, 1025)
     check.within("registers", variant.registers, 0, _UINT16)
-    for what, size in (
+    for field, size in (
         ("dynamic_shared_bytes", variant.dynamic_shared_bytes),
         ("static_shared_bytes", variant.static_shared_bytes),
         ("stack_bytes", variant.stack_bytes),
         ("spill_bytes", variant.spill_bytes),
     ):
-        check.within(what, size, 0, _UINT32)
+        check.within(field, size, 0, _UINT32)
     for dim in variant.cluster:
         check.within("a cluster dimension", dim, 1, 17)
     check.within("the cluster size", math.prod(variant.cluster), 1, 17)
-    both = variant.cooperative and variant.is_persistent
-    check.require(not both, "it is cooperative and persistent")
+    is_contradictory = variant.cooperative and variant.is_persistent
+    check.require(not is_contradictory, "it is cooperative and persistent")
     check.within("the rank of the grid", len(variant.grid), 0, 4)
     same_rank = len(variant.grid) == kernel.grid_rank
     check.require(same_rank, "its grid and that of the first variant differ in rank")
@@ -329,20 +335,22 @@ def _check_cubin_params(
     types = {v.name: t for v, t in zip(kernel.type_variables, variant.types, strict=False)}
     end = 0
     for index, cubin_param in enumerate(variant.cubin_params):
-        place = _Check(f"{check.place}, cubin param {index}")
-        sizes = _cubin_param_sizes(place, kernel, variant, cubin_param, types)
+        param_check = _Check(f"{check.record}, cubin param {index}")
+        sizes = _cubin_param_sizes(param_check, kernel, variant, cubin_param, types)
         size, offset = cubin_param.size, cubin_param.offset
-        place.require(size in sizes, f"its size is {size}, expected {' or '.join(map(str, sizes))}")
-        place.require(offset >= end, "it overlaps the one before")
-        place.require(offset % min(size, 16) == 0, f"offset {offset} is not aligned")
+        param_check.require(
+            size in sizes, f"its size is {size}, expected {' or '.join(map(str, sizes))}"
+        )
+        param_check.require(offset >= end, "it overlaps the one before")
+        param_check.require(offset % min(size, 16) == 0, f"offset {offset} is not aligned")
         end = offset + size
         is_expression = cubin_param.source == "expression"
         consistent = is_expression == (cubin_param.expression is not None)
-        place.require(consistent, f"source {cubin_param.source} and expression do not fit")
+        param_check.require(consistent, f"source {cubin_param.source} and expression do not fit")
         if cubin_param.expression is not None:
-            expressions(place, cubin_param.expression)
+            expressions(param_check, cubin_param.expression)
         if cubin_param.source in ("expression", "scratch"):
-            place.within("the index", cubin_param.index, 0, 1)
+            param_check.within("the index", cubin_param.index, 0, 1)
     check.limit("bytes of parameters", variant.param_bytes, LIMITS.param_bytes)
 
 
@@ -353,7 +361,7 @@ def _cubin_param_sizes(
     cubin_param: CubinParam,
     types: dict[str, str],
 ) -> tuple[int, ...]:
-    """Return the sizes that a cubin param may have."""
+    """Return the sizes allowed for a cubin param."""
     match cubin_param.source:
         case "argument":
             check.within("the argument", cubin_param.index, 0, len(kernel.params))
@@ -382,7 +390,7 @@ def _check_tensor_map(
 ) -> None:
     check.within("the argument of a tensor map", tensor_map.param, 0, len(kernel.params))
     param = kernel.params[tensor_map.param]
-    check = _Check(f"{check.place}, tensor map of {param.name!r}")
+    check = _Check(f"{check.record}, tensor map of {param.name!r}")
     check.require(param.kind != "scalar", "a scalar has no tensor map")
     rank = len(tensor_map.dims)
     check.within("the rank", rank, 1, _MAX_RANK + 1)
@@ -390,14 +398,14 @@ def _check_tensor_map(
     check.require(lengths == (rank, rank, rank), "its fields have different ranks")
     for size in tensor_map.box:
         check.within("a box dimension", size, 1, 257)
-    for what, number, end in (
+    for field, number, end in (
         ("data_type", tensor_map.data_type, 16),
         ("interleave", tensor_map.interleave, 3),
         ("swizzle", tensor_map.swizzle, 7),
         ("l2_promotion", tensor_map.l2_promotion, 4),
         ("oob_fill", tensor_map.oob_fill, 2),
     ):
-        check.within(what, number, 0, end)
+        check.within(field, number, 0, end)
     element_bytes, has_nan = _DATA_TYPES[tensor_map.data_type]
     is_filled = tensor_map.oob_fill != 0
     check.require(has_nan or not is_filled, "it fills with NaN, which its data type does not have")

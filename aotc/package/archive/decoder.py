@@ -1,11 +1,10 @@
-"""Decode an archive: kernels and blobs, by what its root says, each offset and count checked before its use.
+"""Decode an archive's kernels and blobs from its root, checking each offset and count before use.
 
-Sizes are compared with a limit and with the bytes present before anything is allocated, and slices
-of tables must follow one another, so the work is proportional to the file. `check_index.py` checks
-that the records are consistent, and `archive.py`, by encoding them again, that they are laid out
-canonically.
+Sizes are compared with a limit and with the bytes present before anything is allocated. Slices of
+tables must follow one another, so the work is proportional to the file. `check_index.py` checks
+that the records are consistent; `file.py` encodes them again to check that the layout is canonical.
 
-Invariant: whatever the bytes, the outcome is an `Archive` or an `ArchiveError`.
+Invariant: for any input, the outcome is an `Archive` or an `ArchiveError`.
 """
 
 from __future__ import annotations
@@ -76,14 +75,14 @@ _ACCESSES = _by_code(ACCESSES)
 _SOURCES = _by_code(SOURCES)
 
 
-def _named(names: Mapping[int, _T], code: int, what: str) -> _T:
+def _decode_enum(names: Mapping[int, _T], code: int, field: str) -> _T:
     if code not in names:
-        raise ArchiveError("FORMAT", f"there is no {what} {code}")
+        raise ArchiveError("FORMAT", f"there is no {field} {code}")
     return names[code]
 
 
 def read_archive(root: Root) -> Archive:
-    """Decode every kernel of an archive, one after the other."""
+    """Decode all kernels of an archive in order."""
     name, version, toolchain, _ = root.rows["ARCHIVE"][0]
     kernels = tuple(_read_kernel(root, number) for number in range(len(root.rows["ENTRIES"])))
     root.check_end()
@@ -114,7 +113,7 @@ def _read_kernel(root: Root, number: int) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class StoredFrame:
-    """A frame as it is stored: whose it is, for which target, and its sizes; an index has no target."""
+    """A stored frame: its kernel, its target (empty for an index), and its sizes."""
 
     kernel: str
     target: str
@@ -123,30 +122,31 @@ class StoredFrame:
 
 
 def stored_frames(data: bytes) -> list[StoredFrame]:
-    """Return the frames of an archive; one that several kernels use is the first one's.
+    """Return the frames of an archive; a frame shared by kernels belongs to the first.
 
     Raises: `ArchiveError` as `decode`.
     """
     root = Root(data, read_header(data))
     indices: list[StoredFrame] = []
-    found: dict[int, StoredFrame] = {}
+    blob_frames: dict[int, StoredFrame] = {}
     for number, (name, _, _, stored_bytes, raw_bytes, *_) in enumerate(root.rows["ENTRIES"]):
         decoder = Decoder(root, number)
         indices.append(StoredFrame(root.text(name), "", stored_bytes, raw_bytes))
-        places, targets = root.places(number), decoder.targets_of_blobs()
+        offsets, targets = root.places(number), decoder.targets_of_blobs()
         for blob, row in enumerate(decoder.rows["BLOBS"]):
             frame_number = int(row[0])
             sizes = decoder.frames[frame_number][:2]
             frame = StoredFrame(root.text(name), targets.get(blob, ""), *sizes)
-            found.setdefault(places[frame_number], frame)
-    return [*indices, *found.values()]
+            blob_frames.setdefault(offsets[frame_number], frame)
+    return [*indices, *blob_frames.values()]
 
 
 _CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
 
 
 _OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
-"""What a kernel owns, in the order of its record's slices; then variants and selections, without limit."""
+"""Tables owned by a kernel, in the order of its record's slices; unlimited variants and selections
+follow."""
 
 _MOST_OWNED = (
     LIMITS.params,
@@ -162,23 +162,24 @@ class Decoder(Tables):
     """Decode the index of one kernel into records."""
 
     def __init__(self, root: Root, number: int) -> None:
-        """Read the tables of the kernel of this number."""
+        """Read the tables of a kernel, given its number."""
         super().__init__(root.read_index(number), KERNEL_SECTIONS, root.minor)
         self.root = root
         self.check_expressions(self.sections["CODE"][2])
         self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
-        self.taken = dict.fromkeys(RECORDS, 0)
+        self.consumed = dict.fromkeys(RECORDS, 0)
         self.frames: list[tuple[int, int, bytes]] = []
         for stored_bytes, raw_bytes, digest, *_ in self.rows["FRAMES"]:
             self.frames.append((stored_bytes, raw_bytes, digest))
         self.check_frames(len(root.places(number)))
         self.check_blobs()
         self.contents: list[bytes] = []
-        # Params and tensor maps of the last variant with tensor maps, and of the last without: first, count.
+        # Params and tensor maps of the last variant with tensor maps, and of the last without:
+        # first, count.
         self.lists: dict[bool, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def check_expressions(self, code_bytes: int) -> None:
-        """Check the sizes and places of all bytecode before any of it is read."""
+        """Check the sizes and offsets of all bytecode before reading any."""
         end = 0
         for offset, size, _, stack_depth, _ in self.rows["EXPRESSIONS"]:
             limit("bytes of an expression's code", size, LIMITS.code_bytes)
@@ -190,16 +191,16 @@ class Decoder(Tables):
             raise ArchiveError("FORMAT", "CODE goes on after the last expression")
 
     def targets_of_blobs(self) -> dict[int, str]:
-        """Return the target of the first variant that has each blob."""
-        found: dict[int, str] = {}
+        """Map each blob to the target of its first variant."""
+        target_by_blob: dict[int, str] = {}
         for row in self.rows["VARIANTS"]:
             target = self.text(self.item(self.rows["TARGETS"], row[_TARGET_FIELD], "target")[0])
             for blob in (row[_CUBIN_FIELD], row[_PTX_FIELD]):
-                found.setdefault(blob, target)
-        return found
+                target_by_blob.setdefault(blob, target)
+        return target_by_blob
 
     def check_frames(self, place_count: int) -> None:
-        """Check that the frames are as many as there are places, and their sizes."""
+        """Check the number of frames and their sizes."""
         if len(self.frames) != place_count:
             raise ArchiveError(
                 "FORMAT", f"the kernel has {len(self.frames)} frames, not {place_count}"
@@ -208,7 +209,7 @@ class Decoder(Tables):
             self.root.check_sizes(stored_bytes, raw_bytes, LIMITS.blob_bytes)
 
     def check_blobs(self) -> None:
-        """Check that the blobs cover the frames, one after the other."""
+        """Check that the blobs cover the frames without gaps."""
         frame, end, kind = -1, 0, 0
         for row in self.rows["BLOBS"]:
             number, start, raw_bytes, blob_kind = row
@@ -231,7 +232,7 @@ class Decoder(Tables):
         return [[*group] for _, group in groups]
 
     def frame_bytes(self, frame: int) -> int:
-        """Return what a frame of the kernel decodes to; there is none before the first."""
+        """Return the decoded size of a frame; 0 before the first."""
         if frame >= len(self.frames):
             raise ArchiveError("FORMAT", f"the kernel has no frame {frame}")
         return self.frames[frame][1] if frame >= 0 else 0
@@ -244,25 +245,25 @@ class Decoder(Tables):
             message = f"the expression {text!r} is invalid: {error.message}"
             raise ArchiveError("FORMAT", message) from None
 
-    def item(self, items: list[_T], index: int, what: str) -> _T:
+    def item(self, items: list[_T], index: int, field: str) -> _T:
         if index >= len(items):
-            raise ArchiveError("FORMAT", f"there is no {what} {index}")
+            raise ArchiveError("FORMAT", f"there is no {field} {index}")
         return items[index]
 
     def take(self, section: str, first: int, count: int) -> Iterator[tuple[Any, ...]]:
-        """Return the slice of a table that a record owns; it must follow the slice before."""
+        """Return a record's slice of a table; slices must follow one another."""
         rows = self.rows[section]
-        if first != self.taken[section] or first + count > len(rows):
+        if first != self.consumed[section] or first + count > len(rows):
             raise ArchiveError("FORMAT", f"the slices of {section} do not follow one another")
-        self.taken[section] = first + count
+        self.consumed[section] = first + count
         return iter(rows[first : first + count])
 
     def take_or_share(
-        self, section: str, own: tuple[int, int], other: tuple[int, int]
+        self, section: str, slice_range: tuple[int, int], previous: tuple[int, int]
     ) -> Iterator[tuple[Any, ...]]:
-        """Return the slice of a variant, which may be that of another before it."""
-        first, count = own
-        if count and own == other:
+        """Return a variant's slice of a table, possibly shared with the previous variant."""
+        first, count = slice_range
+        if count and slice_range == previous:
             return iter(self.rows[section][first : first + count])
         return self.take(section, first, count)
 
@@ -273,8 +274,8 @@ class Decoder(Tables):
 
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row
-        for what, count, most in zip(_OWNED, slices[1:-4:2], _MOST_OWNED, strict=True):
-            limit(f"{what} of a kernel", count, most)
+        for counted, count, most in zip(_OWNED, slices[1:-4:2], _MOST_OWNED, strict=True):
+            limit(f"{counted} of a kernel", count, most)
         owned = zip(slices[::2], slices[1::2], strict=True)
         param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at, tree_at = owned
         type_variables = tuple(
@@ -304,7 +305,9 @@ class Decoder(Tables):
             self.variant(variant, type_variables, choices)
             for variant in self.take("VARIANTS", *variant_at)
         )
-        selections = tuple(self.selection(each) for each in self.take("SELECTIONS", *tree_at))
+        selections = tuple(
+            self.selection(selection) for selection in self.take("SELECTIONS", *tree_at)
+        )
         return Kernel(
             self.text(name), digest, variants, params, type_variables, choices, guards, configs,
             constants, selections,
@@ -362,7 +365,7 @@ class Decoder(Tables):
         raise ArchiveError("FORMAT", f"there is no value of kind {kind}")
 
     def dtype(self, code: int) -> str:
-        return _named(_DTYPES, code, "dtype")
+        return _decode_enum(_DTYPES, code, "dtype")
 
     def param(self, row: tuple[Any, ...], variables: tuple[TypeVariable, ...]) -> Param:
         name, kind, dtype, variable, rank, divisibility, flags, access, _ = row
@@ -371,12 +374,12 @@ class Decoder(Tables):
             element = self.item(list(variables), variable - 1, "type variable").name
         return Param(
             self.text(name),
-            _named(_KINDS, kind, "param kind"),
+            _decode_enum(_KINDS, kind, "param kind"),
             element,
             rank,
             divisibility,
             bool(flags & PARAM_OPTIONAL),
-            _named(_ACCESSES, access, "access"),
+            _decode_enum(_ACCESSES, access, "access"),
         )
 
     def variant(
@@ -437,7 +440,7 @@ class Decoder(Tables):
 
     def cubin_param(self, row: tuple[Any, ...]) -> CubinParam:
         offset, size, source, _, index = row
-        name = _named(_SOURCES, source, "cubin param source")
+        name = _decode_enum(_SOURCES, source, "cubin param source")
         if name == "expression":
             return CubinParam(offset, size, name, expression=self.expression(index))
         return CubinParam(offset, size, name, index)

@@ -1,12 +1,12 @@
-"""Check that a blob is a cubin for its target before it is passed on.
+"""Check that a blob is a cubin for its target before passing it to the driver.
 
 `cuLibraryLoadData` takes an address and no length, and accepts PTX, fatbins and Tile IR as well as
-cubins. So a blob must first be shown to be a CUDA ELF file that ends where the blob ends, whose
-sections and symbols refer only to each other, and whose architecture, function and static shared
-memory are those in the index. The runtime in C checks the same.
+cubins. So first check that the blob is a CUDA ELF file of exactly its size, with valid references
+between sections and symbols. Its architecture, function and static shared memory must match the
+index. The runtime in C checks the same.
 
-`e_flags` has the same number for `sm_90` and `sm_90a`; the command line that ptxas leaves in a note
-tells them apart.
+`e_flags` has the same number for `sm_90` and `sm_90a`; ptxas leaves its command line in a note,
+which tells them apart.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _SHT_SYMTAB: Final = 2
 _SHT_STRTAB: Final = 3
 _SHT_RELA: Final = 4
 _SHT_NOBITS: Final = 8
+_SHT_MERCURY_NOBITS: Final = 0x70000015  # of the copy that ptxas adds from sm_110 on
+_NO_BITS: Final = (_SHT_NOBITS, _SHT_MERCURY_NOBITS)
 _SHT_REL: Final = 9
 _SHF_INFO_LINK: Final = 0x40
 _SHN_LORESERVE: Final = 0xFF00
@@ -54,8 +56,8 @@ class _Section(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset in the file of the end of its bytes."""
-        return self.offset + (0 if self.kind == _SHT_NOBITS else self.size)
+        """File offset of the end of its bytes."""
+        return self.offset + (0 if self.kind in _NO_BITS else self.size)
 
 
 def _fail(message: str) -> ArchiveError:
@@ -63,7 +65,7 @@ def _fail(message: str) -> ArchiveError:
 
 
 def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int]:
-    """Return the sections, and the end of the last one that has bytes in the file."""
+    """Return the sections, and the end of the last one with bytes in the file."""
     if count > _MAX_SECTIONS:
         raise _fail(f"it has {count} sections")
     sections: list[_Section] = []
@@ -72,7 +74,7 @@ def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int
         raise _fail("the section table reaches beyond the end")
     for index in range(count):
         section = _Section(*_SECTION.unpack_from(blob, offset + 64 * index))
-        if section.kind != _SHT_NOBITS:
+        if section.kind not in _NO_BITS:
             if section.end > len(blob):
                 raise _fail(f"section {index} reaches beyond the end")
             end = max(end, section.end)
@@ -97,7 +99,7 @@ def _is_string_table(blob: bytes, section: _Section) -> bool:
 
 
 def _check_references(blob: bytes, sections: list[_Section], names: _Section) -> None:
-    """Check that sections and symbols have names, and refer to sections that exist."""
+    """Check that sections and symbols have names, and only refer to existing sections."""
     if not _is_string_table(blob, names):
         raise _fail("the section names are no table of strings")
     for index, section in enumerate(sections):
@@ -124,7 +126,7 @@ def _check_symbols(blob: bytes, table: _Section, sections: list[_Section]) -> No
 
 
 def _check_apart(ranges: list[tuple[int, int]]) -> None:
-    """Check that ranges of bytes, as (start, end), do not overlap."""
+    """Check that byte ranges, as (start, end), do not overlap."""
     last = 0
     for start, end in sorted(part for part in ranges if part[0] < part[1]):
         if start < last:
@@ -134,17 +136,17 @@ def _check_apart(ranges: list[tuple[int, int]]) -> None:
 
 def _find(blob: bytes, sections: list[_Section], names: _Section, name: bytes) -> _Section | None:
     """Find the section called `name`, comparing in place: names may be as long as the blob."""
-    wanted = name + b"\0"
+    terminated = name + b"\0"
     for section in sections:
-        if section.name + len(wanted) > names.size:
+        if section.name + len(terminated) > names.size:
             continue
-        if blob.startswith(wanted, names.offset + section.name):
+        if blob.startswith(terminated, names.offset + section.name):
             return section
     return None
 
 
 def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int = 0) -> None:
-    """Check that `blob` is a cubin for `target` that defines the kernel function `symbol`.
+    """Check that `blob` is a cubin for `target` with the kernel function `symbol`.
 
     Each CTA has `static_shared_bytes` besides the dynamic shared memory of the launch.
 
@@ -174,17 +176,17 @@ def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int 
     names = sections[names_index]
     _check_references(blob, sections, names)
     tables = ((sections_at, _SECTION.size * num_sections), (segments_at, 56 * num_segments))
-    # ptxas lets sections of the same content have the same bytes.
+    # ptxas stores sections of equal content once.
     parts = {(section.offset, section.end) for section in sections}
-    _check_apart([(0, _HEADER.size), *((at, at + size) for at, size in tables), *parts])
+    _check_apart([(0, _HEADER.size), *((offset, offset + size) for offset, size in tables), *parts])
     if _find(blob, sections, names, b".text." + symbol.encode()) is None:
         raise ArchiveError("NOT_FOUND", f"the cubin does not define {symbol!r}")
     shared = _find(blob, sections, names, _SHARED + symbol.encode())
-    own = _RESERVED_SHARED_BYTES if _find(blob, sections, names, _RESERVED_SHARED) else 0
-    found = 0 if shared is None else max(0, shared.size - own)
-    if found != static_shared_bytes:
+    reserved_bytes = _RESERVED_SHARED_BYTES if _find(blob, sections, names, _RESERVED_SHARED) else 0
+    shared_bytes = 0 if shared is None else max(0, shared.size - reserved_bytes)
+    if shared_bytes != static_shared_bytes:
         message = f"the index says {static_shared_bytes} bytes of static shared memory"
-        raise ArchiveError("FORMAT", f"{message}, {symbol!r} has {found}")
+        raise ArchiveError("FORMAT", f"{message}, {symbol!r} has {shared_bytes}")
     note = _find(blob, sections, names, _TOOL_NOTE)
     if note is None:
         return

@@ -1,9 +1,9 @@
-"""Encode a checked archive: frames of blobs, an index for each kernel, then the root that lists them.
+"""Encode a checked archive: frames of blobs, an index for each kernel, then the root.
 
 The layout is canonical: the walk below fixes the order of shared expressions and blobs, strings are
-sorted, and everything else follows its owner. So the reader can tell whether a file is canonical by
-encoding what it read. A kernel's index has the digests of its frames, and says nothing of where they lie
-or of other kernels, so it is the same bytes in every archive that has the same frames.
+sorted, and everything else follows its owner. So the reader checks that a file is canonical by
+encoding it again. A kernel's index holds the digests of its frames, but neither their offsets nor
+other kernels. So its bytes are the same in every archive with the same frames.
 
 Invariant: equal archives and equal frames give equal bytes.
 """
@@ -99,7 +99,7 @@ def _payload(value: Value) -> tuple[int, _Field]:
 
 
 class _List(NamedTuple):
-    """What a variant has of a section, and where it begins there."""
+    """A variant's records in a section, and the number of the first."""
 
     first: int
     records: list[tuple[_Field, ...]]
@@ -108,7 +108,7 @@ class _List(NamedTuple):
 class _KernelEncoder:
     """Collect the records of a kernel's index, table by table, in the order of the format's walk.
 
-    With `is_grouped`, blobs of one kind that a kernel has for one target share frames.
+    With `is_grouped`, blobs of one kind and target share frames.
     """
 
     def __init__(self, kernel: Kernel, *, is_grouped: bool) -> None:
@@ -137,7 +137,7 @@ class _KernelEncoder:
         return _lay_out(KERNEL_SECTIONS, self.tables, bytes(self.code))
 
     def contents(self, *, is_compressed: bool) -> list[bytes]:
-        """Return what the frames of the kernel's blobs decode to."""
+        """Return the contents of the frames of the kernel's blobs."""
         if not is_compressed:
             return [b"".join(group) for group in self.groups]
         return [
@@ -214,7 +214,7 @@ class _KernelEncoder:
                 self.add("LEAF_CONFIGS", config)
 
     def place_blobs(self, kernel: Kernel, *, is_grouped: bool) -> None:
-        """Give the blobs of a kernel their places: by target, cubins before PTX."""
+        """Assign the kernel's blobs to frames: by target, cubins before PTX."""
         for target in kernel.targets:
             variants = [variant for variant in kernel.variants if variant.target == target]
             for kind, contents in (
@@ -252,10 +252,10 @@ class _KernelEncoder:
         grid = [self.expression(expression, params) for expression in variant.grid]
         scratch = self.optional_expression(variant.scratch_bytes, params)
         param_records = [self.cubin_param(param, params) for param in variant.cubin_params]
-        map_records = [self.tensor_map(each, params) for each in variant.tensor_maps]
+        map_records = [self.tensor_map(tensor_map, params) for tensor_map in variant.tensor_maps]
         other = self.lists.get(bool(map_records), (_List(0, []), _List(0, [])))
-        cubin_params = self.own_or_share("CUBIN_PARAMS", param_records, other[0])
-        tensor_maps = self.own_or_share("TENSOR_MAPS", map_records, other[1])
+        cubin_params = self.add_or_share("CUBIN_PARAMS", param_records, other[0])
+        tensor_maps = self.add_or_share("TENSOR_MAPS", map_records, other[1])
         self.lists[bool(map_records)] = cubin_params, tensor_maps
         self.add(
             "VARIANTS",
@@ -289,8 +289,8 @@ class _KernelEncoder:
             condition,
         )
 
-    def own_or_share(self, section: str, records: list[tuple[_Field, ...]], other: _List) -> _List:
-        """Add what a variant has of a section, unless another before it has the same."""
+    def add_or_share(self, section: str, records: list[tuple[_Field, ...]], other: _List) -> _List:
+        """Add a variant's records to a section, or share the equal ones of an earlier variant."""
         if records and records == other.records:
             return other
         first = self.count(section)
@@ -342,7 +342,7 @@ class _KernelEncoder:
         return index
 
     def place_blob(self, content: bytes, kind: int, first_group: int, *, is_grouped: bool) -> None:
-        """Give a blob that is new its place: in the last group from `first_group` on, or a new one."""
+        """Assign a new blob to the last group from `first_group` on, or to a new group."""
         if content in self.blobs:
             return
         self.blobs[content] = len(self.blobs)
@@ -367,8 +367,8 @@ def _target(name: str) -> tuple[_Field, ...]:
 
 
 def _string_offsets(tables: Mapping[str, list[tuple[_Field, ...]]]) -> dict[str, int]:
-    """Return the offset of every string in STRINGS, which is their sorted concatenation."""
-    used = {
+    """Return the offset of each string in STRINGS, their sorted concatenation."""
+    texts = {
         field
         for table in tables.values()
         for record in table
@@ -377,7 +377,7 @@ def _string_offsets(tables: Mapping[str, list[tuple[_Field, ...]]]) -> dict[str,
     }
     offsets: dict[str, int] = {}
     offset = 0
-    for text in sorted(used | {""}, key=str.encode):
+    for text in sorted(texts | {""}, key=str.encode):
         offsets[text] = offset
         offset += len(text.encode()) + 1
     return offsets
@@ -396,7 +396,7 @@ def _lay_out(
 ) -> bytes:
     """Return a directory and its sections.
 
-    Raises: `ArchiveError` LIMIT if they take more than the format allows.
+    Raises: `ArchiveError` LIMIT above the format's size.
     """
     strings = _string_offsets(tables)
     sections = {name: _pack(name, tables[name], strings) for name in names}
@@ -416,12 +416,12 @@ def _lay_out(
 
 
 def _frame(content: bytes, stored: bytes) -> tuple[int, int, bytes]:
-    """Return the record of a frame, given with what it decodes to."""
+    """Return the record of a frame: stored size, decoded size and digest."""
     return len(stored), len(content), hashlib.sha256(stored).digest()
 
 
 class _File:
-    """Frames one after the other, as they lie in a file from `end` on."""
+    """Collect the consecutive frames of a file, from offset `end` on."""
 
     def __init__(self, end: int, align: int) -> None:
         self.end = end
@@ -439,7 +439,7 @@ class _File:
         return offset
 
     def leave(self, size_bytes: int) -> int:
-        """Leave room for bytes that are known later, and return which part they will be."""
+        """Reserve bytes to be filled in later, and return the index of their part."""
         self.parts.append(b"")
         self.end += size_bytes
         return len(self.parts) - 1
@@ -451,10 +451,10 @@ def encode_records(
     *,
     is_grouped: bool,
 ) -> bytes:
-    """Return the bytes of an archive that was checked and is in canonical order.
+    """Return the bytes of a checked archive in canonical order.
 
-    `frames` compresses the contents of frames, first blobs, of which several share one if
-    `is_grouped`, then the indices of kernels. Without it they are stored as they are, each blob alone.
+    `frames` compresses the contents of frames: first the blobs, several to a frame if `is_grouped`,
+    then the kernels' indices. Without it contents are stored uncompressed, each blob alone.
 
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
@@ -468,12 +468,12 @@ def encode_records(
         for kernel in archive.kernels
     ]
     contents = [kernel.contents(is_compressed=is_compressed) for kernel in kernels]
-    blobs = [*dict.fromkeys(content for each in contents for content in each)]
+    blobs = [*dict.fromkeys(content for kernel_contents in contents for content in kernel_contents)]
     stored_blobs = dict(zip(blobs, store(blobs), strict=True))
     records = {content: _frame(content, stored) for content, stored in stored_blobs.items()}
     indices = [
-        kernel.index(records[content] for content in each)
-        for kernel, each in zip(kernels, contents, strict=True)
+        kernel.index(records[content] for content in kernel_contents)
+        for kernel, kernel_contents in zip(kernels, contents, strict=True)
     ]
     stored_indices = store(indices)
 
@@ -482,18 +482,18 @@ def encode_records(
     root["ARCHIVE"].append((archive.name, archive.version, archive.toolchain, 0))
     root["TARGETS"] += map(_target, archive.targets)
     root["SLOTS"] += slots(names)
-    # Offsets do not change the root's own size, so its end is known before they are.
+    # The root's size does not depend on the offsets, so its end is fixed before they are.
     root["ENTRIES"] = [(name, 0, 0, 0, 0, b"") for name in names]
     header = Header(MINOR, len(_lay_out(ROOT_SECTIONS, root)))
     file = _File(header.end, 1 if is_compressed else STORED_ALIGN)
     rooms: list[int] = []
-    for at, (index, stored) in enumerate(zip(indices, stored_indices, strict=True)):
-        count = len(contents[at])
-        root["ENTRIES"][at] = names[at], count, file.add(stored), *_frame(index, stored)
+    for number, (index, stored) in enumerate(zip(indices, stored_indices, strict=True)):
+        count = len(contents[number])
+        root["ENTRIES"][number] = names[number], count, file.add(stored), *_frame(index, stored)
         rooms.append(file.leave(PLACE.size * count))
-    places = {content: PLACE.pack(file.add(stored)) for content, stored in stored_blobs.items()}
-    for room, each in zip(rooms, contents, strict=True):
-        file.parts[room] = b"".join(places[content] for content in each)
+    offsets = {content: PLACE.pack(file.add(stored)) for content, stored in stored_blobs.items()}
+    for room, kernel_contents in zip(rooms, contents, strict=True):
+        file.parts[room] = b"".join(offsets[content] for content in kernel_contents)
 
     packed = _lay_out(ROOT_SECTIONS, root)
     digests, seals = root_digests(packed)

@@ -1,9 +1,9 @@
 """Read and write archives: one deterministic writer and a strict reader.
 
 Equal archives have equal bytes, and the reader relies on it. It verifies the header and the SHA-256
-digests, decodes with every offset and count checked, validates the records with `check_index`, and
-encodes them again: a file that pads, orders or shares anything differently from the writer then
-differs in its bytes and is refused.
+digests, decodes with every offset and count checked, and validates the records with `check_index`.
+Then it encodes them again: a file padded, ordered or shared unlike the writer's differs in its
+bytes and is refused.
 
 Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same zstd
 made the frames; a file is replaced whole or not at all. Format: `docs/reference/archive-format.md`.
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 
 def _level(archive: Archive) -> int:
-    """Return the level of zstd for an archive."""
+    """Return the zstd level for an archive."""
     variants = [variant for kernel in archive.kernels for variant in kernel.variants]
     blobs = {variant.cubin for variant in variants} | {variant.ptx or b"" for variant in variants}
     return ZSTD_LEVEL if sum(map(len, blobs)) <= SMALL_ARCHIVE_BYTES else FAST_ZSTD_LEVEL
 
 
-def _compress(contents: list[bytes], level: int, kept: FrameCache | None = None) -> list[bytes]:
-    """Compress each content to a zstd frame, in order, unless it is kept; zstd releases the GIL."""
+def _compress(contents: list[bytes], level: int, cache: FrameCache | None = None) -> list[bytes]:
+    """Compress each content to a zstd frame, in order, unless it is cached; zstd releases the GIL."""
 
     def frame(content: bytes) -> bytes:
-        found = None if kept is None else kept.find(content, level)
-        if found is not None:
-            return found
-        made = zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
-        if kept is not None:
-            kept.store(content, level, made)
-        return made
+        cached = None if cache is None else cache.find(content, level)
+        if cached is not None:
+            return cached
+        compressed = zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
+        if cache is not None:
+            cache.store(content, level, compressed)
+        return compressed
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(frame, contents))
@@ -71,16 +71,16 @@ def encode(
     *,
     is_grouped: bool = True,
     is_compressed: bool = True,
-    kept: FrameCache | None = None,
+    cache: FrameCache | None = None,
 ) -> bytes:
-    """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
+    """Return the bytes of an archive; without `is_grouped`, each blob has its own frame.
 
-    Frames that are `kept` are not compressed again, and new ones are kept there. What is not
-    compressed at all is launched from where it lies: each blob has a frame to itself, and there are no remarks
-    and no PTX, which no launch reads.
+    Frames in the `cache` are not compressed again, and new ones are stored there. Without
+    compression, cubins are launched from the file: each blob has its own frame, and there are no
+    remarks and no PTX.
 
-    Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
-    no cubin for its variant's target.
+    Raises: `ArchiveError` FORMAT or LIMIT for content outside the format, such as a blob that is no
+    cubin for its variant's target.
     """
     check_archive(archive)
     for kernel in archive.kernels:
@@ -88,12 +88,12 @@ def encode(
             _check_blobs(kernel, variant)
     if not is_compressed:
         archive = without_texts(archive)
-    compress = partial(_compress, level=_level(archive), kept=kept) if is_compressed else None
+    compress = partial(_compress, level=_level(archive), cache=cache) if is_compressed else None
     return encode_records(canonical(archive), compress, is_grouped=is_grouped)
 
 
 def without_texts(archive: Archive) -> Archive:
-    """Return an archive without what is only there to be read: remarks and PTX."""
+    """Drop the parts of an archive that no launch reads: remarks and PTX."""
     return replace(
         archive,
         kernels=tuple(
@@ -127,14 +127,14 @@ def _check_blobs(kernel: Kernel, variant: Variant) -> None:
 def decode(data: bytes) -> Archive:
     """Decode the bytes of an archive.
 
-    Raises: `ArchiveError`; its `kind` says whether the bytes are no archive or not a canonical one
-    (FORMAT), have an unknown version (VERSION), exceed a limit (LIMIT) or were changed (CHECKSUM).
+    Raises: `ArchiveError`; its `kind` tells bytes that are no canonical archive (FORMAT), an
+    unknown version (VERSION), an exceeded limit (LIMIT) and changed bytes (CHECKSUM) apart.
     """
     return _read_all(data)[0]
 
 
 def _read_all(data: bytes) -> tuple[Archive, Root]:
-    """Return what bytes say, as `decode`, with the frames that they have."""
+    """Decode an archive as `decode`; also return its root with the decoded frames."""
     header = read_header(data)
     root = Root(data, header)
     archive = read_archive(root)
@@ -159,10 +159,14 @@ def _read_all(data: bytes) -> tuple[Archive, Root]:
 def _check_canonical(data: bytes, expected: bytes) -> None:
     if data == expected:
         return
-    # The header's sizes and checksum depend on the rest, so find a difference in the rest first.
-    places = (*range(HEADER.size, min(len(data), len(expected))), *range(HEADER.size))
-    at = next((at for at in places if data[at] != expected[at]), min(len(data), len(expected)))
-    raise ArchiveError("FORMAT", f"not encoded canonically, first at byte {at}")
+    # The header's sizes and checksum depend on the rest, so look for a difference in the rest
+    # first.
+    positions = (*range(HEADER.size, min(len(data), len(expected))), *range(HEADER.size))
+    position = next(
+        (position for position in positions if data[position] != expected[position]),
+        min(len(data), len(expected)),
+    )
+    raise ArchiveError("FORMAT", f"not encoded canonically, first at byte {position}")
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -205,9 +209,9 @@ def write(archive: Archive, path: Path) -> int:
 
 
 def changed(data: bytes, change: Callable[[Archive], Archive]) -> tuple[Archive, bytes]:
-    """Return an archive after a change to what it says of its kernels, and its bytes.
+    """Change the records of an archive; return it and its bytes.
 
-    What is in a frame of the archive stays in one as it is stored there.
+    Contents already in a frame keep their stored frame.
 
     Raises: `ArchiveError` as `decode` and `encode`.
     """
@@ -234,13 +238,13 @@ def read(path: Path) -> Archive:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a regular file whose header and root are an archive's.
+    """Return the bytes of a regular file with a valid archive header and root.
 
     Raises: `ArchiveError` as `decode` for these, or IO.
     """
     try:
         with open_regular(path, LIMITS.file_bytes) as file:
-            # The first bytes tell whether it is an archive: no more is read of a file that is none.
+            # Check the header first, and read no more of a file that is no archive.
             data = file.read(HEADER.size)
             header = unpack_header(data, file.size_bytes)
             data += file.read(header.end - HEADER.size)

@@ -1,8 +1,8 @@
-"""A selection's tree as the archive has it: tables without pointers, in level order.
+"""Flatten a selection's tree for the archive: tables without pointers, in level order.
 
-Branches are numbered level by level from the root, and so are leaves. A reader checks the order in one
-pass: the children of the branches, one after the other, are the next branch or the next leaf. So
-children come after their parents, and a tree has one form.
+Branches and leaves are numbered level by level from the root. A reader checks the order in one
+pass: each child is the next branch or the next leaf. So children come after their parents, and a
+tree has one form.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from aotc.ir.expression import Expression
 from aotc.package.archive.selection import Branch, Leaf, Tree
 
 LEAF_BIT = 1 << 31
-"""Set in the reference to a child that is a leaf; the other bits are its number."""
+"""Mark a child reference as a leaf; the other bits are its number."""
 
 
 class TreeError(ValueError):
-    """Tables that are no tree in level order."""
+    """The tables are not a tree in level order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class FlatBranch:
 
 @dataclass(frozen=True, slots=True)
 class FlatTree:
-    """Features in the order in which branches first name them; one leaf more than branches."""
+    """Features in the order of their first use by branches; one leaf more than branches."""
 
     features: tuple[Expression, ...]
     branches: tuple[FlatBranch, ...]
@@ -70,7 +70,7 @@ def flatten(tree: Tree) -> FlatTree:
 def unflatten(flat: FlatTree) -> Tree:
     """Invert `flatten`.
 
-    Raises: `TreeError` for tables that it would not return.
+    Raises: `TreeError` for tables that `flatten` cannot return.
     """
     next_branch, next_leaf, num_features = 1, 0, 0
     for number, branch in enumerate(flat.branches):
@@ -90,11 +90,13 @@ def unflatten(flat: FlatTree) -> Tree:
         raise TreeError("a feature is in no branch")
     if len(flat.leaves) != len(flat.branches) + 1:
         raise TreeError("there is not one leaf more than branches")
-    return _built(flat)
+    return _build_tree(flat)
 
 
-def _built(flat: FlatTree) -> Tree:
-    nodes: dict[int, Tree] = {LEAF_BIT | at: leaf for at, leaf in enumerate(flat.leaves)}
+def _build_tree(flat: FlatTree) -> Tree:
+    nodes: dict[int, Tree] = {
+        LEAF_BIT | leaf_number: leaf for leaf_number, leaf in enumerate(flat.leaves)
+    }
     for number in reversed(range(len(flat.branches))):
         branch = flat.branches[number]
         nodes[number] = Branch(
@@ -104,7 +106,7 @@ def _built(flat: FlatTree) -> Tree:
 
 
 def depth(branches: Sequence[FlatBranch]) -> int:
-    """Return how many branches a walk to a leaf passes at most."""
+    """Return the greatest number of branches on a path to a leaf."""
     depths = [1] * len(branches)
     for number in reversed(range(len(branches))):
         children = (branches[number].low, branches[number].high)

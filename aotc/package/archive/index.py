@@ -1,7 +1,7 @@
-"""The content of an archive: frozen records of kernels, variants and how to launch them. No I/O.
+"""Define the content of an archive: frozen records of kernels, variants and launches. No I/O.
 
-The build makes an `Archive` from what it compiled, `archive.py` encodes and decodes it, `header.py`
-makes a C header of it, `aotc inspect` a table. The meaning of every field at launch is in
+The build makes an `Archive`, `file.py` encodes and decodes it, `header.py` writes its C header,
+`aotc inspect` prints it. The meaning of every field at launch is in
 `docs/reference/archive-format.md`.
 
 Invariant: the records hold decisions, and everything derived from them is computed, so equal
@@ -48,13 +48,13 @@ DTYPE_BYTES: Mapping[str, int] = {
     "fp8e4nv": 1,
     "fp8e5": 1,
 }
-"""Sizes by dtype, in the order of their codes, which start at 1."""
+"""Sizes by dtype, in the order of their codes, from 1."""
 
 DTYPE_CODES: Mapping[str, int] = {name: code for code, name in enumerate(DTYPE_BYTES, 1)}
 
 
 class ArchiveError(Exception):
-    """An archive cannot be read or written; `kind` is the status that the C library returns."""
+    """An archive cannot be read or written; `kind` is the status of the C library."""
 
     def __init__(self, kind: ErrorClass, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -66,9 +66,9 @@ class ArchiveError(Exception):
 class Param:
     """A launch argument.
 
-    `element` is a dtype or the name of a type variable: of the scalar itself, or of the elements of
-    the pointer or tensor. `rank` is a tensor's. The value or address is promised to be a multiple
-    of `divisibility`; with `is_optional` there are variants without the promise.
+    `element` is the dtype, or type variable, of the scalar or of the pointer's or tensor's
+    elements. `rank` is a tensor's. The value or address is a multiple of `divisibility`; with
+    `is_optional` there are variants without this promise.
     """
 
     name: str
@@ -90,7 +90,7 @@ class TypeVariable:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A functional choice that the caller names at launch."""
+    """A functional choice, named by the caller at launch."""
 
     name: str
     values: tuple[Value, ...]
@@ -110,7 +110,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class CubinParam:
-    """A parameter of the compiled function: where it is stored and what the launcher writes there.
+    """A parameter of the compiled function: its offset, and the value written by the launcher.
 
     `index` is a launch argument (for `source` "argument"), a tensor map of the variant
     ("tensor_map"), or an axis of the grid of program instances ("grid"); only "expression" has an
@@ -126,7 +126,7 @@ class CubinParam:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How the launcher encodes a `CUtensorMap`; enumerations have the numbers of `cuda.h`.
+    """The encoding of a `CUtensorMap` by the launcher; enumerations have the numbers of `cuda.h`.
 
     Dimension 0 is the innermost. `dims` are in elements, `strides` in bytes from dimension 1 on;
     `param` is the index of the launch argument, named in messages.
@@ -147,15 +147,15 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One compiled function, when it may be used and how it is launched.
+    """One compiled function, its conditions of use and its launch.
 
-    `types` and `choices` follow the kernel's type variables and choices; `guards` are the indices
-    of those that must hold; `config` is an index into the kernel's configs. A `condition` is an
-    extra requirement of this compile of the config: where it is 0, the launcher uses the variant
-    that is the same but for it. `grid` counts program instances (with a cluster each) and is empty
-    if the caller gives it; `scratch_bytes` is for one of them. `is_persistent` marks a
-    kernel that is launched with only as many CTAs as run at once. The CTAs of one that is
-    `cooperative` wait for each other, so all of a launch run at once, or it is refused.
+    `types` and `choices` follow the kernel's type variables and choices. `guards` are indices of
+    guards that must hold; `config` is an index into the kernel's configs. A `condition` restricts
+    this compile of the config: where it is 0, the launcher uses the same variant without a
+    condition. `grid` counts program instances (with a cluster each) and is empty if the caller
+    gives it; `scratch_bytes` is for one of them. A kernel with `is_persistent` is launched with
+    only as many CTAs as run at once. The CTAs of a `cooperative` kernel wait for each other, so all
+    of a launch run at once, or it is refused.
     """
 
     target: str
@@ -191,17 +191,16 @@ class Variant:
 
 
 def null_test(pointer: str, *, is_null: bool) -> Expression:
-    """Return the guard of variants in which a pointer is None, or of those in which it is not."""
+    """Return the guard of variants where a pointer is None, or where it is not."""
     return Binary("==" if is_null else "!=", Name(pointer), Integer(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as the caller sees it, and its variants.
+    """A kernel as seen by the caller, and its variants.
 
     `configs` are in the manifest's order; `constants` have the same value in all of them.
-    `selections` say which configs a launch tries first: at most one for each target, GPU and
-    combination.
+    `selections` rank the configs for a launch: at most one for each target, GPU and combination.
     """
 
     name: str
@@ -217,7 +216,7 @@ class Kernel:
 
     @property
     def nullable(self) -> tuple[str, ...]:
-        """Pointers that may be null, which is None in the source: variants differ in that."""
+        """Pointers that may be null (None in the source); variants differ by it."""
         tests = [guard.expression for guard in self.guards]
         pointers = [param.name for param in self.params if param.kind == "pointer"]
         return tuple(name for name in pointers if null_test(name, is_null=True) in tests)
@@ -229,15 +228,15 @@ class Kernel:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Targets that have a variant, in the order of the variants."""
+        """Targets of the variants, in their order."""
         return tuple(dict.fromkeys(variant.target for variant in self.variants))
 
     def alone(self, variant: Variant) -> Kernel:
-        """Return the kernel with one variant, among which there is nothing to select."""
+        """Return the kernel with a single variant, so that nothing is selected."""
         return replace(self, variants=(variant,), selections=())
 
     def elements(self, param: Param) -> tuple[str, ...]:
-        """Return the dtypes that a param's element may have."""
+        """Return the dtypes allowed for a param's element."""
         for variable in self.type_variables:
             if variable.name == param.element:
                 return variable.dtypes
@@ -246,7 +245,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Kernels that are shipped together; `toolchain` says what compiled them."""
+    """Kernels shipped together; `toolchain` names their compilers."""
 
     name: str
     version: str
@@ -259,9 +258,6 @@ class Archive:
         return tuple(sorted({target for kernel in self.kernels for target in kernel.targets}))
 
 
-# ------------------------------------------------------------------------------------- targets
-
-
 class TargetName(NamedTuple):
     """The parts of a target's name; `feature` is "", "a" or "f"."""
 
@@ -270,17 +266,22 @@ class TargetName(NamedTuple):
     feature: str
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Return whether a cubin for this target loads on a device of this compute capability."""
-        if self.feature == "a":
-            return (major, minor) == (self.major, self.minor)
+        """Return whether a cubin for this target loads on a device of this compute capability.
+
+        Those of a system on chip run on it alone, and it runs no others.
+        """
+        own = self.major, self.minor
+        if self.feature == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+            return (major, minor) == own
         return major == self.major and minor >= self.minor
 
     @property
     def preference(self) -> tuple[int, int]:
-        """Sort key: the greatest of the targets that run on a device is the one to use."""
+        """Sort key: of the targets that run on a device, use the greatest."""
         return ("", "f", "a").index(self.feature), self.minor
 
 
+_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets
 _TARGET = re.compile(r"sm_([1-9][0-9]?)([0-9])([af]?)", re.ASCII)
 
 
@@ -295,11 +296,8 @@ def parse_target(name: str) -> TargetName:
     return TargetName(int(match[1]), int(match[2]), match[3])
 
 
-# --------------------------------------------------------------------------- the order of variants
-
-
 def value_key(value: Value) -> tuple[str, Value]:
-    """Return a key that differs for values that Python calls equal, such as `True` and `1`."""
+    """Return a key that separates values Python calls equal, such as `True` and `1`."""
     return type(value).__name__, value
 
 
@@ -312,7 +310,7 @@ def num_combinations(type_variables: tuple[TypeVariable, ...], choices: tuple[Ch
 def combination(kernel: Kernel, types: tuple[str, ...], choices: tuple[Value, ...]) -> int:
     """Number dtypes and choices: a mixed radix, type variables first, the first most significant.
 
-    Raises: `ArchiveError` FORMAT for one that the kernel does not list.
+    Raises: `ArchiveError` FORMAT for dtypes or choices not listed by the kernel.
     """
     if len(types) != len(kernel.type_variables) or len(choices) != len(kernel.choices):
         message = "a variant does not name each type variable and each choice once"

@@ -1,4 +1,4 @@
-"""What a variant is called in messages and on the command line.
+"""Label variants for messages and the command line.
 
 Invariant: a variant has the same label whether it comes from a manifest (`VariantSpec.label`) or
 from the archive built of it.
@@ -17,14 +17,14 @@ def value_text(value: object) -> str:
 
 
 def member_label(label: str, condition: Expression | None) -> str:
-    """Return a variant's label, which tells the two kernels of one config apart."""
+    """Return a variant's label; it tells the two kernels of one config apart."""
     return label if condition is None else f"{label} with tensor maps"
 
 
 def absent_pointers(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
     """Return the pointers that are None in a variant."""
-    held = [kernel.guards[index].expression for index in variant.guards]
-    return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in held)
+    conditions = [kernel.guards[index].expression for index in variant.guards]
+    return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in conditions)
 
 
 def variant_label(kernel: Kernel, variant: Variant) -> str:
@@ -34,11 +34,11 @@ def variant_label(kernel: Kernel, variant: Variant) -> str:
     choices = zip(kernel.choices, variant.choices, strict=True)
     parts += [f"{choice.name}={value_text(value)}" for choice, value in choices]
     parts += [f"{name}=none" for name in absent_pointers(kernel, variant)]
-    held = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
+    conditions = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
     parts += [
         f"{param.name}:{param.divisibility}"
         for param in kernel.params
-        if param.is_optional and f"{param.name} % {param.divisibility} == 0" in held
+        if param.is_optional and f"{param.name} % {param.divisibility} == 0" in conditions
     ]
     parts += [f"{name}={value_text(value)}" for name, value in kernel.configs[variant.config]]
     return member_label(" ".join(parts), variant.condition)

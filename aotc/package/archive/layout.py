@@ -1,8 +1,8 @@
-"""The archive's layout as tables: header, sections, record layouts, enumerations, limits.
+"""Define the archive's layout as tables: header, sections, records, enumerations, limits.
 
 This file has no logic: `encoder.py` and `decoder.py` work by these tables, and the runtime in C has
-the same numbers. Both follow `docs/reference/archive-format.md`, whose section and field names they
-use. Invariant: a number that has appeared in a released archive keeps its meaning.
+the same numbers. Both use the section and field names of `docs/reference/archive-format.md`.
+Invariant: a number in a released archive keeps its meaning.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32
 
 FEATURE_ZSTD: Final = 1 << 0
-"""Frames are zstd frames. Without it they are what they would decode to, and cubins are as they are."""
+"""Frames are zstd frames. Without it, frames and cubins are stored as they are."""
 KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF
 SECTION_ALIGN: Final = 8
 ROOT_PIECE_BYTES: Final = 1 << 9
-"""Root and its digests have a digest for each piece, so that of a large root what is asked for is verified alone."""
+"""Size of a digested piece of the root and its digests, so that a lookup verifies only its pieces."""
 STORED_ALIGN: Final = 64
-"""Where frames begin that are not compressed: the driver takes cubins from where they are."""
+"""Alignment of uncompressed frames: the driver reads cubins in place."""
 GROUP_BYTES: Final = 1 << 23
-"""Blobs join a frame while it decodes to no more: what a load decodes at once, and zstd's window."""
+"""Greatest decoded size of a frame of several blobs: the unit of a load, and zstd's window."""
 ZSTD_LEVEL: Final = 19
 FAST_ZSTD_LEVEL: Final = 9
 SMALL_ARCHIVE_BYTES: Final = 1 << 26
-"""Archives with more cubins and PTX have frames of the fast level, so that they are written in seconds."""
+"""Above this size of cubins and PTX, frames use the fast level, so that writing takes seconds."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 PLACE: Final = struct.Struct("<Q")
-"""Where a frame of blobs lies; a kernel's index is followed by one for each of its frames."""
+"""Offset of a frame of blobs; a kernel's index is followed by the offsets of its frames."""
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")
 DIRECTORY_ENTRY: Final = struct.Struct("<IIII")
@@ -73,7 +73,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "CODE": struct.Struct("<s"),
     "STRINGS": struct.Struct("<s"),
 }
-"""Sections in the order of their kinds, which start at 1. The last two hold bytes."""
+"""Sections in the order of their kinds, from 1. The last two hold bytes."""
 
 KINDS: Final[Mapping[str, int]] = {name: kind for kind, name in enumerate(RECORDS, 1)}
 
@@ -82,7 +82,7 @@ KERNEL_SECTIONS: Final = (
     "TARGETS",
     *(name for name in RECORDS if KINDS[name] >= KINDS["KERNELS"]),
 )
-"""What the root of an archive and the index of a kernel consist of, in order."""
+"""The sections of an archive's root and of a kernel's index, in order."""
 
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
@@ -120,7 +120,7 @@ BLOB_PTX: Final = 2
 
 
 class Limits(NamedTuple):
-    """Limits that a reader checks, failing with `LIMIT`, before it allocates anything."""
+    """Limits checked by a reader before it allocates anything; failures have kind `LIMIT`."""
 
     file_bytes: int = 1 << 32
     index_bytes: int = 1 << 24

@@ -1,12 +1,11 @@
 """Merge archives: kernels of several builds, or one library's builds for several targets.
 
-Kernels of different names stand side by side. Those of one name become one kernel with the variants of
-all, if they are the same kernel: built of the same sources, with the same arguments, types, choices,
-guards, configs and constants. Whatever two archives say differently is an error that names it; nothing
-is picked silently.
+Kernels of different names are all kept. Kernels of one name become one kernel with all variants, if
+they are the same: equal sources, arguments, types, choices, guards, configs and constants. Any
+contradiction between two archives is an error that names it; nothing is picked silently.
 
-Invariant: archives that are parts of one build, by target or by kernel, merge to the bytes of that
-build, in any order.
+Invariant: the parts of one build, by target or by kernel, merge to the bytes of that build, in any
+order.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SEPARATOR = " + "
 
 
 def merge(archives: Sequence[tuple[str, Archive]], name: str = "", version: str = "") -> Archive:
-    """Return one archive of several, given with the paths that messages name.
+    """Merge archives, given with the paths for messages.
 
     `name` and `version` are needed where the archives differ in theirs.
 
@@ -37,7 +36,7 @@ def merge(archives: Sequence[tuple[str, Archive]], name: str = "", version: str 
         for kernel in archive.kernels:
             if kernel.name in kernels:
                 first, other = kernels[kernel.name]
-                kernels[kernel.name] = (first, _joined(first, other, path, kernel))
+                kernels[kernel.name] = (first, _merge_kernels(first, other, path, kernel))
             else:
                 kernels[kernel.name] = (path, kernel)
     toolchains = dict.fromkeys(
@@ -51,39 +50,41 @@ def merge(archives: Sequence[tuple[str, Archive]], name: str = "", version: str 
     )
 
 
-def _common(what: str, found: Sequence[tuple[str, str]]) -> str:
-    """Return what all archives are called."""
-    first_path, first = found[0]
-    for path, text in found:
+def _common(field: str, labels: Sequence[tuple[str, str]]) -> str:
+    """Return the name or version shared by all archives."""
+    first_path, first = labels[0]
+    for path, text in labels:
         if text != first:
             message = (
-                f"expected archives of one {what}, got {first!r} ({first_path}), {text!r} ({path})"
+                f"expected archives of one {field}, got {first!r} ({first_path}), {text!r} ({path})"
             )
-            raise ManifestError(message, remedy=f"say what it shall be: --{what}")
+            raise ManifestError(message, remedy=f"say what it shall be: --{field}")
     return first
 
 
-def _joined(first_path: str, first: Kernel, path: str, second: Kernel) -> Kernel:
+def _merge_kernels(first_path: str, first: Kernel, path: str, second: Kernel) -> Kernel:
     """Return a kernel with the variants of both."""
     where = f"kernel {first.name!r} of {first_path} and of {path}"
     if first.source_sha256 != second.source_sha256:
         message = f"expected one kernel of each name, got two: {where} have different sources"
         raise ManifestError(message, remedy="build both of the same sources, or rename one")
     different = [field for field in _SAME if getattr(first, field) != getattr(second, field)]
-    bare = [[replace(param, access="unknown") for param in each.params] for each in (first, second)]
+    bare = [
+        [replace(param, access="unknown") for param in kernel.params] for kernel in (first, second)
+    ]
     different += ["params"] if bare[0] != bare[1] else []
     if different:
         listed = ", ".join(field.replace("_", " ") for field in different)
         message = f"expected one kernel of each name, got two: {where} differ in {listed}"
         raise ManifestError(message, remedy="build both of the same manifest, or rename one")
     params = tuple(
-        replace(one, access=union(one.access, other.access))
-        for one, other in zip(first.params, second.params, strict=True)
+        replace(first_param, access=union(first_param.access, second_param.access))
+        for first_param, second_param in zip(first.params, second.params, strict=True)
     )
     variants: dict[object, Variant] = {variant_key(first, v): v for v in first.variants}
     for variant in second.variants:
-        held = variants.setdefault(variant_key(second, variant), variant)
-        if held != variant:
+        earlier = variants.setdefault(variant_key(second, variant), variant)
+        if earlier != variant:
             label = variant_label(second, variant)
             message = f"expected each variant once, {first_path} and {path} differ in {label}"
             raise ManifestError(

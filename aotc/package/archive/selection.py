@@ -1,8 +1,8 @@
-"""The config that a launch takes, as a decision tree over its arguments.
+"""Select a launch's config with a decision tree over its arguments.
 
-A tree is fitted from times, measured or estimated (`fit.py`), and stored in the archive's index,
-whose limits (`records.LIMITS`) bound its depth, its features and its leaves. The runtime tries the
-configs of the leaf in order, then all others in the manifest's order.
+A tree is fitted from measured or estimated times (`fit.py`) and stored in the archive's index. The
+index's limits (`layout.LIMITS`) bound its depth, features and leaves. The runtime tries the configs
+of the leaf in order, then all others in the manifest's order.
 
 Invariant: a selection never makes a launch fail. Guards decide whether a config may run.
 """
@@ -22,8 +22,8 @@ ANY_GPU = ""
 class Branch:
     """A comparison: `low` where `feature <= threshold`, else `high`.
 
-    A feature that cannot be evaluated, such as a division by zero, goes to `high`. The threshold is
-    below 2^63 - 1, under which every value is.
+    A feature without a value, such as a division by zero, goes to `high`. The threshold is below
+    2^63 - 1, the greatest value.
     """
 
     feature: Expression
@@ -42,8 +42,8 @@ Tree: TypeAlias = Branch | Leaf
 class Selection:
     """The tree for launches of one combination of types and choices on one kind of GPU.
 
-    `gpu` is the name that the driver reports, such as "NVIDIA H200", or `ANY_GPU`. The runtime takes
-    the selection with the GPU's own name before one for any GPU of the target.
+    `gpu` is the driver's name for it, such as "NVIDIA H200", or `ANY_GPU`. The runtime prefers the
+    selection with the GPU's own name to one for any GPU of the target.
     """
 
     target: str

@@ -1,8 +1,8 @@
-"""The PTX that `--with-ptx` stores in an archive, with its tile IR in comments.
+"""Store PTX in an archive with its tile IR in comments (`--with-ptx`).
 
-To verify an archive without its sources takes two texts of a variant: the PTX that was compiled,
-and its tile IR, which defines what the PTX must compute. They are stored as one blob: the PTX, then
-the tile IR in comment lines, so that any tool can read it as PTX.
+Verifying an archive without its sources takes two texts of a variant: the compiled PTX, and its
+tile IR, which defines the right outputs. They are stored as one blob: the PTX, then the tile IR in
+comment lines, so that any tool can read it as PTX.
 
 Invariant: `split(join(tile_ir, ptx)) == (tile_ir, ptx)`, and the line numbers of the PTX stay.
 """
@@ -15,7 +15,7 @@ _PREFIX = "//| "
 
 def join(tile_ir: str, ptx: str) -> bytes:
     """Return the stored form of a kernel's PTX and tile IR; both end with a newline."""
-    # Not `splitlines`: a string in the IR may hold other characters that end a line for Python.
+    # Not `splitlines`: a string in the IR may hold other line ends of Python.
     comments = "".join(f"{_PREFIX}{line}\n" for line in tile_ir.removesuffix("\n").split("\n"))
     return f"{ptx}{_HEAD}\n{comments}".encode()
 

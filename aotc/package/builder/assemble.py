@@ -1,13 +1,12 @@
-"""From compiled variants to the kernel records of an archive.
+"""Assemble compiled variants into the kernel records of an archive.
 
-This joins the manifest (what was asked for), the compiler's metadata (what came out) and the
-archive's index (what a launcher needs). It decides one thing: a variant that needs more shared
-memory than its target has, or spills more registers than the manifest allows, is left out with a
-remark, since only compiling tells what a config needs. If all configs for a launch spill more, the
-one that spills least is kept, unless the limit is strict.
+This joins the manifest, the compiler's metadata and the archive's index. It decides one thing: a
+variant needing more shared memory than its target has, or spilling more registers than the manifest
+allows, is left out with a remark. Only compiling shows a config's needs. If all configs for a
+launch spill too much, the one with the fewest spills is kept, unless the limit is strict.
 
-A config whose kernel uses tensor maps under a condition becomes two variants: that one, and a
-fallback without tensor maps. A caller that asks for the config sees one.
+A config with a kernel that uses tensor maps under a condition becomes two variants: this one, and a
+fallback without tensor maps. A caller who asks for the config sees one.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ _PARAM_KINDS: dict[str, ParamKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A kernel's record and source, a remark for each variant that is left out, and warnings.
+    """A kernel's record and source, a remark for each variant left out, and warnings.
 
-    Spilled registers always cause a warning, whether or not the variant is kept; so does a warning
-    of ptxas. `metadata` has what was compiled of each variant of the record, in order.
+    Spilled registers always cause a warning, also for variants left out; so does a warning of
+    ptxas. `metadata` has the compiler's metadata of each variant of the record, in order.
     """
 
     kernel: index.Kernel
@@ -69,11 +68,11 @@ class Assembled:
 
 
 def misfit(metadata: Metadata, variant: VariantSpec) -> str:
-    """Return why the target cannot hold the compiled variant, or an empty string."""
-    used = metadata.shared_bytes + metadata.static_shared_bytes
+    """Return why the compiled variant does not fit the target, or an empty string."""
+    shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes
     limit = variant.target.max_shared_bytes
-    if used > limit:
-        return f"{used} bytes of shared memory, the limit is {limit}"
+    if shared_bytes > limit:
+        return f"{shared_bytes} bytes of shared memory, the limit is {limit}"
     kernel = variant.kernel
     return metadata.spill_problem(kernel.spill_bytes) if kernel.is_strict else ""
 
@@ -81,7 +80,7 @@ def misfit(metadata: Metadata, variant: VariantSpec) -> str:
 def assemble(
     expansion: Expansion, compiled: Sequence[tuple[VariantSpec, CachedKernel]]
 ) -> Assembled:
-    """Return the archive's record of a kernel; `compiled` may lack variants that failed.
+    """Return the archive's record of a kernel; `compiled` may lack failed variants.
 
     Raises:
         ManifestError: for some target, dtypes, choices and guards there is no config that fits.
@@ -93,10 +92,10 @@ def assemble(
     metadata: list[Metadata] = []
     read: dict[tuple[str, str], None] = {}
     # At least one config must be left for each combination of target, dtypes, choices and guards.
-    held: dict[_Point, bool] = {}
-    for spec, result, condition, reason in _judged(compiled):
+    is_served: dict[_Point, bool] = {}
+    for spec, result, condition, reason in _with_reasons(compiled):
         serves_all = condition is None and not reason
-        held[_point(spec)] = held.get(_point(spec), False) or serves_all
+        is_served[_point(spec)] = is_served.get(_point(spec), False) or serves_all
         label = member_label(spec.label, condition)
         problem = result.metadata.spill_problem(spec.kernel.spill_bytes)
         if problem and not reason:
@@ -117,7 +116,7 @@ def assemble(
         metadata.append(result.metadata)
         read.update((file, None) for file in result.metadata.source_files)
     for spec, _ in compiled:
-        if not held[_point(spec)]:
+        if not is_served[_point(spec)]:
             prefix = f"{kernel.name} {spec.target}"
             lines = [*expansion.dropped, *dropped]
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
@@ -126,13 +125,15 @@ def assemble(
     members = ((spec, result.metadata, when) for spec, result, when in _members(compiled))
     limits = overflow_guards(members, expansion.guards)[: MAX_GUARDS - len(expansion.guards)]
     first = len(expansion.guards)
-    own = tuple(range(first, first + len(limits)))
+    limit_indices = tuple(range(first, first + len(limits)))
     fixed = [(n, a.value) for n, a in kernel.signature.items() if not a.is_passed]
     digests = [digest for _, digest in read]
     record = index.Kernel(
         name=kernel.name,
         source_sha256=hashlib.sha256("".join(dict.fromkeys(digests)).encode()).digest(),
-        variants=tuple(replace(each, guards=(*each.guards, *own)) for each in variants),
+        variants=tuple(
+            replace(variant, guards=(*variant.guards, *limit_indices)) for variant in variants
+        ),
         params=tuple(
             replace(param_of(name, kernel.signature[name]), access=access.get(name, "unknown"))
             for name in launch_arguments(kernel)
@@ -159,16 +160,16 @@ def _members(
 
 
 _Member: TypeAlias = tuple[VariantSpec, CachedKernel, Expression | None, str]
-"""A compiled kernel, its launch condition, and why it is left out, or an empty string."""
+"""A compiled kernel, its launch condition, and the reason to leave it out, or an empty string."""
 
 
-def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Member]:
+def _with_reasons(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Member]:
     """Return every compiled kernel with the reason to leave it out."""
     members: list[_Member] = [
         (spec, result, when, result.misfit if result.is_misfit else misfit(result.metadata, spec))
         for spec, result, when in _members(compiled)
     ]
-    # The one that spills least of those for the same launches.
+    # The variant with the fewest spills among those for the same launches.
     least: dict[_Point, dict[tuple[int, ...], tuple[VariantSpec, int]]] = {}
     for spec, result, condition, reason in members:
         if condition is None and not reason:
@@ -179,22 +180,25 @@ def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Membe
                 of_guards[spec.guards] = spec, spilled
     judged: list[_Member] = []
     for spec, result, condition, reason in members:
-        # One with fewer guards serves the same launches, too.
+        # A variant with fewer guards serves the same launches, too.
         rivals = [
             rival
             for guards, rival in least.get(_point(spec), {}).items()
             if set(guards) <= set(spec.guards)
         ]
-        kept, fewest = min(rivals, key=itemgetter(1), default=(spec, 0))
+        best, fewest = min(rivals, key=itemgetter(1), default=(spec, 0))
         metadata = result.metadata
-        is_kept = kept is spec and metadata.local_bytes <= fewest
+        is_kept = best is spec and metadata.local_bytes <= fewest
         problem = "" if is_kept else metadata.spill_problem(spec.kernel.spill_bytes)
         judged.append((spec, result, condition, reason or problem))
     return judged
 
 
 def not_served(compiled: Sequence[tuple[VariantSpec, CachedKernel]]) -> list[VariantSpec]:
-    """Return variants that no target holds, and none serves that spills less than a hopeless one."""
+    """Return variants refused on their target, with no better variant for their launches.
+
+    A better variant fits and spills less than `HOPELESS_SPILL_BYTES`.
+    """
     fitting: dict[_Point, list[tuple[int, ...]]] = {}
     for spec, result, condition in _members(compiled):
         fits = not result.is_misfit and not misfit(result.metadata, spec)
@@ -209,7 +213,7 @@ def not_served(compiled: Sequence[tuple[VariantSpec, CachedKernel]]) -> list[Var
 
 
 def _joint_access(builds: Iterable[Metadata | PtxKernel]) -> dict[str, Access]:
-    """Return how each argument's memory is accessed, over all builds."""
+    """Return the access to each argument's memory, joined over all builds."""
     joint: dict[str, Access] = {}
     for metadata in builds:
         for slot in metadata.params:
@@ -220,7 +224,7 @@ def _joint_access(builds: Iterable[Metadata | PtxKernel]) -> dict[str, Access]:
 def guards_of(
     expansion: Expansion, builds: Sequence[Metadata | PtxKernel]
 ) -> tuple[index.Guard, ...]:
-    """Return the kernel's guards; tensors that are only loaded, box by box, may end anywhere in a row."""
+    """Return the kernel's guards; tensors only loaded by boxes may end anywhere in a row."""
     kernel = expansion.kernel
     access = _joint_access(builds)
     whole = {name for build in builds for name in build.whole_rows}
@@ -255,7 +259,7 @@ def _variant(
     kernel: KernelSpec, spec: VariantSpec, result: CachedKernel, condition: Expression | None
 ) -> index.Variant:
     metadata = result.metadata
-    position = {name: at for at, name in enumerate(launch_arguments(kernel))}
+    position = {name: arg_index for arg_index, name in enumerate(launch_arguments(kernel))}
     scratch = metadata.scratch_bytes
     return index.Variant(
         target=spec.target.name,
@@ -289,9 +293,9 @@ def _variant(
 
 
 def _portable(remark: str, metadata: Metadata) -> str:
-    """Return a remark with source files named without their folders.
+    """Strip folders from the source files in a remark.
 
-    An archive has no paths in it: it is the same wherever it was built.
+    An archive has no paths in it, so it is the same wherever it was built.
     """
     for path, _ in metadata.source_files:
         if remark.startswith(f"{path}:"):
@@ -303,22 +307,22 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
     params: list[CubinParam] = []
     num_maps = 0
     for slot in metadata.params:
-        place = (slot.offset, slot.size_bytes)
+        span = (slot.offset, slot.size_bytes)
         if slot.source in GRID_SOURCES:
-            params.append(CubinParam(*place, "grid", GRID_SOURCES.index(slot.source)))
+            params.append(CubinParam(*span, "grid", GRID_SOURCES.index(slot.source)))
         elif slot.source == SCRATCH_SOURCE:
-            params.append(CubinParam(*place, "scratch"))
+            params.append(CubinParam(*span, "scratch"))
         elif slot.argument not in position:
             message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
             raise IRError(message)
         elif slot.tensor_map is not None:
-            params.append(CubinParam(*place, "tensor_map", num_maps))
+            params.append(CubinParam(*span, "tensor_map", num_maps))
             num_maps += 1
         elif slot.source:
             root = expression.parse(slot.source)
-            params.append(CubinParam(*place, "expression", expression=root))
+            params.append(CubinParam(*span, "expression", expression=root))
         else:
-            params.append(CubinParam(*place, "argument", position[slot.argument]))
+            params.append(CubinParam(*span, "argument", position[slot.argument]))
     return tuple(params)
 
 
@@ -340,7 +344,7 @@ _L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 
 
 def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[TensorMap, ...]:
-    """Return how the maps of a variant are encoded, in the order of its parameters."""
+    """Return the encodings of a variant's tensor maps, in the order of its parameters."""
     maps: list[TensorMap] = []
     for slot in metadata.params:
         spec = slot.tensor_map
@@ -373,32 +377,32 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
     data_types = {number: name for name, number in DATA_TYPES.items()}
     spans = {number: span for span, number in _SWIZZLES.items()}
     fetched = {number: size for size, number in _L2_PROMOTIONS.items()}
-    for at, param in enumerate(variant.cubin_params):
-        place = (str(at), "", param.offset, param.size)
+    for slot_number, param in enumerate(variant.cubin_params):
+        slot_head = (str(slot_number), "", param.offset, param.size)
         if param.source == "tensor_map":
-            found = variant.tensor_maps[param.index]
-            steps = [stride.lhs for stride in found.strides if isinstance(stride, Binary)]
+            tensor_map = variant.tensor_maps[param.index]
+            steps = [stride.lhs for stride in tensor_map.strides if isinstance(stride, Binary)]
             spec = TensorMapSpec(
-                data_types[found.data_type],
-                found.box[::-1],
-                spans[found.swizzle],
-                fill_nan=bool(found.oob_fill),
-                address=expression.to_text(found.address),
-                shape=tuple(map(expression.to_text, found.dims[::-1])),
+                data_types[tensor_map.data_type],
+                tensor_map.box[::-1],
+                spans[tensor_map.swizzle],
+                fill_nan=bool(tensor_map.oob_fill),
+                address=expression.to_text(tensor_map.address),
+                shape=tuple(map(expression.to_text, tensor_map.dims[::-1])),
                 strides=tuple(map(expression.to_text, steps[::-1])),
-                fetched_bytes=fetched[found.l2_promotion],
+                fetched_bytes=fetched[tensor_map.l2_promotion],
             )
-            name = kernel.params[found.param].name
-            slots.append(ParamSlot(*place, argument=name, tensor_map=spec))
+            name = kernel.params[tensor_map.param].name
+            slots.append(ParamSlot(*slot_head, argument=name, tensor_map=spec))
         elif param.source == "grid":
             source = GRID_SOURCES[param.index]
-            slots.append(ParamSlot(*place, argument=source, source=source))
+            slots.append(ParamSlot(*slot_head, argument=source, source=source))
         elif param.source == "scratch":
-            slots.append(ParamSlot(*place, argument=SCRATCH_SOURCE, source=SCRATCH_SOURCE))
+            slots.append(ParamSlot(*slot_head, argument=SCRATCH_SOURCE, source=SCRATCH_SOURCE))
         elif param.expression is not None:
             source = expression.to_text(param.expression)
             argument = next(iter(expression.free_names(param.expression)))
-            slots.append(ParamSlot(*place, argument=argument, source=source))
+            slots.append(ParamSlot(*slot_head, argument=argument, source=source))
         else:
-            slots.append(ParamSlot(*place, argument=kernel.params[param.index].name))
+            slots.append(ParamSlot(*slot_head, argument=kernel.params[param.index].name))
     return tuple(slots)

@@ -1,8 +1,8 @@
-"""What a build would do, before it starts: how many variants, why, what is cached, how long.
+"""Plan a build before it starts: its variants and their factors, cached ones, and its time.
 
-The variants of a kernel are a product, and the plan shows its factors. How long compiles take is
-from the times that earlier builds kept (`compile_times`); how long a build takes on a number of
-workers follows from them, each next compile going to the worker that is free first.
+The variants of a kernel are a product, and the plan shows its factors. Compile times come from
+earlier builds (`compile_times`). The build time on a number of workers follows from them: each next
+compile goes to the worker that is free first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WORKERS = (1, 2, 4, 16, 64, 256)
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """The variants of a kernel: the factors of their number, and what has to be compiled.
+    """The variants of a kernel: the factors of their number, and the compiles it needs.
 
-    `factors` are counts and what they count, such as (2, "targets"); their product is the number of
-    variants and of those that `num_dropped` counts, which a target cannot hold.
+    `factors` are counts and their axes, such as (2, "targets"). Their product is the number of
+    variants, including `num_dropped` that do not fit their target.
     """
 
     name: str
@@ -42,15 +42,15 @@ class KernelPlan:
 
     @property
     def num_compiles(self) -> int:
-        """How many variants are not in the cache."""
+        """Number of variants missing from the cache."""
         return len(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a build of a manifest would do; `bases` counts what its compiles' times are from.
+    """The plan of a build; `bases` counts its compiles by the basis of their times.
 
-    Variants of two kernels that need the same compile are compiled once, for the first of the two.
+    Variants of two kernels with equal compile requests are compiled once, for the first of the two.
     """
 
     kernels: tuple[KernelPlan, ...]
@@ -59,8 +59,8 @@ class Plan:
 
     @property
     def seconds(self) -> dict[int, float]:
-        """How long all compiles take on each number of workers."""
-        seconds = [each for kernel in self.kernels for each in kernel.seconds]
+        """Time of all compiles for each number of workers."""
+        seconds = [compile_seconds for kernel in self.kernels for compile_seconds in kernel.seconds]
         return {count: makespan(seconds, count) for count in self.workers}
 
 
@@ -72,22 +72,24 @@ def plan(
     times: CompileTimes,
     autotune: AutotuneReader = autotune_configs,
 ) -> Plan:
-    """Return what a build would do.
+    """Return the plan of a build.
 
     Raises:
         ManifestError: `options` names an unknown kernel or target, or a kernel's grid is wrong.
     """
     expanded = expand_all(manifest, options, autotune)
     if cache is not None:
-        cache.prepare_sets([task.request for each in expanded for task in each.tasks])
-    times.load(task.request for each in expanded for task in each.tasks[:1])
+        cache.prepare_sets(
+            [task.request for expanded_kernel in expanded for task in expanded_kernel.tasks]
+        )
+    times.load(task.request for expanded_kernel in expanded for task in expanded_kernel.tasks[:1])
     seen: set[object] = set()
     kernels: list[KernelPlan] = []
     bases: Counter[Basis] = Counter()
-    for each in expanded:
+    for expanded_kernel in expanded:
         seconds: list[float] = []
         num_cached = 0
-        for task in each.tasks:
+        for task in expanded_kernel.tasks:
             if task.request in seen:
                 continue
             seen.add(task.request)
@@ -97,10 +99,10 @@ def plan(
             expected, basis = times.seconds(task.request)
             bases[basis] += 1
             seconds.append(expected)
-        factors = _factors(each.expansion)
-        num_variants = len(each.tasks)
+        factors = _factors(expanded_kernel.expansion)
+        num_variants = len(expanded_kernel.tasks)
         num_dropped = math.prod(count for count, _ in factors) - num_variants
-        kernel = each.expansion.kernel.name
+        kernel = expanded_kernel.expansion.kernel.name
         kernels.append(
             KernelPlan(kernel, factors, num_variants, num_dropped, num_cached, tuple(seconds))
         )
@@ -109,41 +111,41 @@ def plan(
 
 
 def _factors(expansion: Expansion) -> tuple[tuple[int, str], ...]:
-    """Return what the number of a kernel's variants is the product of, without ones."""
+    """Return the factors of the number of a kernel's variants, without ones."""
     kernel = expansion.kernel
     targets = {variant.target for variant in expansion.variants}
-    found = [
+    factors = [
         (len(targets), "targets"),
         *((len(dtypes), name) for name, dtypes in kernel.types.items()),
         *((len(values), name) for name, values in kernel.choices.items()),
         (num_forms(kernel), "guards"),
         (len(expansion.configs), "configs"),
     ]
-    return tuple((count, name) for count, name in found if count != 1)
+    return tuple((count, name) for count, name in factors if count != 1)
 
 
 def makespan(seconds: Sequence[float], num_workers: int) -> float:
-    """Return how long jobs take together, each, the longest first, on the worker free first."""
+    """Return the total time of jobs, longest first, each on the first free worker."""
     free = [0.0] * num_workers
-    for each in sorted(seconds, reverse=True):
-        heapq.heapreplace(free, free[0] + each)
+    for duration in sorted(seconds, reverse=True):
+        heapq.heapreplace(free, free[0] + duration)
     return max(free)
 
 
-def text(found: Plan) -> str:
+def text(build_plan: Plan) -> str:
     """Return a plan as a table for people."""
     rows: list[tuple[str, ...]] = [
         ("kernel", "variants", "cached", "compile", "seconds", "factors")
     ]
-    for kernel in found.kernels:
+    for kernel in build_plan.kernels:
         factors = " x ".join(f"{count} {name}" for count, name in kernel.factors)
         if kernel.num_dropped:
             factors += f", less {kernel.num_dropped} dropped"
         counts = (kernel.num_variants, kernel.num_cached, kernel.num_compiles)
         cells = (kernel.name, *map(str, counts), f"{sum(kernel.seconds):.1f}", factors)
         rows.append(tuple(map(one_line, cells)))
-    total = [sum(column) for column in zip(*_counts(found), strict=True)] or [0, 0, 0]
-    work = sum(sum(kernel.seconds) for kernel in found.kernels)
+    total = [sum(column) for column in zip(*_counts(build_plan), strict=True)] or [0, 0, 0]
+    work = sum(sum(kernel.seconds) for kernel in build_plan.kernels)
     rows.append(("total", *map(str, total), f"{work:.1f}", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
@@ -153,26 +155,28 @@ def text(found: Plan) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([*lines, "", *_time_lines(found)])
+    return "\n".join([*lines, "", *_time_lines(build_plan)])
 
 
-def _counts(found: Plan) -> list[tuple[int, int, int]]:
-    return [(k.num_variants, k.num_cached, k.num_compiles) for k in found.kernels]
+def _counts(build_plan: Plan) -> list[tuple[int, int, int]]:
+    return [(k.num_variants, k.num_cached, k.num_compiles) for k in build_plan.kernels]
 
 
-def _time_lines(found: Plan) -> list[str]:
-    if not sum(found.bases.values()):
+def _time_lines(build_plan: Plan) -> list[str]:
+    if not sum(build_plan.bases.values()):
         return ["nothing to compile"]
     lines = [
         f"{count:5} {'worker ' if count == 1 else 'workers'} {_duration(seconds)}"
-        for count, seconds in found.seconds.items()
+        for count, seconds in build_plan.seconds.items()
     ]
     words: dict[Basis, str] = {
         "measured": "as measured by earlier builds",
         "estimated": "estimated from other variants",
         "guessed": "guessed, since nothing was measured yet",
     }
-    from_what = ", ".join(f"{found.bases[b]} {w}" for b, w in words.items() if found.bases[b])
+    from_what = ", ".join(
+        f"{build_plan.bases[b]} {w}" for b, w in words.items() if build_plan.bases[b]
+    )
     return [*lines, f"times of compiles: {from_what}"]
 
 
@@ -182,7 +186,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:8.1f} min" if seconds < 7200 else f"{seconds / 3600:8.1f} h"
 
 
-def describe(found: Plan) -> dict[str, object]:
+def describe(build_plan: Plan) -> dict[str, object]:
     """Return a plan as JSON-ready data; keys are added, never renamed."""
     return {
         "kernels": [
@@ -195,11 +199,13 @@ def describe(found: Plan) -> dict[str, object]:
                 "compiles": kernel.num_compiles,
                 "seconds": round(sum(kernel.seconds), 3),
             }
-            for kernel in found.kernels
+            for kernel in build_plan.kernels
         ],
-        "variants": sum(kernel.num_variants for kernel in found.kernels),
-        "cached": sum(kernel.num_cached for kernel in found.kernels),
-        "compiles": sum(kernel.num_compiles for kernel in found.kernels),
-        "times": {basis: found.bases[basis] for basis in ("measured", "estimated", "guessed")},
-        "seconds": {str(count): round(each, 3) for count, each in found.seconds.items()},
+        "variants": sum(kernel.num_variants for kernel in build_plan.kernels),
+        "cached": sum(kernel.num_cached for kernel in build_plan.kernels),
+        "compiles": sum(kernel.num_compiles for kernel in build_plan.kernels),
+        "times": {basis: build_plan.bases[basis] for basis in ("measured", "estimated", "guessed")},
+        "seconds": {
+            str(count): round(duration, 3) for count, duration in build_plan.seconds.items()
+        },
     }

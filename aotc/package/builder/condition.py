@@ -1,12 +1,12 @@
-"""When a variant that uses tensor maps for its pointer loads may be launched.
+"""Compute the launch condition of a variant that loads pointers through tensor maps.
 
-The compiler states what its proof requires of the arguments, and the driver what it can encode:
+The compiler states the requirements of its proof on the arguments. The driver limits the encoding:
 addresses and strides in multiples of 16 bytes, extents from 1 to 2^32, strides below 2^40 bytes.
-The signature settles most of that, such as an i32 promised to be a multiple of 16; the rest becomes
+The signature proves most of them, such as an i32 promised to be a multiple of 16. The rest becomes
 one expression, evaluated at every launch that might use the variant.
 
-Invariant: for arguments that keep the signature's promises, the condition holds exactly where all
-guards hold and every such map can be encoded.
+Invariant: for arguments that keep the signature's promises, the condition holds exactly if all
+guards hold and every map can be encoded.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ NEVER = Integer(0)
 def launch_condition(
     request: CompileRequest, guards: Iterable[str], params: Sequence[ParamSlot]
 ) -> Expression | None:
-    """Return the condition on launches that use a kernel, None if all may, `NEVER` if none can.
+    """Return the condition on a kernel's launches: None if all may use it, `NEVER` if none.
 
-    `guards` and `params` are those of the compiled kernel.
+    `guards` and `params` are the compiled kernel's.
     """
     types = flattened(dict(request.signature))
     signature = {name: argument_type.parse(text) for name, text in types.items()}
     fixed = {name: a.value for name, a in signature.items() if isinstance(a.value, int)}
-    known = {Name(name): _argument_facts(argument) for name, argument in signature.items()}
-    needed = [expression.parse(guard) for guard in guards]
+    facts_of = {Name(name): _argument_facts(argument) for name, argument in signature.items()}
+    requirements = [expression.parse(guard) for guard in guards]
     for slot in params:
         spec = slot.tensor_map
         if spec is not None and signature[slot.argument].kind == "pointer":
-            needed += _encodable(spec)
+            requirements += _encodable(spec)
     left: list[Expression] = []
-    for root in needed:
+    for root in requirements:
         root = expression.fold(root, fixed)  # noqa: PLW2901 - the same condition
-        facts = _facts(root, known)
+        facts = _facts(root, facts_of)
         if facts is None or facts.low <= 0 <= facts.high:
             left.append(root)
-            _learn(root, known)
+            _learn(root, facts_of)
         if facts is not None and facts.low == facts.high == 0:
             return NEVER
     if not left:
@@ -75,7 +75,7 @@ def launch_condition(
 
 
 def _encodable(spec: TensorMapSpec) -> Iterator[Expression]:
-    """Yield what `cuTensorMapEncodeTiled` requires of a tensor's address, extents and strides."""
+    """Yield the requirements of `cuTensorMapEncodeTiled` on a tensor's address, extents and strides."""
     size_bytes = SCALARS[spec.element].size_bytes
     address = expression.parse(spec.address)
     yield _is_multiple(address, _ALIGNMENT_BYTES)
@@ -92,12 +92,9 @@ def _is_multiple(value: Expression, divisor: int) -> Expression:
     return Binary("==", Binary("%", value, Integer(divisor)), Integer(0))
 
 
-# ---- what is known of values ------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """A value's bounds, `low` to `high`, and a divisor of it, which is 0 only for the value 0."""
+    """A value's bounds, `low` to `high`, and its divisor, 0 only for the value 0."""
 
     low: int
     high: int
@@ -109,7 +106,7 @@ _BOOL = _Facts(0, 1)
 
 
 def _argument_facts(argument: ArgumentType) -> _Facts | None:
-    """Return what the signature states about an argument, None if no value satisfies it."""
+    """Return the signature's facts about an argument; None if no value satisfies it."""
     if argument.kind == "none":
         return None
     if argument.kind == "pointer":
@@ -122,21 +119,21 @@ def _argument_facts(argument: ArgumentType) -> _Facts | None:
     return _Facts(low, high, argument.divisor) if high <= INT64_MAX else None
 
 
-def _facts(node: Expression, known: Mapping[Name, _Facts | None]) -> _Facts | None:
+def _facts(node: Expression, facts_of: Mapping[Name, _Facts | None]) -> _Facts | None:
     """Bound the value of an expression; None if evaluating it may fail."""
     facts: _Facts | None = None
     match node:
         case Integer(value):
             facts = _Facts(value, value, abs(value))
         case Name():
-            facts = known.get(node)
+            facts = facts_of.get(node)
         case Binary(op, lhs, rhs):
-            first, second = _facts(lhs, known), _facts(rhs, known)
+            first, second = _facts(lhs, facts_of), _facts(rhs, facts_of)
             rule = _RULES.get(op)
             if rule is not None and first is not None and second is not None:
                 facts = rule(first, second)
         case Unary("not", operand):
-            inner = _facts(operand, known)
+            inner = _facts(operand, facts_of)
             facts = None if inner is None else _compared(inner, _Facts(0, 0, 0), "==")
         case _:
             pass
@@ -211,18 +208,18 @@ _RULES: dict[str, Callable[[_Facts, _Facts], _Facts | None]] = {
 }
 
 
-def _learn(root: Expression, known: _Known) -> None:
-    """Refine what is known of arguments, given that a condition holds."""
+def _learn(root: Expression, facts_of: _Known) -> None:
+    """Refine the facts about arguments, given that a condition holds."""
     match root:
         case Binary("==", Binary("%", Name() as name, Integer(divisor)), Integer(0)) if divisor > 0:
-            facts = known.get(name)
+            facts = facts_of.get(name)
             if facts is not None:
-                known[name] = replace(facts, divisor=math.lcm(facts.divisor, divisor))
+                facts_of[name] = replace(facts, divisor=math.lcm(facts.divisor, divisor))
         case Binary(op, Name() as name, Integer(value)) if op in _BOUNDS:
-            facts = known.get(name)
+            facts = facts_of.get(name)
             if facts is not None:
                 low, high = _BOUNDS[op](value)
-                known[name] = replace(facts, low=max(facts.low, low), high=min(facts.high, high))
+                facts_of[name] = replace(facts, low=max(facts.low, low), high=min(facts.high, high))
         case _:
             pass
 

@@ -1,16 +1,16 @@
-"""Run jobs on a Dask cluster: `concurrent.futures` on this side, workers that have only aotc there.
+"""Run jobs on a Dask cluster: a `concurrent.futures` executor, with workers that only need aotc.
 
-A task is a `Shipment`: a batch of jobs, the content of the sources that they read (`snapshots`), and
-the digest of the compiler that must run them. Its key names the kernel, as the dashboard shows it.
-What a worker misses of the sources comes back as a question, and the rest of the batch is sent again
-with the answer. Dask itself runs the tasks of a lost worker again; here are the other losses:
+A task is a `Shipment`: a batch of jobs, the content of their sources (`snapshots`), and the digest
+of the required compiler. Its key names the kernel, for the dashboard. A worker asks for a missing
+source file; the rest of the batch is sent again with the answer. Dask itself reruns the tasks of a
+lost worker. This file handles the other losses:
 
-- a batch that ends the workers it runs on: `WorkerLostError`, and `run_all` finds the job;
-- a worker that hangs, or is very slow at the end of a run: its batch runs on another one, too;
+- a batch that kills its workers: `WorkerLostError`, and `run_all` finds the job;
+- a worker that hangs, or is very slow at the end of a run: its batch also runs on another one;
 - no workers for minutes, or no scheduler: `HostError`.
 
-Invariant: a job has one result, however often it ran, and after `shutdown` the scheduler has no task
-of this executor.
+Invariant: a job has one result, however often it ran, and after `shutdown` the scheduler has no
+task of this executor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from aotc.source_snapshot import NotInSnapshotError, Search, Snapshot, using
 
 LOCAL = "local"
 _LOOPBACK = "127.0.0.1"
-"""In place of a scheduler's address: start workers on this machine."""
+"""Replaces a scheduler's address: start workers on this machine."""
 
 _CONNECT_SECONDS = 20.0
 _FIRST_WORKER_SECONDS = 120.0
@@ -59,9 +59,9 @@ _NO_WORKERS_SECONDS = 300.0
 _STRAGGLER_SECONDS = 20.0
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
-_MAX_QUESTIONS = 1000  # of a batch: each adds a file or a search to what its snapshot knows
-# Results are fetched by so many threads, so many at a time: one that a hanging worker has does not
-# keep the others, and the way to a worker and back is paid once for many.
+_MAX_QUESTIONS = 1000  # of a batch: each adds a file or a search to its snapshot
+# Number of threads that fetch results, and results per fetch. A hanging worker does not block the
+# others' results, and many results share a round trip.
 _COLLECTORS = 4
 _GATHERED = 32
 _LEVEL = 3  # of zstandard: cubins shrink to a third, sources to a fifth
@@ -70,12 +70,9 @@ Requests: TypeAlias = Callable[[Any], CompileRequest | None]
 _Result: TypeAlias = tuple[Any, float]
 
 
-# ------------------------------------------------------------------------------- in the worker
-
-
 @dataclass(frozen=True)
 class Answer:
-    """The results of the first jobs of a batch, and what the next one misses."""
+    """The results of the first jobs of a batch, and the next one's missing file."""
 
     results: list[_Result]
     question: str | Search | None
@@ -84,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Shipment:
-    """A batch, with all that a worker needs for it, packed; the worker calls it."""
+    """A packed batch with its sources, called by the worker."""
 
     batch: bytes
     snapshot: bytes
@@ -101,11 +98,11 @@ class Shipment:
         with using(_snapshot(self.snapshot)):
             for task in batch.tasks:
                 try:
-                    done = do(batch.work, task)
+                    outcome = do(batch.work, task)
                 except NotInSnapshotError as error:
                     question = error.question
                     break
-                results.append((done.result, done.seconds))
+                results.append((outcome.result, outcome.seconds))
         return pack(Answer(results, question, worker))
 
 
@@ -119,23 +116,23 @@ class WrongToolchainError(Exception):
 
 
 def worker_name() -> str:
-    """Return the name of the Dask worker that runs this, or its address if it has none."""
+    """Return the name of this Dask worker, or its address if it has none."""
     worker: Any = _distributed().get_worker()
     return worker.name if isinstance(worker.name, str) else worker.address
 
 
 def _distributed() -> Any:
-    """Return the module of an extra, which need not be there to be checked. Raises: ImportError."""
+    """Import an optional extra without types. Raises: ImportError."""
     return importlib.import_module("distributed")
 
 
 def pack(value: object) -> bytes:
-    """Return an object as compressed bytes."""
+    """Serialize and compress an object."""
     return zstandard.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), _LEVEL)
 
 
 def unpack(data: bytes) -> Any:
-    """Return what `pack` was given."""
+    """Invert `pack`."""
     return pickle.loads(zstandard.decompress(data))  # noqa: S301 - Dask's own messages are pickled too
 
 
@@ -150,29 +147,26 @@ def _own_digest() -> str:
 
 
 def identify() -> tuple[dict[str, str], str]:
-    """Return the versions and the digest of the compiler of whoever runs this."""
+    """Return the versions and the digest of this process's compiler."""
     return installed_versions(), _own_digest()
-
-
-# --------------------------------------------------------------------------------- in the client
 
 
 @dataclass(eq=False)
 class _Flight:
-    """A batch under way: what is left of it, its future here, and its tasks there by key."""
+    """A batch in flight: its remaining jobs, its future here, and its tasks there by key."""
 
     batch: Batch[Any, Any]
     left: tuple[Job[Any], ...]
     future: Future[list[Done[Any, Any]]] = field(default_factory=Future[list[Done[Any, Any]]])
     copies: dict[object, Any] = field(default_factory=dict[object, Any])
-    done: list[Done[Any, Any]] = field(default_factory=list[Done[Any, Any]])
+    results: list[Done[Any, Any]] = field(default_factory=list[Done[Any, Any]])
     sent: float = 0.0
     num_questions: int = 0
     has_copy: bool = False
 
 
 _Arrival: TypeAlias = tuple[_Flight, object, Any]
-"""A batch, the key of one of its tasks, and that task, which has ended."""
+"""A batch, the key of one of its tasks, and this task, finished."""
 
 
 def _outcome(sent: Any) -> bytes | BaseException:
@@ -183,10 +177,10 @@ def _outcome(sent: Any) -> bytes | BaseException:
 
 
 class DaskExecutor(RemoteExecutor):
-    """Run batches on the workers of a Dask client, which stays open.
+    """Run batches on the workers of a Dask client; the client stays open.
 
-    `request_of` returns the compile that a job's request asks for, if any: its sources go along.
-    `sent_bytes` and `received_bytes` count what tasks and results take, packed.
+    `request_of` returns the compile request of a job, if any: its sources are sent along.
+    `sent_bytes` and `received_bytes` count the packed tasks and results.
     """
 
     def __init__(
@@ -221,19 +215,19 @@ class DaskExecutor(RemoteExecutor):
         return self._num_slots
 
     def wait_for(self, num_slots: int) -> None:
-        """Wait until so many batches can run at a time. Raises: TimeoutError."""
+        """Wait until `num_slots` batches can run at a time. Raises: TimeoutError."""
         self._client.wait_for_workers(num_slots, timeout=_FIRST_WORKER_SECONDS)
         self._num_slots = max(1, sum(self._client.nthreads().values()))
 
     @property
     def dashboard_link(self) -> str:
-        """Where the scheduler shows what it does; empty without Bokeh there."""
+        """URL of the scheduler's dashboard; empty without Bokeh there."""
         if importlib.util.find_spec("bokeh") is None:
             return ""
         return self._client.dashboard_link or ""
 
     def warnings(self) -> list[str]:
-        """Return what is right but slow of the cluster's set-up."""
+        """Return warnings about a valid but slow cluster set-up."""
         many = [address for address, n in self._client.nthreads().items() if n > 1]
         if not many:
             return []
@@ -253,7 +247,7 @@ class DaskExecutor(RemoteExecutor):
         return flight.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - as Executor has it
-        """Cancel what is under way; the client stays open."""
+        """Cancel the running batches; the client stays open."""
         self._is_closed.set()
         with self._lock:
             flights = list(self._flights)
@@ -268,11 +262,9 @@ class DaskExecutor(RemoteExecutor):
         for _ in range(_COLLECTORS):
             self._ended.put(None)
 
-    # -- tasks -----------------------------------------------------------------
-
     def _send(self, flight: _Flight) -> None:
         requests = [self._request_of(task.request) for task in flight.left]
-        snapshot = self._snapshots.of(each for each in requests if each is not None)
+        snapshot = self._snapshots.of(request for request in requests if request is not None)
         batch = pack(Batch(flight.batch.work, flight.left))
         shipment = Shipment(batch, self._pack_snapshot(snapshot), self._digest)
         self.sent_bytes += len(shipment.batch) + len(shipment.snapshot)
@@ -293,40 +285,40 @@ class DaskExecutor(RemoteExecutor):
         # Equal snapshots hold the same objects, since contents are read once.
         names = (*snapshot.files, *snapshot.searches, *snapshot.problems)
         key = hash(names)
-        known = self._packed.get(key)
-        if known is None or known[0] != snapshot:
-            known = self._packed[key] = (snapshot, pack(snapshot))
-        return known[1]
+        packed = self._packed.get(key)
+        if packed is None or packed[0] != snapshot:
+            packed = self._packed[key] = (snapshot, pack(snapshot))
+        return packed[1]
 
     def _note_ended(self, flight: _Flight, key: object, sent: Any) -> None:
         self._ended.put((flight, key, sent))
 
     def _collect(self) -> None:
-        """Take what became of tasks, as many at once as have ended: a way costs more than bytes."""
+        """Collect finished tasks, as many at once as possible: a round trip costs more than bytes."""
         while True:
             ended = [self._ended.get()]
             with contextlib.suppress(Empty):
                 while len(ended) < _GATHERED:
                     ended.append(self._ended.get_nowait())
-            arrived = [each for each in ended if each is not None]
-            with self._lock:  # of copies the first counts, and nobody waits for what was cancelled
-                arrived = [each for each in arrived if each[1] in each[0].copies]
-            for each, result in zip(arrived, self._gather(arrived), strict=True):
-                self._take_result(*each[:2], result)
+            arrived = [arrival for arrival in ended if arrival is not None]
+            with self._lock:  # the first copy counts; results of cancelled batches are dropped
+                arrived = [arrival for arrival in arrived if arrival[1] in arrival[0].copies]
+            for arrival, result in zip(arrived, self._gather(arrived), strict=True):
+                self._take_result(*arrival[:2], result)
             if None in ended:
                 for _ in range(ended.count(None) - 1):
-                    self._ended.put(None)  # each thread ends at its own
+                    self._ended.put(None)  # each thread ends at its own None
                 return
 
     def _gather(self, arrived: Sequence[_Arrival]) -> list[bytes | BaseException]:
         """Return the result of each task, or its error."""
-        known: dict[object, bytes | BaseException] = {}
+        outcomes: dict[object, bytes | BaseException] = {}
         finished = {key: sent for _, key, sent in arrived if sent.status == "finished"}
         if len(finished) > 1:
-            # If one of them is lost, they are asked for one by one.
+            # If one of them is lost, fetch them one by one.
             with contextlib.suppress(Exception):
-                known.update(self._client.gather(finished))
-        return [known[key] if key in known else _outcome(sent) for _, key, sent in arrived]
+                outcomes.update(self._client.gather(finished))
+        return [outcomes[key] if key in outcomes else _outcome(sent) for _, key, sent in arrived]
 
     def _take_result(self, flight: _Flight, key: object, result: bytes | BaseException) -> None:
         answer: Answer | None = None
@@ -337,7 +329,7 @@ class DaskExecutor(RemoteExecutor):
             copy = flight.copies.pop(key, None)
             if copy is None or flight.future.done():
                 return
-            copy.release()  # at once: what a thread has seen last stays alive while it waits
+            copy.release()  # now: otherwise the thread's last reference keeps it alive
             if answer is not None:
                 self._cancel(flight)
                 self._take(flight, answer)
@@ -350,29 +342,29 @@ class DaskExecutor(RemoteExecutor):
             flight.left[len(answer.results) :],
         )
         for task, (result, seconds) in zip(tasks, answer.results, strict=True):
-            flight.done.append(Done(task, result, seconds, answer.worker))
+            flight.results.append(Done(task, result, seconds, answer.worker))
         if answer.question is not None:
             requests = [self._request_of(task.request) for task in flight.left]
-            known = [each for each in requests if each is not None]
-            self._snapshots.answer(known, answer.question)
+            compile_requests = [request for request in requests if request is not None]
+            self._snapshots.answer(compile_requests, answer.question)
             flight.num_questions += 1
             if flight.num_questions <= _MAX_QUESTIONS:
                 self._send(flight)
                 return
             report = f"asked {_MAX_QUESTIONS} times for sources, last for {answer.question!r}"
-            flight.done += [
+            flight.results += [
                 Done(task, Failure(task.label, report, is_bug=True), 0.0) for task in flight.left
             ]
-        seconds = sum(done.seconds for done in flight.done)
+        seconds = sum(outcome.seconds for outcome in flight.results)
         self._longest_seconds = max(self._longest_seconds, seconds)
-        flight.future.set_result(flight.done)
+        flight.future.set_result(flight.results)
 
     def _fail(self, flight: _Flight, error: BaseException) -> None:
         if not flight.future.done():
             flight.future.set_exception(error)
 
     def _forget(self, flight: _Flight, _future: Future[Any]) -> None:
-        """Leave no task of a batch that nobody waits for."""
+        """Remove all tasks of a batch with a finished future."""
         with self._lock:
             self._flights.pop(flight, None)
             self._cancel(flight)
@@ -381,8 +373,6 @@ class DaskExecutor(RemoteExecutor):
         for copy in flight.copies.values():
             copy.release()
         flight.copies.clear()
-
-    # -- losses ----------------------------------------------------------------
 
     def _watch(self) -> None:
         seen = tail = time.monotonic()
@@ -426,7 +416,7 @@ def _no_scheduler(reason: str) -> HostError:
 
 
 def _meaning(error: BaseException) -> BaseException:
-    """Return what an error of a task means for whoever waits for it."""
+    """Translate an error of a task for the caller of the future."""
     distributed = _distributed()
     if isinstance(error, distributed.scheduler.KilledWorker):
         killed = cast("Any", error)
@@ -438,9 +428,6 @@ def _meaning(error: BaseException) -> BaseException:
     if isinstance(error, distributed.CancelledError):
         return _no_scheduler(str(error.args[-1]) if error.args else "")
     return error
-
-
-# ------------------------------------------------------------------------------------- clusters
 
 
 @contextlib.contextmanager
@@ -463,7 +450,7 @@ def connected(
 def connected_client(address: str, num_workers: int) -> Generator[Any]:
     """Yield a client of the scheduler at `address`, or of one started here if it is "local".
 
-    Raises: HostError if there is no scheduler, no worker, or one that would compile differently.
+    Raises: HostError if there is no scheduler, no worker, or a worker with another compiler.
     """
     client, cluster = _open(address, num_workers)
     try:
@@ -475,10 +462,10 @@ def connected_client(address: str, num_workers: int) -> Generator[Any]:
         check_workers(client)
         yield client
     finally:
-        for each in (client, cluster):
-            with contextlib.suppress(Exception):  # what is gone needs no closing
-                if each is not None:
-                    each.close(timeout=_CLOSE_SECONDS)
+        for connection in (client, cluster):
+            with contextlib.suppress(Exception):  # closing a lost connection may fail
+                if connection is not None:
+                    connection.close(timeout=_CLOSE_SECONDS)
 
 
 def _open(address: str, num_workers: int) -> tuple[Any, Any]:
@@ -491,8 +478,8 @@ def _open(address: str, num_workers: int) -> tuple[Any, Any]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     cluster = None
     target: Any = address
-    # Threads and processes that start now inherit it: Ctrl-C is for this thread alone. The resource
-    # tracker starts with the first process, and would unblock the signal.
+    # Threads and processes started now inherit the mask, so only this thread gets Ctrl-C. Start the
+    # resource tracker first: it starts with the first process, and would unblock the signal.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -516,8 +503,8 @@ def _open(address: str, num_workers: int) -> tuple[Any, Any]:
 
 def check_workers(client: Any) -> None:
     """Check that all workers have this compiler and these tools. Raises: HostError naming one."""
-    found: dict[str, Any] = client.run(identify, on_error="return")
-    for address, answer in found.items():
+    identities: dict[str, Any] = client.run(identify, on_error="return")
+    for address, answer in identities.items():
         if not isinstance(answer, tuple):
             message = f"the worker at {address} cannot run aotc: {answer}"
             raise HostError(message, remedy=f"install aotc {installed_versions()['aotc']} there")
@@ -527,12 +514,12 @@ def check_workers(client: Any) -> None:
 
 
 def _mismatch(worker: str, versions: dict[str, str]) -> HostError:
-    own = installed_versions()
-    differ = [name for name in own if own[name] != versions.get(name)]
+    local_versions = installed_versions()
+    differ = [name for name in local_versions if local_versions[name] != versions.get(name)]
     if differ:
-        got = ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in differ)
-        wanted = ", ".join(f"{name} {own[name]}" for name in differ)
-        message = f"expected {wanted} on the worker {worker}, got {got}"
+        worker_text = ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in differ)
+        expected = ", ".join(f"{name} {local_versions[name]}" for name in differ)
+        message = f"expected {expected} on the worker {worker}, got {worker_text}"
     else:
         message = f"the worker {worker} has another build of the same versions, or another Python"
     return HostError(message, remedy="install the same aotc and Python on all workers")

@@ -1,6 +1,6 @@
-"""At which extents the addresses of a kernel overflow 32 bits, as remarks of its variants say.
+"""Report the extents where a kernel's addresses overflow 32 bits, from its variants' remarks.
 
-Invariant: a limit names arguments and constants alone where the manifest gives the grid.
+Invariant: a limit only names arguments and constants if the manifest gives the grid.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _MAX_KERNELS = 4
 
 @dataclass(frozen=True, slots=True)
 class IndexLimit:
-    """Say under which `condition` the product at `place` (file:line:column) overflows."""
+    """The `condition` for overflow of the product at `location` (file:line:column)."""
 
     kernel: str
-    place: str
+    location: str
     condition: str
 
 
 def index_limits(kernels: Iterable[Kernel]) -> tuple[IndexLimit, ...]:
-    """Return the limits of kernels, one for each product, that of the first variant that has it."""
-    found: dict[tuple[str, str], IndexLimit] = {}
+    """Return the limits of kernels, one for each product, from its first variant."""
+    limits: dict[tuple[str, str], IndexLimit] = {}
     for kernel in kernels:
         for variant in kernel.variants:
             for remark in variant.remarks:
@@ -38,21 +38,21 @@ def index_limits(kernels: Iterable[Kernel]) -> tuple[IndexLimit, ...]:
                     limit = IndexLimit(
                         kernel.name, match["place"], _of_arguments(match["limit"], variant.grid)
                     )
-                    found.setdefault((limit.kernel, limit.place), limit)
-    return tuple(found.values())
+                    limits.setdefault((limit.kernel, limit.location), limit)
+    return tuple(limits.values())
 
 
 def notes(limits: Sequence[IndexLimit]) -> list[str]:
-    """Return a line for each of the first kernels, and one that counts the others."""
+    """Return a line for each of the first kernels, and the number of the others."""
     by_kernel: dict[str, list[IndexLimit]] = {}
     for limit in limits:
         by_kernel.setdefault(limit.kernel, []).append(limit)
     lines: list[str] = []
-    for name, (first, *others) in list(by_kernel.items())[:_MAX_KERNELS]:
-        place = first.place.rpartition(":")[0]
-        more = f", and {len(others)} more (-v lists them)" if others else ""
+    for name, (first, *more_limits) in list(by_kernel.items())[:_MAX_KERNELS]:
+        line = first.location.rpartition(":")[0]
+        more = f", and {len(more_limits)} more (-v lists them)" if more_limits else ""
         lines.append(
-            f"{name}: addresses overflow 32 bits where {first.condition} ({place}){more}; "
+            f"{name}: addresses overflow 32 bits where {first.condition} ({line}){more}; "
             "`.to(tl.int64)` on an operand avoids it"
         )
     if (rest := len(by_kernel) - _MAX_KERNELS) > 0:

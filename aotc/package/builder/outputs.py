@@ -1,9 +1,9 @@
 """Write the files of a build: the archive, its header, its sources and its static library.
 
-Each is replaced atomically, the archive last, once all of them are on the disk. A file that would
-not change is not touched: it keeps its time, so a C++ build that depends on it has nothing to do.
-Whether a static library is current is found by searching its bytes for the archive's, since writing
-one needs LLVM, which a build with nothing to do does not load.
+All files are written to disk first, then each is replaced atomically, the archive last. An
+unchanged file is not touched: it keeps its time, so a C++ build depending on it has nothing to do.
+A static library is current if its bytes contain the archive's. Writing one needs LLVM, which a
+build with nothing to do does not load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.regular_file import read_regular
 _HOSTS = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 _MACHINES = {number: host for host, number in reversed(_HOSTS.items())}
 _DEFAULT_HOST = "x86_64"
-_MAX_OBJECT_BYTES = 1 << 16  # that a static library has besides the archive
+_MAX_OBJECT_BYTES = 1 << 16  # of a static library, besides the archive
 _ELF_MAGIC = b"\x7fELF"
 
 
@@ -40,10 +40,10 @@ def write_files(
     is_grouped: bool = True,
     is_compressed: bool = True,
 ) -> tuple[Path, ...]:
-    """Write an archive and the files that go with it to `folder`; return their paths.
+    """Write an archive and its accompanying files to `folder`; return their paths.
 
-    `frames` keeps what was compressed, `tuned` is what `tuned_entries` returned; `is_grouped` and
-    `is_compressed` as `archive.encode`.
+    `frames` caches compressed frames, `tuned` is from `tuned_entries`; `is_grouped` and
+    `is_compressed` as `file.encode`.
 
     An archive too large to be linked in gets no library, and a warning.
 
@@ -52,7 +52,7 @@ def write_files(
         ManifestError: two names are the same in C, or `host` is unknown.
     """
     host = known_host(host)
-    data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, kept=frames)
+    data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, cache=frames)
     text = header.header_text(result).encode()
     archive.make_folder(folder)
     library = folder / f"lib{result.name}.a"
@@ -105,7 +105,7 @@ def _library_bytes(
 
 
 def library_beside(path: Path, name: str, before: bytes, data: bytes) -> dict[Path, bytes]:
-    """Return the static library beside an archive with other bytes of it; nothing if there is none.
+    """Return the updated static library next to an archive; nothing if there is none.
 
     Raises: `ArchiveError` LIMIT if it is too large for one.
     """

@@ -1,9 +1,10 @@
-"""Guards that refuse launches at which an address would overflow 32 bits.
+"""Guard against launches where an address would overflow 32 bits.
 
-The compiler says under which conditions an address that some program certainly accesses wraps around. Where
-all variants of a kernel agree, and the manifest gives the grid, the launcher asks for the opposite.
+The compiler reports conditions for the wrap-around of an address that some program certainly
+accesses. If all variants of a kernel agree, and the manifest gives the grid, the launcher requires
+the opposite.
 
-Invariant: a launch that a guard refuses would access memory at a wrong address, whichever variant it took.
+Invariant: a launch refused by a guard would access memory at a wrong address with every variant.
 """
 
 from __future__ import annotations
@@ -26,28 +27,32 @@ def overflow_guards(
     members: Iterable[tuple[VariantSpec, Metadata, Expression | None]],
     guards: Sequence[Guard],
 ) -> tuple[Guard, ...]:
-    """Return the guards that all members of a kernel need; `guards` are the kernel's others.
+    """Return the guards common to all members of a kernel; `guards` are its other guards.
 
-    Of a member with a condition, launches for which that holds go through tensor maps: their copies
-    compute no such address.
+    None if a member has a condition: where it holds, launches use tensor maps, and compute no such
+    address.
     """
     shared: dict[Expression, Guard] | None = None
     for spec, metadata, condition in members:
         if condition is not None or not spec.grid:
             return ()
         limits = _limits(guards[index] for index in spec.guards)
-        own: dict[Expression, Guard] = {}
+        member_guards: dict[Expression, Guard] = {}
         for overflow in metadata.overflows:
             guard = _guard_of(spec, overflow)
             if guard is not None and _may_fail(guard.expression, limits):
-                own[guard.expression] = guard
-        shared = own if shared is None else {t: g for t, g in shared.items() if t in own}
+                member_guards[guard.expression] = guard
+        shared = (
+            member_guards
+            if shared is None
+            else {t: g for t, g in shared.items() if t in member_guards}
+        )
     return tuple((shared or {}).values())
 
 
 def _guard_of(spec: VariantSpec, overflow: str) -> Guard | None:
     """Return the guard against an overflow, "norm.py:9: condition"; None if no launch has it."""
-    place, _, text = overflow.partition(": ")
+    location, _, text = overflow.partition(": ")
     parts: list[Expression] = []
     for part in expression.conjuncts(expression.parse(_PROGRAMS.sub(_extent_of(spec.grid), text))):
         try:
@@ -59,11 +64,11 @@ def _guard_of(spec: VariantSpec, overflow: str) -> Guard | None:
                 return None
         elif not _is_covered(folded):
             parts.append(folded)
-    passed = {name for name, given in spec.kernel.signature.items() if given.is_passed}
+    passed = {name for name, argument in spec.kernel.signature.items() if argument.is_passed}
     if not parts or any(set(expression.free_names(part)) - passed for part in parts):
         return None
     test = reduce(lambda left, right: Binary("or", left, right), map(_opposite, parts))
-    text = f"{expression.to_text(test)} (else the int32 address at {place} overflows, unless an operand is cast"
+    text = f"{expression.to_text(test)} (else the int32 address at {location} overflows, unless an operand is cast"
     return Guard(test, f"{text} by .to(tl.int64))", is_promise=True)
 
 
@@ -76,7 +81,7 @@ def _extent_of(grid: Sequence[Expression]) -> Callable[[re.Match[str]], str]:
 
 
 def _is_covered(part: Expression) -> bool:
-    """Return whether a part says that the grid, cdiv(n, block), has a program for the last of n."""
+    """Return whether a condition is implied by the grid, cdiv(n, block), covering the last of n."""
     match part:
         case Binary("<", Binary("//", Binary("-", x, Integer(1)), block), Binary("cdiv", y, other)):
             return x == y and block == other
@@ -93,7 +98,7 @@ def _opposite(part: Expression) -> Expression:
 
 
 def _limits(guards: Iterable[Guard]) -> dict[str, int]:
-    """Return the largest value of each argument that guards bound by a constant."""
+    """Return the largest value of each argument with a constant bound in the guards."""
     return {name: most for guard in guards for name, most in _limits_in(guard.expression)}
 
 
@@ -109,7 +114,7 @@ def _limits_in(test: Expression) -> Iterator[tuple[str, int]]:
 
 
 def _may_fail(test: Expression, limits: Mapping[str, int]) -> bool:
-    """Return whether a product may be too large where arguments keep to their limits."""
+    """Return whether a product may be too large for arguments within their limits."""
     first = test
     while isinstance(first, Binary) and first.op == "or":
         first = first.lhs

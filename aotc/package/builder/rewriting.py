@@ -1,4 +1,4 @@
-"""Put the selections of a tuning table into an archive that was built, and into what lies beside it."""
+"""Add the selections of a tuning table to a built archive and its accompanying files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from aotc.package.tuning.table import TuningTable
 
 
 def tune_archive(path: Path, table: TuningTable) -> tuple[Archive, tuple[Path, ...]]:
-    """Replace an archive by one with a table's selections; return it, and the files that changed.
+    """Replace an archive by one with a table's selections; return it, and the changed files.
 
-    The file of sources and the static library beside it are written anew, too, if they are its own.
+    Its sources file and static library are also rewritten, if they belong to it.
 
     Raises:
-        ArchiveError: the archive cannot be read, the format cannot hold it, or a file cannot be written.
+        ArchiveError: the archive cannot be read, the format cannot hold it, or a file cannot be
+            written.
         ManifestError: the file of sources is another archive's.
     """
     before = archives.read_bytes(path)

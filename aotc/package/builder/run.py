@@ -1,13 +1,12 @@
-"""A build: from a manifest to `NAME.aotc`, `NAME.h`, `NAME.sources.json` and `libNAME.a`.
+"""Build a manifest into `NAME.aotc`, `NAME.h`, `NAME.sources.json` and `libNAME.a`.
 
-The steps are expansion, cache look-up, compiles of what is missing in worker processes, and
-writing. Mistakes are collected, not raised: a kernel that fails does not keep the others from being
-compiled (and cached), and all mistakes are reported together. Files are written only when
-everything compiled, or when the caller asked for a partial result; each is replaced atomically, and
-a file whose content would not change is not touched.
+The steps are expansion, cache look-up, compiling the rest in worker processes, and writing.
+Mistakes are collected and reported together. A kernel that fails does not keep the others from
+being compiled and cached. Files are written only when everything compiled, or when the caller asked
+for a partial result. Each is replaced atomically, and unchanged files are not touched.
 
 Invariant: the files depend on the manifest, the sources and the toolchain, not on the number of
-jobs, the state of the cache, or the order in which compiles end.
+jobs, the state of the cache, or the order of the compiles.
 """
 
 from __future__ import annotations
@@ -48,26 +47,26 @@ class Listener(Protocol):
     """Follow a build while it runs."""
 
     def started(self, num_variants: int, num_cached: int) -> None:
-        """Say how many variants there are and how many of them need no compile."""
+        """Report the number of variants, and how many of them need no compile."""
 
     def finished(self, outcome: Outcome) -> None:
-        """Say that a variant was compiled, or failed."""
+        """Report that a variant was compiled, or failed."""
 
     def warned(self, message: str) -> None:
-        """Report a problem that does not affect the result."""
+        """Report a problem that does not affect the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What to build of a manifest, and how.
+    """Options of a build: the parts of the manifest to build, and the outputs.
 
-    Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
-    the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
-    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
-    names features that no target may use. With `has_shared_frames` cubins of a kernel are compressed together,
-    else each alone, and without `is_compressed` not at all. `tuning` has measured times, from which the
-    archive's selections are fitted; without `has_selections` there are none. `only_tuned` leaves out what no
-    selection names first.
+    Empty `targets` and `kernels` mean all. `host` is the architecture for the static library, empty
+    for this machine's. `with_ptx` also stores each variant's PTX; `lineinfo` gives cubins line
+    tables, with files named relative to the manifest's folder. `without` names excluded features of
+    the targets. With `has_shared_frames` cubins of a kernel are compressed together, else each
+    alone, and without `is_compressed` not at all. `tuning` has measured times, used to fit the
+    archive's selections; without `has_selections` there are none. `only_tuned` leaves out configs
+    that no selection ranks first.
     """
 
     output: Path
@@ -88,7 +87,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A compile: of which variant, for how long, and on which worker, if not of this machine."""
+    """A compile: its variant, its time, and its worker if remote."""
 
     label: str
     seconds: float
@@ -96,14 +95,14 @@ class Ran:
 
 
 _READ = re.compile(r" (?P<name>\S+) is read as (?P<value>[^;]+);")
-"""The frontend's remark on a value that a build keeps, whatever it is when a program runs."""
+"""The frontend's remark on a value read at build time, and fixed for all later runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written.
 
-    `is_held_back` says that there is something to write, if the caller asks for a partial result.
+    With `is_held_back` there is something to write, if the caller asks for a partial result.
     """
 
     archive: Archive | None
@@ -130,14 +129,14 @@ class BuildResult:
 
     @property
     def index_limits(self) -> tuple[IndexLimit, ...]:
-        """At which extents addresses overflow 32 bits."""
+        """Extents where addresses overflow 32 bits."""
         return index_limits(self.archive.kernels if self.archive is not None else ())
 
     @property
     def values_read(self) -> tuple[str, ...]:
-        """What the source read of globals and of the environment, as in `BLOCK = 128`, each once."""
-        found = [match for line in self.remarks if (match := _READ.search(line))]
-        return tuple(dict.fromkeys(f"{match['name']} = {match['value']}" for match in found))
+        """Globals and environment variables read by the source, as in `BLOCK = 128`, each once."""
+        matches = [match for line in self.remarks if (match := _READ.search(line))]
+        return tuple(dict.fromkeys(f"{match['name']} = {match['value']}" for match in matches))
 
 
 def nothing_built(failure: Failure) -> BuildResult:
@@ -156,8 +155,12 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "dropped": list(result.dropped),
         "remarks": list(result.remarks),
         "index_limits": [
-            {"kernel": each.kernel, "at": each.place, "overflows_where": each.condition}
-            for each in result.index_limits
+            {
+                "kernel": index_limit.kernel,
+                "at": index_limit.location,
+                "overflows_where": index_limit.condition,
+            }
+            for index_limit in result.index_limits
         ],
         "warnings": list(warnings),
         "errors": [
@@ -202,7 +205,7 @@ def build(
         return run.finish()
     finally:
         if cache is not None:
-            cache.close()  # with the frames of the archive, and even if there is none
+            cache.close()  # after the frames of the archive are stored, and also without an archive
 
 
 def _selection(
@@ -214,7 +217,7 @@ def _selection(
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A kernel's variants, each with the task that compiles it."""
+    """A kernel's variants, each with its compile task."""
 
     expansion: Expansion
     tasks: tuple[Task, ...]
@@ -227,26 +230,26 @@ class Expanded:
 def expand_all(
     manifest: Manifest, options: BuildOptions, autotune: AutotuneReader
 ) -> list[Expanded]:
-    """Return the variants of all kernels that `options` ask for. Raises: DiagnosticError."""
-    asked = _asked(manifest, options)
+    """Return the variants of all kernels selected by `options`. Raises: DiagnosticError."""
+    request_options = _request_options(manifest, options)
     selected = _selection(manifest, options)
-    return [_expanded(kernel, targets, asked, autotune) for kernel, targets in selected]
+    return [_expanded(kernel, targets, request_options, autotune) for kernel, targets in selected]
 
 
-def _asked(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
-    """Return what options change of every request."""
+def _request_options(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
+    """Return the fields of every request set by options."""
     folder = Path(manifest.path).parent.as_posix()
     return {"with_ptx": options.with_ptx, "line_root": folder if options.lineinfo else None}
 
 
 def _expanded(
     kernel: KernelSpec,
-    chosen: Sequence[Target],
-    asked: Mapping[str, Any],
+    targets: Sequence[Target],
+    request_options: Mapping[str, Any],
     autotune: AutotuneReader,
 ) -> Expanded:
-    expansion = expand(kernel, chosen, autotune)
-    requests = (replace(v.request, **asked) for v in expansion.variants)
+    expansion = expand(kernel, targets, autotune)
+    requests = (replace(v.request, **request_options) for v in expansion.variants)
     if len(expansion.configs) > 1:
         limits = _bounded(kernel)
         requests = (replace(request, limits=limits) for request in requests)
@@ -255,12 +258,12 @@ def _expanded(
 
 
 def _bounded(kernel: KernelSpec) -> CompileLimits:
-    """Return limits by which a config is refused that is sure to lose to one that fits.
+    """Return limits that refuse a config certain to lose to one that fits.
 
-    Above twice the registers of a thread ptxas is sure to spill, and takes up to minutes for it.
+    Above twice the registers of a thread ptxas always spills, and takes up to minutes for it.
     """
     if kernel.spill_bytes >= HOPELESS_SPILL_BYTES:
-        return kernel.limits  # so much may be shipped
+        return kernel.limits  # so many spills may be shipped
     bound = min(kernel.limits.live_registers, HOPELESS_REGISTERS)
     return replace(kernel.limits, live_registers=bound)
 
@@ -287,10 +290,10 @@ class _Build:
     ran: list[Ran] = field(default_factory=list[Ran])
 
     def expand(self, autotune: AutotuneReader) -> None:
-        asked = _asked(self.manifest, self.options)
+        request_options = _request_options(self.manifest, self.options)
         for kernel, targets in _selection(self.manifest, self.options):
             with self._collecting(kernel.name):
-                planned = _expanded(kernel, targets, asked, autotune)
+                planned = _expanded(kernel, targets, request_options, autotune)
                 self.planned.append(planned)
                 self.dropped += planned.expansion.dropped
                 self.num_variants += len(planned.tasks)
@@ -305,7 +308,7 @@ class _Build:
         if not waiting:
             waiting = self._not_cached(self._without_bound())
         self.num_cached = len(tasks) - len(waiting)
-        if waiting:  # which takes a while
+        if waiting:  # takes a while
             for failure in self.failures:
                 self.listener.warned(f"{failure.label} failed: {failure.report.splitlines()[0]}")
         self.listener.started(len(tasks), self.num_cached)
@@ -321,19 +324,19 @@ class _Build:
             self.listener.finished(outcome)
 
     def _not_cached(self, tasks: Mapping[CompileRequest, Task]) -> list[Task]:
-        """Take what the cache has; return the other tasks, a variant of each kernel first."""
+        """Load cached kernels; return the other tasks, a variant of each kernel first."""
         if self.cache is not None:
             self.cache.prepare(tasks)
             for request, task in tasks.items():
-                found = self.cache.find(request)
-                problem = "" if found is None else fit_problem(found, request)
+                kernel = self.cache.find(request)
+                problem = "" if kernel is None else fit_problem(kernel, request)
                 if problem:
                     self.listener.warned(
                         f"what the cache has for {task.label} is of another kernel: {problem}; "
                         "it is compiled again"
                     )
-                elif found is not None:
-                    self.compiled[request] = found
+                elif kernel is not None:
+                    self.compiled[request] = kernel
         waiting = [task for request, task in tasks.items() if request not in self.compiled]
         first = self._first_of_each(waiting)
         rest = [task for task in waiting if task.request not in first]
@@ -342,7 +345,7 @@ class _Build:
     def _compile(
         self, waiting: Sequence[Task], times: CompileTimes
     ) -> dict[CompileRequest, Outcome]:
-        """Compile; return the outcomes that no target holds, of which the listener is not told yet."""
+        """Compile; return the outcomes that do not fit their target, not yet reported to the listener."""
         failed: dict[CompileRequest, Failure] = {}
         refused: dict[CompileRequest, Outcome] = {}
         outcomes = compile_all(
@@ -369,12 +372,14 @@ class _Build:
         return refused
 
     def _without_bound(self) -> dict[CompileRequest, Task]:
-        """Plan configs once more that were refused where none fits; return their tasks."""
+        """Plan refused configs again without the bound, where no config fits; return their tasks."""
         again: dict[CompileRequest, Task] = {}
         for index, planned in enumerate(self.planned):
             pairs = list(zip(planned.expansion.variants, planned.tasks, strict=True))
-            done = [(v, self.compiled[t.request]) for v, t in pairs if t.request in self.compiled]
-            unserved = not_served(done)
+            compiled = [
+                (v, self.compiled[t.request]) for v, t in pairs if t.request in self.compiled
+            ]
+            unserved = not_served(compiled)
             tasks: list[Task] = []
             for spec, task in pairs:
                 unbounded = planned.unbounded(task, spec) if spec in unserved else task
@@ -385,12 +390,12 @@ class _Build:
         return again
 
     def _first_of_each(self, waiting: Sequence[Task]) -> dict[CompileRequest, Task]:
-        """Return a variant of each kernel and target: what is wrong with a kernel fails in most."""
+        """Return a variant of each kernel and target: a kernel's mistake usually fails in all."""
         first: dict[tuple[int, str], Task] = {}
-        needed = {task.request for task in waiting}
+        requests = {task.request for task in waiting}
         for number, planned in enumerate(self.planned):
             for task in planned.tasks:
-                if task.request in needed:
+                if task.request in requests:
                     first.setdefault((number, task.request.target), task)
         return {task.request: task for task in first.values()}
 
@@ -399,15 +404,15 @@ class _Build:
         sources: dict[str, KernelSource] = {}
         for planned in self.planned:
             variants = zip(planned.expansion.variants, planned.tasks, strict=True)
-            done = [
+            compiled = [
                 (spec, self.compiled[task.request])
                 for spec, task in variants
                 if task.request in self.compiled
             ]
-            if not done:
+            if not compiled:
                 continue  # all of its compiles failed, and are among the failures
             with self._collecting(planned.expansion.kernel.name):
-                assembled = assemble(planned.expansion, done)
+                assembled = assemble(planned.expansion, compiled)
                 self.dropped += assembled.dropped
                 for warning in assembled.warnings:
                     self.listener.warned(warning)
@@ -436,7 +441,7 @@ class _Build:
         )
 
     def _tuned(self, assembled: Assembled) -> Kernel:
-        """Return a kernel with its selections, and with no more variants than are asked for."""
+        """Return a kernel with its selections, and only the variants asked for."""
         kernel = assembled.kernel
         if not self.options.has_selections:
             return kernel

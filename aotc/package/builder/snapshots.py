@@ -1,12 +1,12 @@
-"""Snapshots of the sources that compiles elsewhere read: made ahead as far as imports tell.
+"""Snapshot the sources of remote compiles, following imports ahead of time.
 
-Which files a compile reads is known only after it: names are resolved when a kernel uses them. So
-the files that a kernel's source imports, and those that they import, are put in ahead, nearest
-first, up to a budget: a kernel in a large package would otherwise take the whole package along.
-What is then still missing is asked for (`NotInSnapshotError`), and answered for all later tasks too.
+The files read by a compile are known only after it: names are resolved when a kernel uses them. So
+the files imported by a kernel's source, directly or not, are added ahead, nearest first, up to a
+budget. Without it a kernel in a large package would take the whole package along. A worker asks for
+a file that is still missing (`NotInSnapshotError`); the answer goes to all later tasks too.
 
-Invariant: what is in a snapshot is what was there when it was first asked for: all tasks of a run
-see the same files.
+Invariant: a snapshot keeps the first content read of each file, so all tasks of a run see the same
+files.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FUNCTION = re.compile(r"([^:]+\.py):[^\W\d][\w.]*")
 
 @dataclass(slots=True)
 class _Known:
-    """The paths and searches that tasks of one root may ask for."""
+    """The paths and searches available to the tasks of one root."""
 
     paths: dict[str, None] = field(default_factory=dict[str, None])
     searches: dict[Search, None] = field(default_factory=dict[Search, None])
 
 
 class Snapshots:
-    """Take and keep the answers to what compiles ask of the file system."""
+    """Answer and cache the file system queries of compiles."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes | str] = {}
@@ -46,13 +46,13 @@ class Snapshots:
         self._roots: dict[str, _Known] = {}
 
     def of(self, requests: Iterable[CompileRequest]) -> Snapshot:
-        """Return what is known of the files that compiles of `requests` read."""
+        """Return the snapshot of the files for compiles of `requests`."""
         paths: dict[str, None] = {}
         searches: dict[Search, None] = {}
-        for root in dict.fromkeys(root for each in requests for root in _roots(each)):
-            known = self._root(root)
-            paths.update(known.paths)
-            searches.update(known.searches)
+        for root in dict.fromkeys(root for request in requests for root in _roots(request)):
+            root_files = self._root(root)
+            paths.update(root_files.paths)
+            searches.update(root_files.searches)
         files: dict[str, bytes] = {}
         problems: dict[str, str] = {}
         for path in paths:
@@ -64,42 +64,42 @@ class Snapshots:
         return Snapshot(files, {search: self._found[search] for search in searches}, problems)
 
     def answer(self, requests: Iterable[CompileRequest], question: str | Search) -> None:
-        """Put the answer to a question into the snapshots of `requests`."""
-        for root in dict.fromkeys(root for each in requests for root in _roots(each)):
-            known = self._root(root)
+        """Add the answer to a question to the snapshots of `requests`."""
+        for root in dict.fromkeys(root for request in requests for root in _roots(request)):
+            root_files = self._root(root)
             if isinstance(question, str):
-                self._ahead(known, question)
+                self._ahead(root_files, question)
             else:
-                known.searches[question] = None
-                found = self._search(question)
-                if found is not None:
-                    self._ahead(known, found)
+                root_files.searches[question] = None
+                module_path = self._search(question)
+                if module_path is not None:
+                    self._ahead(root_files, module_path)
 
     def _root(self, root: str) -> _Known:
         if root not in self._roots:
-            known = self._roots[root] = _Known()
-            self._ahead(known, root)
+            root_files = self._roots[root] = _Known()
+            self._ahead(root_files, root)
         return self._roots[root]
 
-    def _ahead(self, known: _Known, start: str) -> None:
-        """Add a file, and what it imports as far as the budget allows."""
+    def _ahead(self, root_files: _Known, start: str) -> None:
+        """Add a file, and its imports as far as the budget allows."""
         waiting = deque([start])
         num_files = size_bytes = 0
         while waiting and num_files < _AHEAD_FILES and size_bytes < _AHEAD_BYTES:
             path = waiting.popleft()
-            if path in known.paths:
+            if path in root_files.paths:
                 continue
-            known.paths[path] = None
+            root_files.paths[path] = None
             content = self._content(path)
             if isinstance(content, str):
                 continue
             num_files += 1
             size_bytes += len(content)
             for search in _searches(path, content):
-                known.searches[search] = None
-                found = self._search(search)
-                if found is not None:
-                    waiting.append(found)
+                root_files.searches[search] = None
+                module_path = self._search(search)
+                if module_path is not None:
+                    waiting.append(module_path)
 
     def _content(self, path: str) -> bytes | str:
         """Return the content of a file, or why it cannot be read."""
@@ -117,7 +117,7 @@ class Snapshots:
 
 
 def _roots(request: CompileRequest) -> Iterator[str]:
-    """Yield the files that a compile starts from."""
+    """Yield the root files of a compile."""
     yield request.source
     for _, value in request.constants:
         named = _FUNCTION.fullmatch(value) if isinstance(value, str) else None
@@ -126,7 +126,7 @@ def _roots(request: CompileRequest) -> Iterator[str]:
 
 
 def _searches(path: str, content: bytes) -> Iterator[Search]:
-    """Yield the searches that the imports of a file may lead to."""
+    """Yield the module searches of a file's imports."""
     try:
         tree = ast.parse(content, path)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,9 +1,9 @@
-"""What a compile depends on besides its request and its sources: our code and the tools.
+"""Identify the toolchain of a compile: our code and the tools.
 
-Two questions are answered from file names and contents alone, because they are asked at every
-start: which versions are installed (importing `importlib.metadata` takes longer than a build
-with nothing to do), and whether the compiler has changed since a cache entry was written. The
-second matters when working on the compiler: its output changes while its version does not.
+Two questions are asked at every start, so they are answered from file names and contents alone. The
+first is the installed versions: importing `importlib.metadata` takes longer than a build with
+nothing to do. The second is whether the compiler changed since a cache entry was written: during
+development its output changes while its version does not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TOOLS = (
     ("nvidia_cuda_nvcc", "ptxas"),
     ("nvidia_nvvm", "libdevice"),
 )
-# Code that affects cache entries: what makes a cubin, and the part of the package layer that
-# decides whether and when a kernel has a fallback. Changes elsewhere keep the cache valid.
+# Code that affects cache entries: everything that produces a cubin, and the code of the package
+# layer for fallbacks. Changes elsewhere keep the cache valid.
 _COMPILER = (
     *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
     *(
@@ -38,13 +38,13 @@ _COMPILER = (
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed."""
-    found = {distribution: UNKNOWN for distribution, _ in _TOOLS}
+    versions = {distribution: UNKNOWN for distribution, _ in _TOOLS}
     for folder in sys.path:
         for name in _names(Path(folder)):
             distribution, _, version = name.removesuffix(".dist-info").partition("-")
-            if name.endswith(".dist-info") and found.get(distribution) == UNKNOWN:
-                found[distribution] = version
-    tools = {label: found[distribution] for distribution, label in _TOOLS}
+            if name.endswith(".dist-info") and versions.get(distribution) == UNKNOWN:
+                versions[distribution] = version
+    tools = {label: versions[distribution] for distribution, label in _TOOLS}
     return {"aotc": __version__, **tools}
 
 

@@ -1,14 +1,14 @@
-"""Compile and verify in worker processes, so that no kernel can take the build down with it.
+"""Compile and verify in worker processes, so that no kernel can crash the build.
 
 LLVM ends its process on some mistakes, and the system kills a process that uses up the memory.
-`concurrent.futures` then fails every task of the pool without saying which one was the cause;
-so the unfinished tasks are run once more, one at a time, and the one that ends its worker
-again is reported. Everything else goes on in a new pool.
+`concurrent.futures` then fails every task of the pool without naming the cause. So the unfinished
+tasks run once more, one at a time, and the one that ends its worker again is reported. Everything
+else goes on in a new pool.
 
 Workers are spawned, never forked: they share no locks and no state with the build. They ignore
-Ctrl-C, which a terminal sends to the whole process group, and let the parent stop them; and they
-end by themselves when the parent is gone, however it went. Their temporary files are in one folder
-of the pool, removed with it: a worker that is killed cannot remove its own.
+Ctrl-C, which a terminal sends to the whole process group, and let the parent stop them. They end by
+themselves when the parent is gone for any reason. Their temporary files are in one folder of the
+pool, removed with it: a killed worker cannot remove its own.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from aotc.package.builder.condition import NEVER, launch_condition
 from aotc.package.cache.store import CachedKernel
 from aotc.source_snapshot import NotInSnapshotError
 
-# Tasks submitted to an executor at once, per worker: enough that none waits, few enough that
-# little is run twice when a worker dies.
+# Tasks submitted per worker at once: enough that no worker waits, few enough that little is run
+# twice when one dies.
 _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
-# Of a remote executor: what it is given at least, so that its scheduler sees that more workers would
-# help; what a job takes if nobody knows; how often a job that a machine failed runs again.
+# For a remote executor: its least number of jobs, so that its scheduler sees a use for more
+# workers; the default time of a job; and how often a job failed by a machine is retried.
 _MIN_REMOTE_JOBS = 64
 _SECONDS = 0.5
 _RETRIES = 2
 # Signals sent by the system or by other people; the other ones are faults of the process itself.
 _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
-_TERMINATED = 128 + signal.SIGTERM  # as a shell has it
+_TERMINATED = 128 + signal.SIGTERM  # as in a shell
 _SEMAPHORE_ERRNOS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOSYS)
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Environment variables that BLAS libraries read when they are loaded.
+# Environment variables read by BLAS libraries when they are loaded.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _POLL_SECONDS = 0.01
 
@@ -82,11 +82,11 @@ class Job(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job failed; `is_bug` if the fault is ours and not the user's.
+    """The reason a job failed; `is_bug` if the fault is ours and not the user's.
 
     `label` names the variant or kernel; the report does not, so that equal reports are shown once.
-    `detail` is the traceback of a bug, for `--debug`. `is_host` if the machine lacked something, so
-    that another one may not. `mistakes` are those of the user's as data.
+    `detail` is the traceback of a bug, for `--debug`. `is_host` means that this machine lacked a
+    resource, so the job may succeed on another. `mistakes` are the user's mistakes as data.
     """
 
     label: str
@@ -98,14 +98,14 @@ class Failure:
 
     @staticmethod
     def of(label: str, error: DiagnosticError) -> Failure:
-        """Return the failure that a mistake of the user's is, and those found along with it."""
-        mistakes = tuple(one.describe() for one in (error, *error.others))
+        """Return the failure for a user's mistake and the further mistakes in it."""
+        mistakes = tuple(mistake.describe() for mistake in (error, *error.others))
         return Failure(label, error.render(), mistakes=mistakes)
 
 
 @dataclass(frozen=True)
 class Done(Generic[RequestT, ResultT]):
-    """The result of a job, how long it took the worker, and which one, if not of this machine."""
+    """The result of a job, its time in the worker, and the worker if remote."""
 
     task: Job[RequestT]
     result: ResultT | Failure
@@ -115,7 +115,7 @@ class Done(Generic[RequestT, ResultT]):
 
 @dataclass(frozen=True)
 class Batch(Generic[RequestT, ResultT]):
-    """Jobs that are done one after the other: what an executor is given to call."""
+    """Jobs run one after the other: the callable of an executor."""
 
     work: Callable[[RequestT], ResultT]
     tasks: tuple[Job[RequestT], ...]
@@ -125,20 +125,19 @@ class Batch(Generic[RequestT, ResultT]):
 
 
 class WorkerLostError(Exception):
-    """A worker ended while it had a batch; the message says which, and how often."""
+    """A worker ended while it had a batch; the message says which one, and how often."""
 
 
 class RemoteExecutor(Executor):
-    """An executor with workers on other machines, to which a job takes a while to get.
+    """An executor with remote workers, so that sending a job takes a while.
 
-    So it takes batches, and more of them at once. The future of a batch that its workers did not
-    survive raises `WorkerLostError`; a `HostError` says that there are no workers any more, and
-    ends the run.
+    So it takes batches, and more of them at once. The future of a batch raises `WorkerLostError` if
+    it kills its workers. A `HostError` means that no workers are left, and ends the run.
     """
 
     @property
     def num_slots(self) -> int:
-        """How many batches run at a time."""
+        """Number of batches that run at a time."""
         raise NotImplementedError
 
 
@@ -174,10 +173,10 @@ def run_all(
 ) -> Generator[Done[RequestT, ResultT], None, None]:
     """Yield the result of every job, in order of completion.
 
-    With an `executor` the jobs run there, and it is left open; otherwise they run in `jobs` new
+    With an `executor` the jobs run there, and it is left open. Otherwise they run in `jobs` new
     processes, which end when the iterator is exhausted, closed or interrupted. `work` must be
-    picklable; a `DiagnosticError` that it raises is the user's mistake. `seconds` says how long a
-    request is expected to take.
+    picklable; a `DiagnosticError` it raises is the user's mistake. `seconds` returns the expected
+    time of a request.
 
     Raises: HostError if a `RemoteExecutor` has lost its workers for good.
     """
@@ -185,20 +184,20 @@ def run_all(
         expected = [_SECONDS if seconds is None else seconds(task.request) for task in tasks]
         names = [task.label.partition(" ")[0] for task in tasks]
         chosen = batches(names, expected, executor.num_slots)
-        made = deque(tuple(tasks[index] for index in batch) for batch in chosen)
+        queue = deque(tuple(tasks[index] for index in batch) for batch in chosen)
         jobs, retries = max(executor.num_slots, _MIN_REMOTE_JOBS), _RETRIES
     else:
-        made, retries = deque((task,) for task in tasks), 0
+        queue, retries = deque((task,) for task in tasks), 0
     if executor is not None:
         lost: list[Job[RequestT]] = []
-        yield from _run(made, work, jobs, executor, lost, retries)
-        for task in (*lost, *(task for batch in made for task in batch)):
+        yield from _run(queue, work, jobs, executor, lost, retries)
+        for task in (*lost, *(task for batch in queue for task in batch)):
             yield Done(task, Failure(task.label, "the executor broke", is_bug=True), 0.0)
         return
-    while made:
+    while queue:
         suspects: list[Job[RequestT]] = []
-        with _Pool(min(jobs, len(made))) as pool:
-            yield from _run(made, work, jobs, pool.executor, suspects, is_own=True)
+        with _Pool(min(jobs, len(queue))) as pool:
+            yield from _run(queue, work, jobs, pool.executor, suspects, is_own=True)
         yield from _run_isolated(suspects, work)
 
 
@@ -214,9 +213,9 @@ def _run(
 ) -> Generator[Done[RequestT, ResultT], None, None]:
     """Run batches from `waiting` until none is left or the executor breaks.
 
-    What is under way when the run ends early is cancelled, unless the executor `is_own` and ends too.
-    Jobs that were under way when it broke go to `lost`. Those of a batch that ended its workers run
-    again one by one, which tells whose fault it was; one that a machine failed runs again.
+    Running batches are cancelled when the run ends early, unless the executor `is_own` and ends
+    too. When it breaks, running jobs go to `lost`. The jobs of a batch that ended its workers run
+    again one by one, to find the culprit; a job failed by a machine runs again.
     """
     running: dict[Future[list[Done[RequestT, ResultT]]], tuple[Job[RequestT], ...]] = {}
     failed_by_host: Counter[str] = Counter()
@@ -228,9 +227,9 @@ def _run(
                     running[executor.submit(Batch(work, batch))] = batch
                 except BrokenExecutor:
                     lost += batch
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            # In the order of submission: a set has none.
-            for future in [future for future in running if future in done]:
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            # Iterate in the order of submission: a set has none.
+            for future in [future for future in running if future in finished]:
                 batch = running.pop(future)
                 try:
                     results = future.result()
@@ -249,15 +248,15 @@ def _run(
                     for task in batch:
                         yield Done(task, Failure(task.label, report, is_bug=True), 0.0)
                 else:
-                    for each in results:
-                        is_host = isinstance(each.result, Failure) and each.result.is_host
-                        if is_host and failed_by_host[each.task.label] < retries:
-                            failed_by_host[each.task.label] += 1
-                            waiting.append((each.task,))
+                    for outcome in results:
+                        is_host = isinstance(outcome.result, Failure) and outcome.result.is_host
+                        if is_host and failed_by_host[outcome.task.label] < retries:
+                            failed_by_host[outcome.task.label] += 1
+                            waiting.append((outcome.task,))
                         else:
-                            yield each
+                            yield outcome
     finally:
-        # A pool that loses its processes fails what it has, and trips over what was cancelled.
+        # A pool that loses its processes fails its tasks, and trips over cancelled ones.
         for future in () if is_own else running:
             future.cancel()
 
@@ -265,7 +264,7 @@ def _run(
 def _run_isolated(
     tasks: Sequence[Job[RequestT]], work: Callable[[RequestT], ResultT]
 ) -> Generator[Done[RequestT, ResultT], None, None]:
-    """Run tasks one at a time, each in a process of its own, and name those that end theirs."""
+    """Run tasks one at a time, each in its own process, and report those that end it."""
     for task in tasks:
         lost: list[Job[RequestT]] = []
         with _Pool(1) as pool:
@@ -274,11 +273,8 @@ def _run_isolated(
                 yield Done(task, pool.cause_of_death(task.label), 0.0)
 
 
-# ------------------------------------------------------------------------------- in the worker
-
-
 def do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[RequestT, ResultT]:
-    """Do a job in this process; what it raises is its result."""
+    """Run a job in this process; an exception becomes its result."""
     start = time.monotonic()
     result: ResultT | Failure
     try:
@@ -310,7 +306,7 @@ def _bug(label: str, error: Exception) -> Failure:
 
 
 def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
-    """Return the failure of a job: a lack of resources of the machine, or else a bug."""
+    """Return the failure of a job: a machine without enough resources, or else a bug."""
     report = host_error(error)
     if report is None:
         return _bug(label, error)
@@ -320,7 +316,7 @@ def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
     """Compile with tensor maps, and also without if not all launches can use them.
 
-    If the target cannot hold one of the two, only the other is built.
+    If one of the two does not fit the target, only the other is built.
     """
     plain = replace(request, map_pointers=False)
     try:
@@ -328,12 +324,12 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
     except ResourceError as error:
         if not request.map_pointers:
             return _misfit(request, error)
-        made = compile_both_ways(compiler, plain)
-        if made.is_misfit:
-            return made
+        compiled = compile_both_ways(compiler, plain)
+        if compiled.is_misfit:
+            return compiled
         remark = f"not built with tensor maps: {misfit_text(error)}"
-        remarks = (*made.metadata.remarks, remark)
-        return replace(made, metadata=replace(made.metadata, remarks=remarks))
+        remarks = (*compiled.metadata.remarks, remark)
+        return replace(compiled, metadata=replace(compiled.metadata, remarks=remarks))
     metadata = kernel.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
     fallback = None if condition is None else compile_both_ways(compiler, plain)
@@ -347,7 +343,7 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
 
 
 def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
-    """Return the cache entry for a kernel that the target cannot hold."""
+    """Return the cache entry for a kernel that does not fit the target."""
     metadata = Metadata(
         name=request.kernel,
         symbol="",
@@ -369,13 +365,16 @@ def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
 
 
 class _ShieldedProcess(SpawnProcess):
-    """A process that Ctrl-C does not interrupt, not even while it starts: its parent ends it.
+    """A process shielded from Ctrl-C, even while it starts: its parent ends it.
 
-    Meanwhile the parent defers interrupts too, since it must record the process that it starts.
+    Meanwhile the parent defers interrupts too, since it must record the process it starts.
     """
 
     def start(self) -> None:
-        """Start the process with SIGINT blocked, which it inherits. Raises: KeyboardInterrupt."""
+        """Start the process with SIGINT blocked; it inherits the mask.
+
+        Raises: KeyboardInterrupt.
+        """
         # The resource tracker starts with the first process, and would unblock the signal.
         with _deferred_interrupts():
             resource_tracker.ensure_running()
@@ -389,11 +388,11 @@ class _ShieldedProcess(SpawnProcess):
 
 @contextlib.contextmanager
 def _one_blas_thread() -> Generator[None]:
-    """Let the processes that are started in the `with` block have one thread for BLAS, unless users wish otherwise.
+    """Limit BLAS to one thread in processes started in the `with` block, unless users set a number.
 
-    Each core has its worker, so a second thread in a worker would only spin: verifying attention takes
-    half the time with one. They inherit it, since a program that loads NumPy itself does so in its workers,
-    too, before they can be told anything.
+    Each core has its worker, so a second thread in a worker would only spin: verifying attention
+    takes half the time with one. The limit is inherited through the environment, since a worker may
+    load NumPy before it receives any message.
     """
     added = [name for name in _BLAS_THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
@@ -406,7 +405,7 @@ def _one_blas_thread() -> Generator[None]:
 
 @contextlib.contextmanager
 def _deferred_interrupts() -> Generator[None]:
-    """Defer interrupts that arrive in the `with` block to its end."""
+    """Defer interrupts in the `with` block to its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -441,9 +440,9 @@ def _follow_parent() -> None:
 def _end_worker() -> NoReturn:
     """End this process and its children; remove the pool's folder if the parent was killed.
 
-    An exception would pass through whatever code is running, finalizers included.
+    An exception would run through the current code, finalizers included.
     """
-    backend = sys.modules.get("aotc.backend")  # it is imported with the first compile, if at all
+    backend = sys.modules.get("aotc.backend")  # imported with the first compile, if at all
     end_tools = getattr(backend, "end_tools", None)
     if end_tools is not None:
         end_tools()
@@ -453,11 +452,8 @@ def _end_worker() -> NoReturn:
     os._exit(_TERMINATED)
 
 
-# ---------------------------------------------------------------------------------- the pool
-
-
 class _RecordingContext(SpawnContext):
-    """Spawn processes and record them, since an executor does not tell."""
+    """Spawn processes and record them, since an executor does not list them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -484,7 +480,7 @@ def _exit_code(process: SpawnProcess) -> int | None:
 
 @final
 class _Pool:
-    """A process pool that ends with its `with` block, at once on an exception."""
+    """A process pool; it ends with its `with` block, at once on an exception."""
 
     def __init__(self, jobs: int) -> None:
         self._context = _RecordingContext()

@@ -1,14 +1,14 @@
-"""Bundles: entries of many variants in one object of a remote cache, to fetch them at once.
+"""Bundle the entries of many variants into one object of a remote cache, to fetch them at once.
 
-A look-up takes two objects a variant, each a way to the store and back, and a file in the folder.
-Variants of one kernel are looked up together, so what a build had of them is also put into one object,
-compressed together; a cold machine asks for that first, and keeps it as it is. A bundle is named by the
-kernel, and holds what the last builds found: it may be behind, and then single objects are asked for.
+A look-up takes two objects a variant, each with a round trip to the store and a file in the folder.
+Variants of one kernel are looked up together, so a build's entries are also put into one object,
+compressed together. A cold machine fetches it first, and keeps it unchanged. A bundle is named by
+the kernel, and holds the last builds' entries. It may be stale; then single objects are fetched.
 
-The compressed frames of an archive, which take longer to make than all else of a build that compiles
-nothing, are in bundles of the whole build. Where one is behind, frames are made again.
+Bundles of a whole build hold the compressed frames of archives. These take longer to make than the
+rest of a build without compiles. Frames missing from a stale bundle are made again.
 
-Invariant: a bundle holds entries as they are, which are checked one by one as if they came alone.
+Invariant: a bundle holds unchanged entries, each checked as if it came alone.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ import zstandard
 
 KIND = "bundles"
 MAX_REQUESTS = 64
-"""Of a bundle, about: a kernel with more of them has several."""
+"""Approximate requests per bundle: a kernel with more has several bundles."""
 
 MAX_FRAME_REQUESTS = 2048
-"""Of a bundle of frames, about: of so many cubins, they are a few MiB."""
+"""Approximate requests per bundle of frames: their frames are a few MiB."""
 
-_MAX_BYTES = 1 << 30  # of its entries together
+_MAX_BYTES = 1 << 30  # of all its entries
 _LEVEL = 6
 
 _decoder = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 def kernel_bundles(kernel: Sequence[str], keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return by the names of its bundles which has which of the requests with `keys` of a kernel.
+    """Return the kernel's bundles by name, each with its keys.
 
-    A request stays where it is when a build has some more requests of the kernel, or fewer.
+    A request's bundle is stable when a build has some more requests of the kernel, or fewer.
     """
     count = 1 << (-(-len(keys) // MAX_REQUESTS) - 1).bit_length()
     names = [_name((*kernel, f"{index} of {count}")) for index in range(count)]
-    found: dict[str, list[str]] = {}
+    bundles: dict[str, list[str]] = {}
     for key in keys:
-        found.setdefault(names[int(key[:8], 16) % count], []).append(key)
-    return found
+        bundles.setdefault(names[int(key[:8], 16) % count], []).append(key)
+    return bundles
 
 
 def frame_bundles(keys: Sequence[str]) -> list[str]:
-    """Return the names of the bundles of frames of a build of the requests with `keys`."""
+    """Return the names of the frame bundles of a build, given its request keys."""
     count = -(-len(keys) // MAX_FRAME_REQUESTS)
     return [_name((*keys, f"frames, {index} of {count}")) for index in range(count)]
 
@@ -57,7 +57,7 @@ def _name(parts: Sequence[str]) -> str:
 
 
 def encode_bundle(entries: Mapping[str, bytes]) -> bytes:
-    """Return entries by name as bytes."""
+    """Encode entries by name."""
     return zstandard.compress(msgspec.msgpack.encode(dict(sorted(entries.items()))), _LEVEL)
 
 

@@ -1,10 +1,10 @@
-"""How long compiles took, kept in the cache: what plans and batches are made from.
+"""Record compile times in the cache, to plan builds and batches.
 
-A time belongs to a request, not to the sources or to the compiler: what is known of a kernel holds,
-more or less, when it has changed, which is when it must be compiled again. There is a file for each
-kernel with the seconds of each of its requests.
+A time belongs to a request, not to the sources or to the compiler. So it still estimates a changed
+kernel, the one that must be compiled again. Each kernel has a file with the seconds of each of its
+requests.
 
-Invariant: times change nothing that is built; where they are lost or damaged, there are estimates.
+Invariant: times never change the output; lost or damaged ones are replaced by estimates.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from aotc.package.cache.entry import Entry, decode_entry, encode_entry, write_en
 from aotc.regular_file import read_regular
 
 DEFAULT_SECONDS = 0.5
-"""Of a compile, where nothing at all is known."""
+"""Seconds of a compile without any measurement."""
 
 FOLDER = "times"
 _MAX_TIMES = 1 << 14  # of a kernel: 1 MiB
 _DIGEST_BYTES = 8
 
 Basis: TypeAlias = Literal["measured", "estimated", "guessed"]
-"""What seconds are from: this request, other requests of the kernel or of others, or nothing."""
+"""Source of the seconds: this request, other requests of any kernel, or nothing."""
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """The target and the seconds of each request, by digest, those measured last at the end."""
+    """The target and the seconds of each request, by digest, latest last."""
 
     name: str
     times: dict[bytes, tuple[str, float]]
@@ -48,7 +48,7 @@ _decoder = msgspec.msgpack.Decoder(Entry[dict[bytes, tuple[str, float]]])
 
 
 class CompileTimes:
-    """The times in a cache folder; `folder` is of the format of its entries, or None for no cache."""
+    """The times in a cache folder; `folder` includes the entries' format, or is None without a cache."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / FOLDER
@@ -56,11 +56,11 @@ class CompileTimes:
         self._overall: float | None = None
 
     def seconds(self, request: CompileRequest) -> tuple[float, Basis]:
-        """Return how long a compile is expected to take, and what that is from."""
+        """Return the expected seconds of a compile, and their basis."""
         kernel = self._kernel(request)
-        known = kernel.times.get(_digest(request))
-        if known is not None:
-            return known[1], "measured"
+        measured = kernel.times.get(_digest(request))
+        if measured is not None:
+            return measured[1], "measured"
         if kernel.times:
             if kernel.mean is None:
                 kernel.mean = statistics.fmean(seconds for _, seconds in kernel.times.values())
@@ -74,12 +74,12 @@ class CompileTimes:
         return (DEFAULT_SECONDS, "guessed") if overall is None else (overall, "estimated")
 
     def load(self, requests: Iterable[CompileRequest]) -> None:
-        """Read what is known of the kernels of `requests`, which estimates for others rest on."""
+        """Read the times of the kernels of `requests`; estimates for others use them."""
         for request in requests:
             self._kernel(request)
 
     def note(self, request: CompileRequest, seconds: float) -> None:
-        """Keep how long a compile took."""
+        """Record the seconds of a compile."""
         kernel = self._kernel(request)
         digest = _digest(request)
         kernel.times.pop(digest, None)
@@ -87,7 +87,7 @@ class CompileTimes:
         kernel.is_changed = True
 
     def save(self) -> None:
-        """Write what was noted; a folder that cannot be written to is none of a build's business."""
+        """Write the recorded times; ignore a folder that is not writable."""
         if self._folder is None:
             return
         for kernel in self._kernels.values():
@@ -95,9 +95,9 @@ class CompileTimes:
                 continue
             # Another build may have added times meanwhile.
             times = {**self._read(kernel.name), **kernel.times}
-            kept = dict(list(times.items())[-_MAX_TIMES:])
+            latest = dict(list(times.items())[-_MAX_TIMES:])
             try:
-                write_entry(self._path(kernel.name), encode_entry(kernel.name, kept))
+                write_entry(self._path(kernel.name), encode_entry(kernel.name, latest))
             except OSError:
                 return
             kernel.is_changed = False
@@ -121,10 +121,10 @@ class CompileTimes:
         return decode_entry(data, name, _decoder) or {}
 
     def _mean(self) -> float | None:
-        """Return the mean over the kernels of this build, which have the same machine and sources."""
+        """Return the mean over the kernels of this build: same machine, same sources."""
         if self._overall is None:
-            known = [each[1] for k in self._kernels.values() for each in k.times.values()]
-            self._overall = statistics.fmean(known) if known else None
+            seconds = [time[1] for k in self._kernels.values() for time in k.times.values()]
+            self._overall = statistics.fmean(seconds) if seconds else None
         return self._overall
 
     def _path(self, name: str) -> Path:
@@ -133,7 +133,7 @@ class CompileTimes:
 
 
 def seconds_of(times: CompileTimes) -> Callable[[CompileRequest], float]:
-    """Return what says how long a compile is expected to take."""
+    """Return a function from a request to its expected seconds."""
     return lambda request: times.seconds(request)[0]
 
 

@@ -1,7 +1,7 @@
-"""An entry of the cache as bytes: its SHA-256, its name and its content.
+"""Encode an entry of the cache: its SHA-256, its name and its content.
 
-Whoever reads an entry knows the name that it looks for. What is damaged, cut short, or lies where
-another entry belongs is no entry, wherever it comes from.
+A reader checks the name it asked for. Data that is damaged, cut short, or stored under another
+entry's name is no entry, from any source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 MAX_ENTRY_BYTES = 1 << 28
-"""Of an entry; a cubin takes at most a quarter of it."""
+"""Limit of an entry; a cubin takes at most a quarter of it."""
 
 _DIGEST_BYTES = 32
 
@@ -39,14 +39,14 @@ def encode_entry(name: str, content: object) -> bytes:
 def decode_entry(
     data: bytes, name: str, decoder: msgspec.msgpack.Decoder[Entry[ContentT]]
 ) -> ContentT | None:
-    """Return the content of the entry `name`, or None if `data` is not that."""
+    """Return the content of the entry `name`, or None if `data` is something else."""
     digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(payload).digest() != digest:
         return None
     try:
         entry = decoder.decode(payload)
     except msgspec.MsgspecError:
-        return None  # whole, but written by another version of aotc
+        return None  # intact, but written by another version of aotc
     return entry.content if entry.name == name else None
 
 
@@ -55,7 +55,7 @@ def write_entry(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name[:16]}.{secrets.token_hex(8)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # With the permissions that the umask gives, so that others may read a shared cache.
+        # Use the umask's permissions, so that others may read a shared cache.
         with temporary.open("xb") as file:
             file.write(data)
         temporary.replace(path)

@@ -1,7 +1,7 @@
-"""Check that what a cache has for a request is of that request.
+"""Check that a cached kernel belongs to its request.
 
-Digests and names show that an entry is whole and in its place, not that whoever wrote it put the right
-kernel there: a cache may be shared by many machines.
+Digests and names show that an entry is intact and in its place, not that its writer stored the
+right kernel: a cache may be shared by many machines.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from aotc.package.cache.store import CachedKernel
 
 
 def fit_problem(kernel: CachedKernel, request: CompileRequest) -> str:
-    """Return why a kernel is not what a compile of `request` gives, or an empty string."""
+    """Return why a kernel cannot be the result of compiling `request`, or an empty string."""
     metadata = kernel.metadata
     if (metadata.name, metadata.target) != (request.kernel, request.target):
-        wanted = f"{request.kernel} for {request.target}"
-        return f"expected {wanted}, got {metadata.name} for {metadata.target}"
+        expected = f"{request.kernel} for {request.target}"
+        return f"expected {expected}, got {metadata.name} for {metadata.target}"
     arguments = {name for name, _ in request.signature} | {*GRID_SOURCES, SCRATCH_SOURCE}
     for slot in metadata.params:
         if slot.argument not in arguments:

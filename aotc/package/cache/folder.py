@@ -1,8 +1,8 @@
-"""The cache as a folder: what is in it, and what may go.
+"""List and prune the entries of a cache folder.
 
-Entries are found by where they lie (cache.py), never read, so that a damaged one is counted and goes
-as well. Whatever else somebody keeps in the folder is not touched. A build that finds an entry gone
-compiles again, so any of it may be removed at any time.
+Entries are found by their paths (`store.py`), never read, so damaged ones are counted and pruned
+too. Other files in the folder are not touched. A build that misses an entry compiles again, so any
+entry may be removed at any time.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from aotc.package.cache.store import FORMAT
 _KINDS = ("kernels", "requests", "times", "frames", "bundles")
 _ENTRY = re.compile(r"[0-9a-f]{64}\Z")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{16}\.tmp\Z")
-_TEMPORARY_SECONDS = 3600.0  # nothing takes so long to write
+_TEMPORARY_SECONDS = 3600.0  # more than any write takes
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of the cache. `used` is when it was last read or written, in seconds since 1970."""
+    """A file of the cache. `last_used` is its last read or write, in seconds since 1970."""
 
     path: Path
     kind: str  # of _KINDS, "old" for another format of entries, "temporary"
     size_bytes: int
-    used: float
+    last_used: float
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return the files of the cache in `folder`, those used last first."""
-    return sorted(_entries(folder), key=lambda entry: (-entry.used, entry.path))
+    """Return the files of the cache in `folder`, last used first."""
+    return sorted(_entries(folder), key=lambda entry: (-entry.last_used, entry.path))
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
@@ -44,16 +44,16 @@ def _entries(folder: Path) -> Iterator[Entry]:
             continue
         for kind in _KINDS:
             for part in _names(folder / version / kind):
-                place = folder / version / kind / part
-                for name in _names(place):
+                directory = folder / version / kind / part
+                for name in _names(directory):
                     is_entry = _ENTRY.match(name) is not None
                     if not is_entry and _TEMPORARY.match(name) is None:
                         continue
                     with contextlib.suppress(OSError):  # another process removed it
-                        status = (place / name).lstat()
+                        status = (directory / name).lstat()
                         shown = kind if version == FORMAT else "old"
                         yield Entry(
-                            place / name,
+                            directory / name,
                             shown if is_entry else "temporary",
                             status.st_size,
                             max(status.st_atime, status.st_mtime),
@@ -68,28 +68,28 @@ def _names(folder: Path) -> list[str]:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return where the cache is, and of each kind of entries how many files and bytes."""
-    found = entries(folder)
+    """Return the cache's folder, and the number of files and bytes of each kind of entries."""
+    all_entries = entries(folder)
     kinds = {
         kind: (len(sizes), sum(sizes))
         for kind in (*_KINDS, "old", "temporary")
-        for sizes in ([entry.size_bytes for entry in found if entry.kind == kind],)
+        for sizes in ([entry.size_bytes for entry in all_entries if entry.kind == kind],)
     }
-    total = sum(entry.size_bytes for entry in found)
-    return {"folder": str(folder), "files": len(found), "bytes": total, "kinds": kinds}
+    total = sum(entry.size_bytes for entry in all_entries)
+    return {"folder": str(folder), "files": len(all_entries), "bytes": total, "kinds": kinds}
 
 
 def outdated(
-    found: list[Entry], now: float, *, max_age_days: float | None, max_bytes: int | None
+    latest_first: list[Entry], now: float, *, max_age_days: float | None, max_bytes: int | None
 ) -> list[Entry]:
-    """Return what pruning removes: what no build reads any more, what is too old, what is too much.
+    """Return the entries to prune: unreadable for this version, too old, or over the size limit.
 
-    What was used last is kept longest.
+    The last used entries are kept longest.
     """
     removed: list[Entry] = []
     total = 0
-    for entry in found:
-        age = now - entry.used
+    for entry in latest_first:
+        age = now - entry.last_used
         total += entry.size_bytes
         if (
             entry.kind == "old"
@@ -102,24 +102,26 @@ def outdated(
     return removed
 
 
-def remove(found: list[Entry]) -> int:
-    """Remove entries and the folders that they leave empty; return how many bytes that were."""
+def remove(removed: list[Entry]) -> int:
+    """Remove entries and folders left empty; return the number of bytes."""
     size_bytes = 0
-    for entry in found:
+    for entry in removed:
         with contextlib.suppress(FileNotFoundError):
             entry.path.unlink()
             size_bytes += entry.size_bytes
-        for parent in list(entry.path.parents)[:3]:  # of the first digits, the kind, the format
+        for parent in list(entry.path.parents)[
+            :3
+        ]:  # folders of the first digits, the kind, the format
             with contextlib.suppress(OSError):  # not empty
                 parent.rmdir()
     return size_bytes
 
 
 def write_problem(folder: Path) -> str:
-    """Return why a build could not keep anything in `folder`, or an empty string."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent  # what is missing is made
-    if not place.is_dir():
-        return f"{place} is no folder"
-    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to"
+    """Return why a build cannot write to `folder`, or an empty string."""
+    parent = folder
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent  # missing folders are created
+    if not parent.is_dir():
+        return f"{parent} is no folder"
+    return "" if os.access(parent, os.W_OK | os.X_OK) else f"{parent} cannot be written to"

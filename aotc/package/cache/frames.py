@@ -1,11 +1,11 @@
-"""Keep compressed frames of archives: compressing takes most of a build that compiles nothing.
+"""Cache compressed frames of archives: compressing dominates a build without compiles.
 
-A frame is found by what it was made of: its content, the level, and the zstd that made it. So what comes
-from here is what would be made, byte for byte. A cache that machines share has the entries of a build
-in few objects (cache.py), which are handed to this one and asked of it.
+A frame's key is its content, the level, and the zstd version. So a cached frame equals a new one
+byte for byte. A cache shared by machines stores the entries of a build in few objects (`store.py`),
+which are passed in and out of this one.
 
-Invariant: an entry that is damaged, in the wrong place, of another content, or cannot be read or
-written, costs a compression and nothing else.
+Invariant: an entry that is damaged, misplaced, of another content, or cannot be read or written,
+only costs a compression.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from aotc.package.cache.entry import write_entry
 from aotc.regular_file import read_regular
 
 KIND = "frames"
-"""Folder of the entries, in that of a cache."""
+"""Folder of the entries within the cache's."""
 
 _DIGEST_BYTES = 32
 
 
 def _digest(name: str, frame: bytes) -> bytes:
-    """Return the digest of an entry, which is bound to the name of its file."""
+    """Return the digest of an entry, including the name of its file."""
     return hashlib.sha256(name.encode() + frame).digest()
 
 
 class FrameCache:
     """A folder of frames; any number of threads and processes may share it.
 
-    `used` has the entries by name of all frames that were found or stored.
+    `used` maps names to the entries of all frames found or stored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class FrameCache:
         self.used: dict[str, bytes] = {}
 
     def add(self, fetched: Mapping[str, bytes]) -> None:
-        """Take entries by name that another machine made, which stay where they are kept."""
+        """Add entries by name from another machine; they are not written to the folder."""
         self._fetched.update(fetched)
 
     def find(self, content: bytes, level: int) -> bytes | None:
@@ -60,7 +60,7 @@ class FrameCache:
         return frame
 
     def store(self, content: bytes, level: int, frame: bytes) -> None:
-        """Keep the frame of a content, if there is room."""
+        """Store the frame of a content, if there is room."""
         name = _name(content, level)
         self.used[name] = _digest(name, frame) + frame
         self._write(name, self.used[name])
@@ -87,7 +87,7 @@ def _name(content: bytes, level: int) -> str:
 
 
 def _frame(name: str, data: bytes) -> bytes | None:
-    """Return the frame that an entry has, or None if it is damaged or in the wrong place."""
+    """Return the frame in an entry, or None if it is damaged or misplaced."""
     digest, frame = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     return frame if _digest(name, frame) == digest else None
 

@@ -1,13 +1,13 @@
-"""A cache that machines share, at a URL: a folder, S3, GCS, or whatever else fsspec has.
+"""Share a cache between machines, at a URL: a folder, S3, GCS, or any other store of fsspec.
 
-Entries have the names and bytes that they have in the local folder (cache.py), so what is read is
-checked there. All that happens here is moving bytes, within a time limit: a store that is absent,
-forbidden or slow is warned of once, and then left alone for the rest of the build.
+Entries have the names and bytes of the local folder (`store.py`), so they are checked there. This
+file only moves bytes, within a time limit. A store that is absent, forbidden or slow causes one
+warning, and is ignored for the rest of the build.
 
-Calls run in daemon threads, since a call that hangs cannot be stopped: it is left behind.
+Calls run in daemon threads, since a hanging call cannot be stopped: it is left behind.
 
-Invariants: no method raises for what the store does; an object is written whole or not at all, by
-one request where the store is an object store, and by a move from a temporary name elsewhere.
+Invariants: no method raises for a failure of the store; an object is written whole or not at all.
+Object stores do so in one request; others move a file from a temporary name.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from aotc.ir.diagnostics import HostError
 from aotc.package.cache.entry import MAX_ENTRY_BYTES
 
 _NUM_THREADS = 16
-_IDLE_SECONDS = 10.0  # without any call of many coming back
+_IDLE_SECONDS = 10.0  # without any of several calls returning
 _TOTAL_SECONDS = 120.0
 _MAX_ERRORS = 3
-# Stores in which one request writes a whole object, and in which a move is a copy.
+# Stores where one request writes a whole object, and a move is a copy.
 _SINGLE_PUT = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory")
 
 T = TypeVar("T")
 
 
 class RemoteStore:
-    """The objects below a URL; `warn` is called with one line of text, once for each trouble.
+    """The objects below a URL; `warn` is called with one line of text, once per problem.
 
-    `is_read_only` writes nothing, as for builds whose results nobody is to trust.
+    `is_read_only` writes nothing, for builds with untrusted results.
 
-    Raises: HostError if fsspec, or what it needs for the URL, is not installed or does not know it.
+    Raises: HostError if fsspec, or its driver for the URL, is missing or rejects it.
     """
 
     def __init__(
@@ -70,26 +70,26 @@ class RemoteStore:
         return self._url
 
     def fetch(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return those of the objects that are there and can be had in time."""
-        found: dict[str, bytes] = {}
+        """Return the objects that exist and arrive in time."""
+        objects: dict[str, bytes] = {}
         waiting = iter(dict.fromkeys(names))
         running = self._start(waiting, _NUM_THREADS)
         end = time.monotonic() + self._total_seconds
         while running:
-            done, _ = wait(running, self._idle_seconds, FIRST_COMPLETED)
-            if not done or time.monotonic() > end:
+            finished, _ = wait(running, self._idle_seconds, FIRST_COMPLETED)
+            if not finished or time.monotonic() > end:
                 self._give_up("does not answer in time")
                 break
-            for future in done:
+            for future in finished:
                 name = running.pop(future)
                 data = self._result(future)
                 if data is not None:
-                    found[name] = data
-            running.update(self._start(waiting, len(done)))
-        return found
+                    objects[name] = data
+            running.update(self._start(waiting, len(finished)))
+        return objects
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object, some time until `close` returns."""
+        """Write an object in the background, before `close` returns."""
         if self._can_write:
             for future in [future for future in self._writes if future.done()]:
                 del self._writes[future]
@@ -97,19 +97,17 @@ class RemoteStore:
             self._writes[self._pool.submit(lambda: self._write(name, data))] = None
 
     def close(self) -> None:
-        """Wait until what was put is written, as long as it goes on."""
+        """Wait for pending writes, as long as they make progress."""
         running, self._writes = self._writes, {}
         end = time.monotonic() + self._total_seconds
         while running and self._can_write:
-            done, _ = wait(running, self._idle_seconds, FIRST_COMPLETED)
-            if not done or time.monotonic() > end:
+            finished, _ = wait(running, self._idle_seconds, FIRST_COMPLETED)
+            if not finished or time.monotonic() > end:
                 self._give_up("does not answer in time")
                 return
-            for future in done:
+            for future in finished:
                 del running[future]
                 self._check_written(future)
-
-    # -- calls -----------------------------------------------------------------
 
     def _start(self, names: Iterator[str], count: int) -> dict[Future[bytes | None], str]:
         if not self._can_read:
@@ -144,8 +142,6 @@ class RemoteStore:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
-
-    # -- trouble ---------------------------------------------------------------
 
     def _result(self, future: Future[bytes | None]) -> bytes | None:
         error = future.exception()
@@ -192,7 +188,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 class _DaemonPool:
-    """Threads that do not keep the process from ending, whatever they wait for."""
+    """Threads that never keep the process alive."""
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads

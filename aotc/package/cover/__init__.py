@@ -1,1 +1,1 @@
-"""Coverage: which launches a manifest or an archive has a variant for, and which a fast one."""
+"""Coverage: the launches with a variant in a manifest or archive, and with a fast one."""

@@ -1,8 +1,8 @@
-"""The variant that a launch takes, by the rules of the archive format, without a GPU.
+"""Choose the variant of a launch by the rules of the archive format, without a GPU.
 
-Pointers are taken as aligned and as different memory, tensors as dense.
+Pointers are assumed aligned and disjoint, tensors dense.
 
-Invariant: `choose` takes the variant that the runtime takes.
+Invariant: `choose` takes the same variant as the runtime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Problem = Literal["type", "choice", "constant", "promise", "condition", "varian
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no variant serves a launch; `name` is the type variable, choice or argument."""
+    """The reason that no variant serves a launch; `name` is the type variable, choice or argument."""
 
     problem: _Problem
     text: str
@@ -49,26 +49,30 @@ class Refusal:
 
 
 def kernel_of(expansion: Expansion) -> tuple[Kernel, dict[Variant, VariantSpec]]:
-    """Return the record of a manifest's kernel that is not compiled, and what each variant is of.
+    """Return an uncompiled kernel's record, and the manifest's spec of each variant.
 
-    Whether a variant needs a condition for its tensor maps is known only once it is compiled.
+    A variant's condition for its tensor maps is only known after compiling it.
     """
     spec = expansion.kernel
     specs: dict[Variant, VariantSpec] = {}
-    for each in expansion.variants:
+    for variant_spec in expansion.variants:
         variant = Variant(
-            target=each.target.name,
+            target=variant_spec.target.name,
             symbol="",
             cubin=b"",
             num_threads=0,
-            types=each.types,
-            choices=each.choices,
-            guards=each.guards,
-            config=each.config_index,
-            grid=each.grid,
+            types=variant_spec.types,
+            choices=variant_spec.choices,
+            guards=variant_spec.guards,
+            config=variant_spec.config_index,
+            grid=variant_spec.grid,
         )
-        specs[variant] = each
-    fixed = [(name, each.value) for name, each in spec.signature.items() if not each.is_passed]
+        specs[variant] = variant_spec
+    fixed = [
+        (name, variant_spec.value)
+        for name, variant_spec in spec.signature.items()
+        if not variant_spec.is_passed
+    ]
     kernel = Kernel(
         name=spec.name,
         source_sha256=b"",
@@ -84,12 +88,12 @@ def kernel_of(expansion: Expansion) -> tuple[Kernel, dict[Variant, VariantSpec]]
 
 
 def launch_values(kernel: Kernel, launch: Launch) -> dict[str, int]:
-    """Return what expressions know of a launch."""
+    """Return the values of a launch for expressions."""
     named = (*kernel.constants, *launch.choices.items())
     values = {name: int(value) for name, value in named if isinstance(value, int)}
     for number, param in enumerate(kernel.params, 1):
         if param.kind != "scalar":
-            values[param.name] = 0 if param.name in launch.none else _ADDRESS * number
+            values[param.name] = 0 if param.name in launch.null_pointers else _ADDRESS * number
         shape = [launch.key.get(f"{param.name}.shape[{axis}]", 1) for axis in range(param.rank)]
         for axis in range(param.rank):
             values[f"{param.name}.strides[{axis}]"] = math.prod(shape[axis + 1 :])
@@ -107,9 +111,9 @@ def holds(root: Expression, values: Mapping[str, int]) -> bool:
 def choose(
     kernel: Kernel, target: str, launch: Launch, gpu: str = ANY_GPU
 ) -> tuple[Variant, ...] | Refusal:
-    """Return the variants that serve a launch, the one that it takes first, or why none does.
+    """Return the variants for a launch, the chosen one first, or the reason there is none.
 
-    `gpu` is the driver's name of the device, for which the kernel may have a selection of its own.
+    `gpu` is the driver's name of the device; the kernel may have a selection for it.
     """
     refusal = _refused_name(kernel, launch)
     if refusal is not None:
@@ -122,7 +126,8 @@ def choose(
         variant
         for variant in kernel.variants
         if variant.target == target
-        and variant.types == tuple(launch.types[each.name] for each in kernel.type_variables)
+        and variant.types
+        == tuple(launch.types[type_variable.name] for type_variable in kernel.type_variables)
         and all(
             value_key(value) == value_key(launch.choices[choice.name])
             for choice, value in zip(kernel.choices, variant.choices, strict=True)
@@ -130,11 +135,13 @@ def choose(
     ]
     if not run:
         return Refusal("variant", f"no variant for {target} has these types and choices")
-    kept = {index for index, guard in enumerate(kernel.guards) if holds(guard.expression, values)}
+    true_guards = {
+        index for index, guard in enumerate(kernel.guards) if holds(guard.expression, values)
+    }
     serving = [
         variant
         for variant in run
-        if kept.issuperset(variant.guards)
+        if true_guards.issuperset(variant.guards)
         and (variant.condition is None or holds(variant.condition, values))
     ]
     if not serving:
@@ -142,26 +149,26 @@ def choose(
             kernel.guards[index].text
             for variant in run
             for index in variant.guards
-            if index not in kept
+            if index not in true_guards
         )
         return Refusal("condition", f"no config serves it: {'; '.join(failed)} does not hold")
     number = combination(kernel, run[0].types, run[0].choices)
     preferred = _preferred(kernel.selections, target, gpu, number, values)
-    rank = {config: at for at, config in enumerate(preferred)}
+    rank = {config: position for position, config in enumerate(preferred)}
     serving.sort(
-        key=lambda one: (
-            rank.get(one.config, len(rank)),
-            -len(one.guards),
-            guard_mask(one.guards),
-            one.config,
-            one.condition is None,
+        key=lambda variant: (
+            rank.get(variant.config, len(rank)),
+            -len(variant.guards),
+            guard_mask(variant.guards),
+            variant.config,
+            variant.condition is None,
         )
     )
     return tuple(serving)
 
 
 def promised_argument(guard: Guard) -> str:
-    """Return the argument that a promise of divisibility is about, or an empty string."""
+    """Return the argument of a divisibility promise, or an empty string."""
     match guard.expression:
         case expression.Binary(
             "==", expression.Binary("%", expression.Name(name), _), expression.Integer(0)
@@ -177,17 +184,17 @@ def accepting(
     choices: Mapping[str, Sequence[Value]],
     arguments: Sequence[str],
 ) -> Kernel:
-    """Return a kernel that has these types and choices, too, and passes these compiled-in arguments.
+    """Return a kernel with these types and choices added, and with these compiled-in arguments passed.
 
-    It is what shapes are read for, so that launches without a variant can be named.
+    Shapes are read for this kernel, so that launches without a variant can be expressed.
     """
     type_variables = tuple(
-        replace(each, dtypes=tuple(dict.fromkeys((*each.dtypes, *types.get(each.name, ())))))
-        for each in kernel.type_variables
+        replace(axis, dtypes=tuple(dict.fromkeys((*axis.dtypes, *types.get(axis.name, ())))))
+        for axis in kernel.type_variables
     )
     joined = tuple(
-        replace(each, values=_distinct((*each.values, *choices.get(each.name, ()))))
-        for each in kernel.choices
+        replace(axis, values=_distinct((*axis.values, *choices.get(axis.name, ()))))
+        for axis in kernel.choices
     )
     points = {
         (dtypes, tuple(map(value_key, values))): (dtypes, values)
@@ -210,9 +217,6 @@ def accepting(
         params=(*kernel.params, *added),
         constants=tuple((n, value) for n, value in kernel.constants if n not in fixed),
     )
-
-
-# ---- parts -------------------------------------------------------------------------------------
 
 
 def _refused_name(kernel: Kernel, launch: Launch) -> Refusal | None:
@@ -242,15 +246,15 @@ def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
 def _combinations(
     kernel: Kernel, types: Mapping[str, Sequence[str]], choices: Mapping[str, Sequence[Value]]
 ) -> Iterator[tuple[tuple[str, ...], tuple[Value, ...]]]:
-    """Yield the combinations that are built, with listed values in place of their own."""
+    """Yield the variants' types and choices, with listed values in place of their own."""
     for variant in kernel.variants:
-        own = zip(kernel.type_variables, variant.types, strict=True)
-        dtypes = [types.get(each.name, (dtype,)) for each, dtype in own]
+        variant_dtypes = zip(kernel.type_variables, variant.types, strict=True)
+        dtypes = [types.get(axis.name, (dtype,)) for axis, dtype in variant_dtypes]
         chosen = zip(kernel.choices, variant.choices, strict=True)
-        values = [choices.get(each.name, (value,)) for each, value in chosen]
+        values = [choices.get(axis.name, (value,)) for axis, value in chosen]
         for product in itertools.product(*dtypes):
-            for others in itertools.product(*values):
-                yield product, others
+            for choice_values in itertools.product(*values):
+                yield product, choice_values
 
 
 def _preferred(
@@ -260,8 +264,11 @@ def _preferred(
     combination: int,
     values: Mapping[str, int],
 ) -> Leaf:
-    """Return the configs that are tried first: by the GPU's selection, or that for any of the target."""
-    trees = {(each.target, each.gpu, each.combination): each.tree for each in selections}
+    """Return the preferred configs: from the GPU's selection, or the one for any of the target."""
+    trees = {
+        (selection.target, selection.gpu, selection.combination): selection.tree
+        for selection in selections
+    }
     for name in (gpu, ANY_GPU):
         tree = trees.get((target, name, combination))
         if tree is not None:

@@ -1,4 +1,4 @@
-"""Coverage of launches as data and as text, by kernel and target."""
+"""Report the coverage of launches as data and as text, by kernel and target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Data: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A launch for a target: its variant, or why it has none; why that is slow; rows that help."""
+    """A launch for a target: its variant or the lack of one, reasons it is slow, and helpful rows."""
 
     target: str
     launch: Launch
@@ -38,7 +38,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`table` has what was measured, None if nobody asks; with `compiles` variants are compiled."""
+    """`table` has measurements, or None if not asked for; with `compiles` variants are compiled."""
 
     table: TuningTable | None = None
     compiles: bool = True
@@ -47,55 +47,57 @@ class Options:
 def cover_manifest(
     manifest: Manifest, shapes: Shapes, options: Options, target_names: Sequence[str] = ()
 ) -> tuple[Covered, ...]:
-    """Return the coverage of the launches that shapes name.
+    """Return the coverage of the launches in `shapes`.
 
     Raises: DiagnosticError for mistakes in either file, or in a kernel.
     """
     _check_names(shapes, [kernel.name for kernel in manifest.kernels])
-    found: list[Covered] = []
+    coverage: list[Covered] = []
     chosen = manifest.targets_for(target_names, ())
     explained = lru_cache(None)(explain)
     for spec, among in manifest.select(shapes.kernels, chosen):
         kernel, specs = kernel_of(expand(spec, among, autotune_configs))
         for launch in _launches(shapes, kernel, defaults_of(spec)):
             for target in among:
-                one = _cover(kernel, spec, target.name, launch)
-                if not isinstance(one, Covered) and options.compiles:
-                    one = fitting(one, specs, explained) or _unfit(target.name, launch)
-                if isinstance(one, Covered):
-                    found.append(one)
+                serving = _cover(kernel, spec, target.name, launch)
+                if not isinstance(serving, Covered) and options.compiles:
+                    serving = fitting(serving, specs, explained) or _unfit(target.name, launch)
+                if isinstance(serving, Covered):
+                    coverage.append(serving)
                     continue
-                variant = specs[one[0]]
+                variant = specs[serving[0]]
                 slow: list[Slow] = []
                 if options.compiles:
                     slow += compiled_reasons(kernel, variant, launch, explained)
-                found.append(_served(kernel, variant, target.name, launch, one, slow, options))
-    return tuple(found)
+                coverage.append(
+                    _served(kernel, variant, target.name, launch, serving, slow, options)
+                )
+    return tuple(coverage)
 
 
 def cover_archive(
     archive: Archive, shapes: Shapes, options: Options, target_names: Sequence[str] = ()
 ) -> tuple[Covered, ...]:
-    """Return the coverage of the launches that shapes name. Raises: ManifestError."""
+    """Return the coverage of the launches in `shapes`. Raises: ManifestError."""
     kernels = {kernel.name: kernel for kernel in archive.kernels}
     _check_names(shapes, list(kernels))
-    found: list[Covered] = []
+    coverage: list[Covered] = []
     for name in shapes.kernels:
         kernel = kernels[name]
         for launch in _launches(shapes, kernel):
             for target in target_names or kernel.targets:
-                one = _cover(kernel, None, target, launch)
-                if isinstance(one, Covered):
-                    found.append(one)
+                serving = _cover(kernel, None, target, launch)
+                if isinstance(serving, Covered):
+                    coverage.append(serving)
                     continue
-                slow = [*archived_reasons(kernel, one[0], launch)]
-                found.append(_served(kernel, None, target, launch, one, slow, options))
-    return tuple(found)
+                slow = [*archived_reasons(kernel, serving[0], launch)]
+                coverage.append(_served(kernel, None, target, launch, serving, slow, options))
+    return tuple(coverage)
 
 
 def defaults_of(spec: KernelSpec) -> dict[str, Entry]:
-    """Return what `[kernel.verify]` says of arguments, for shapes that leave them out."""
-    expressions = {name: each.root for name, each in spec.verify.expressions.items()}
+    """Return the arguments given by `[kernel.verify]`, for shapes that leave them out."""
+    expressions = {name: parsed.root for name, parsed in spec.verify.expressions.items()}
     return {**spec.verify.values, **expressions}
 
 
@@ -103,18 +105,18 @@ def _unfit(target: str, launch: Launch) -> Covered:
     return Covered(target, launch, missing="no config that serves it fits the target")
 
 
-def _check_names(shapes: Shapes, known: Sequence[str]) -> None:
+def _check_names(shapes: Shapes, names: Sequence[str]) -> None:
     for shape in shapes.shapes:
         for name in shape.kernels:
-            if name not in known:
-                message = f"expected a kernel ({', '.join(known)}), got {name!r}"
-                raise shape.wrong("kernel", message, did_you_mean(name, known))
+            if name not in names:
+                message = f"expected a kernel ({', '.join(names)}), got {name!r}"
+                raise shape.wrong("kernel", message, did_you_mean(name, names))
 
 
 def _launches(
     shapes: Shapes, kernel: Kernel, defaults: Mapping[str, Entry] | None = None
 ) -> list[Launch]:
-    """Return a kernel's launches, those among them that have no variant."""
+    """Return a kernel's launches, including any without a variant."""
     merged: dict[tuple[object, ...], Launch] = {}
     for shape in shapes.shapes:
         if kernel.name in shape.kernels:
@@ -127,7 +129,7 @@ def _launches(
 def _cover(
     kernel: Kernel, spec: KernelSpec | None, target: str, launch: Launch
 ) -> Covered | tuple[Variant, ...]:
-    """Return the variants that serve a launch, or the coverage of one that has none."""
+    """Return the variants for a launch, or its coverage if there are none."""
     chosen = choose(kernel, target, launch)
     if not isinstance(chosen, Refusal):
         return chosen
@@ -152,66 +154,66 @@ def _served(
     return Covered(target, launch, label, slow=tuple(slow), rows=rows)
 
 
-# ---- output ------------------------------------------------------------------------------------
-
-
-def describe(found: Sequence[Covered]) -> Data:
+def describe(coverage: Sequence[Covered]) -> Data:
     """Return coverage as JSON-ready data."""
     return {
         "launches": [
             {
-                "kernel": one.launch.kernel,
-                "target": one.target,
-                "types": dict(one.launch.types),
-                "choices": dict(one.launch.choices),
-                "key": dict(one.launch.key),
-                "weight": one.launch.weight,
-                "variant": one.variant or None,
-                "missing": one.missing or None,
-                "slow": [{"kind": each.kind, "text": each.text} for each in one.slow],
-                "rows": [row.text for row in one.rows],
+                "kernel": covered.launch.kernel,
+                "target": covered.target,
+                "types": dict(covered.launch.types),
+                "choices": dict(covered.launch.choices),
+                "key": dict(covered.launch.key),
+                "weight": covered.launch.weight,
+                "variant": covered.variant or None,
+                "missing": covered.missing or None,
+                "slow": [{"kind": reason.kind, "text": reason.text} for reason in covered.slow],
+                "rows": [row.text for row in covered.rows],
             }
-            for one in found
+            for covered in coverage
         ],
-        "rows": [{"kernel": row.kernel, "toml": row.text} for row in _all_rows(found)],
+        "rows": [{"kernel": row.kernel, "toml": row.text} for row in _all_rows(coverage)],
     }
 
 
-def is_covered(found: Sequence[Covered]) -> bool:
+def is_covered(coverage: Sequence[Covered]) -> bool:
     """Return whether every launch has a variant, and none a slow one."""
-    return not any(one.missing or one.slow for one in found)
+    return not any(covered.missing or covered.slow for covered in coverage)
 
 
-def _all_rows(found: Sequence[Covered]) -> tuple[Row, ...]:
-    return joined(row for one in found for row in one.rows)
+def _all_rows(coverage: Sequence[Covered]) -> tuple[Row, ...]:
+    return joined(row for covered in coverage for row in covered.rows)
 
 
-def text(found: Sequence[Covered]) -> str:
-    """Return coverage as lines to read: counts, what is missing or slow, and rows to add."""
+def text(coverage: Sequence[Covered]) -> str:
+    """Format coverage as text: counts, missing or slow launches, and rows to add."""
     lines: list[str] = []
     groups: dict[tuple[str, str], list[Covered]] = {}
-    for one in found:
-        groups.setdefault((one.launch.kernel, one.target), []).append(one)
+    for covered in coverage:
+        groups.setdefault((covered.launch.kernel, covered.target), []).append(covered)
     for (kernel, target), members in groups.items():
-        missing = [one for one in members if one.missing]
-        slow = [one for one in members if one.slow]
-        total = sum(one.launch.weight for one in members) or 1.0
+        missing = [covered for covered in members if covered.missing]
+        slow = [covered for covered in members if covered.slow]
+        total = sum(covered.launch.weight for covered in members) or 1.0
         counts = [f"{len(members)} launch{'' if len(members) == 1 else 'es'}"]
-        for what, some in (("without a variant", missing), ("slow", slow)):
-            share = sum(one.launch.weight for one in some) / total
-            counts.append(f"{len(some)} {what}" + (f" ({share:.0%} by weight)" if some else ""))
+        for state, group in (("without a variant", missing), ("slow", slow)):
+            share = sum(covered.launch.weight for covered in group) / total
+            counts.append(f"{len(group)} {state}" + (f" ({share:.0%} by weight)" if group else ""))
         lines.append(f"{kernel} {target}: {', '.join(counts)}")
         alike: dict[tuple[str, ...], list[Covered]] = {}
-        for one in (*missing, *slow):
-            reasons = (one.missing or "slow", *(each.text for each in one.slow))
-            alike.setdefault(reasons, []).append(one)
-        for (head, *reasons), some in alike.items():
-            more = f" and {len(some) - 1} more" if len(some) > 1 else ""
-            lines.append(f"  {_label(some[0].launch)}{more}: {head}")
+        for covered in (*missing, *slow):
+            reasons = (
+                covered.missing or "slow",
+                *(slow_reason.text for slow_reason in covered.slow),
+            )
+            alike.setdefault(reasons, []).append(covered)
+        for (head, *reasons), group in alike.items():
+            more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+            lines.append(f"  {_label(group[0].launch)}{more}: {head}")
             lines += [f"    {reason}" for reason in reasons]
     shown = list(map(one_line, lines))
     rows: dict[str, list[str]] = {}
-    for row in _all_rows(found):
+    for row in _all_rows(coverage):
         rows.setdefault(row.kernel, []).append(row.text)
     for kernel, texts in rows.items():
         shown += ["", f"# to add to [[kernel]] {kernel}", *texts]

@@ -1,6 +1,6 @@
-"""The rows of a manifest that would add the variant that a launch lacks.
+"""Propose manifest rows to add the missing variant of a launch.
 
-Invariant: with a row in place of the one of its key, the manifest is still one that the reader takes.
+Invariant: with a row replacing the one of its key, the manifest is still valid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MAX_CONSTANT = 1 << 20
 class Row:
     """A row of a `[[kernel]]` table: in `section`, `key` becomes `values`.
 
-    `listed` values are a list, others one value. A whole `[[kernel.config]]` is a `config` without key.
+    Values with `is_list` are a list, others one value. A whole `[[kernel.config]]` is a `config`
+    without key.
     """
 
     kernel: str
@@ -49,20 +50,20 @@ class Row:
 
 
 def joined(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return rows, each key once: lists of the same key have the values of all."""
+    """Merge rows, each key once: lists of the same key have the values of all."""
     merged: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        place = (row.kernel, row.section, row.key, row.config)
-        before = merged.get(place)
+        identity = (row.kernel, row.section, row.key, row.config)
+        before = merged.get(identity)
         if before is not None and row.is_list and row.section != "signature":
             values = {value_key(value): value for value in (*before.values, *row.values)}
             row = Row(row.kernel, row.section, row.key, tuple(values.values()), is_list=True)  # noqa: PLW2901
-        merged[place] = row
+        merged[identity] = row
     return tuple(merged.values())
 
 
 def row_of(kernel: Kernel, spec: KernelSpec | None, launch: Launch, why: Refusal) -> Row | None:
-    """Return the row that serves a refused launch; None if no single row does.
+    """Return the row that would serve a refused launch; None if no single row does.
 
     `spec` is the manifest's table, None for an archive's kernel.
     """
@@ -84,7 +85,7 @@ def row_of(kernel: Kernel, spec: KernelSpec | None, launch: Launch, why: Refusal
 
 
 def signature_row(spec: KernelSpec, name: str, launch: Launch) -> Row | None:
-    """Return the row of an argument whose value is passed, with a promise that launches may break."""
+    """Return the row that passes an argument, with its promise made optional."""
     if name not in spec.signature:
         return None
     argument = spec.signature[name]
@@ -113,22 +114,19 @@ def _archived_row(kernel: Kernel, name: str) -> Row:
     return Row(kernel.name, "signature", name, (text,))
 
 
-# ---- configs -----------------------------------------------------------------------------------
-
-
 def _config_row(spec: KernelSpec, launch: Launch) -> Row | None:
-    """Return a config that the kernel's `where` accepts for a launch, close to one that there is."""
+    """Return a config accepted by the kernel's `where` for a launch, close to an existing one."""
     if spec.where is None or not isinstance(spec.configs, CartesianConfigs | ListedConfigs):
         return None
     names = expression.free_names(spec.where.root)
     best: tuple[float, str, int, Mapping[str, Constant]] | None = None
     for config in _listed(spec.configs):
-        known = {**fixed_values(spec, config), **launch.choices}
+        fixed = {**fixed_values(spec, config), **launch.choices}
         for name, value in config:
             if name not in names or isinstance(value, bool) or not isinstance(value, int):
                 continue
             for other in _near(name, value):
-                values = {**integer_values({**known, name: other}), **launch.key}
+                values = {**integer_values({**fixed, name: other}), **launch.key}
                 distance = abs(math.log2(other / max(value, 1)))
                 if (best is None or distance < best[0]) and holds(spec.where.root, values):
                     best = distance, name, other, dict(config)
@@ -146,13 +144,13 @@ def _listed(
 ) -> Sequence[tuple[tuple[str, Constant], ...]]:
     if isinstance(configs, ListedConfigs):
         return configs.configs
-    # One axis is changed, the others stay: their first and last values are tried.
-    corners = [tuple((name, values[at]) for name, values in configs.axes) for at in (0, -1)]
+    # One axis is changed, the others keep their first or last values.
+    corners = [tuple((name, values[index]) for name, values in configs.axes) for index in (0, -1)]
     return list(dict.fromkeys(corners))
 
 
 def _near(name: str, value: int) -> list[int]:
-    """Return powers of two that the entry may have, the nearest to its value first."""
+    """Return powers of two valid for the entry, the nearest to its value first."""
     powers = [1 << bit for bit in range(_MAX_CONSTANT.bit_length())]
     allowed = [
         power

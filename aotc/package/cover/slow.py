@@ -1,6 +1,6 @@
-"""Why a launch's variant is slower than it could be: narrow accesses, no tensor maps, no tuning.
+"""Find reasons for a slow variant: narrow accesses, no tensor maps, no tuning.
 
-What a promise would widen is found by compiling with it, so a row that is told helps.
+The gain of a promise is found by compiling with it, so every proposed row helps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from aotc.package.tuning.table import Measurement, TuningTable
 from aotc.schedule.remarks import Remark
 
 _WIDE_BYTES = 16
-_NEAR = 2  # times: tuning for such a value of an argument says what is fast for this one
-_MAX_PROMISES = 6  # that are taken away one by one, to see which help
+_NEAR = 2  # ratio: tuning for a value of an argument also holds for values this close
+_MAX_PROMISES = 6  # removed one by one, to find those that help
 _ACCESSES = ("load", "store", "asynchronous copy")
 _FIELD = re.compile(r"\\\{\w+\\\}")
 _NO_MAPS = tuple(
@@ -37,7 +37,7 @@ _NO_MAPS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Why a variant is slow, and the rows that would add a faster one."""
+    """A reason that a variant is slow, and rows for a faster one."""
 
     kind: Literal["narrow", "maps", "tuning"]
     text: str
@@ -50,12 +50,12 @@ Explain = Callable[[CompileRequest], Explanation]
 def fitting(
     serving: Sequence[Variant], specs: Mapping[Variant, VariantSpec], explained: Explain = explain
 ) -> tuple[Variant, ...]:
-    """Return the variants that serve a launch without those that a build leaves out before the first.
+    """Return the variants for a launch from the first one that a build keeps.
 
     Raises: as `explain`, but no ResourceError.
     """
-    held: Variant | None = None
-    for at, variant in enumerate(serving):
+    spilling: Variant | None = None
+    for position, variant in enumerate(serving):
         spec = specs[variant]
         try:
             metadata = explained(spec.request).metadata
@@ -64,19 +64,19 @@ def fitting(
         if misfit(metadata, spec):
             continue
         if not metadata.spill_problem(spec.kernel.spill_bytes):
-            return tuple(serving[at:])
-        held = held or variant  # kept, if no other serves
-    return () if held is None else (held,)
+            return tuple(serving[position:])
+        spilling = spilling or variant  # used if no other serves
+    return () if spilling is None else (spilling,)
 
 
 def compiled_reasons(
     kernel: Kernel, spec: VariantSpec, launch: Launch, explained: Explain = explain
 ) -> Iterator[Slow]:
-    """Yield what the compiler says against a manifest's variant for a launch. Raises: as `explain`."""
+    """Yield the compiler's reasons that a manifest's variant is slow. Raises: as `explain`."""
     values = launch_values(kernel, launch)
     request = spec.request
-    told = _serving(request, values, explained)
-    reasons = [*_narrow(told), *_mapless(told, request, values, explained)]
+    explanation = _serving(request, values, explained)
+    reasons = [*_narrow(explanation), *_mapless(explanation, request, values, explained)]
     if not reasons:
         return
     rows = _helping_rows(spec, launch, values, explained, len(reasons))
@@ -91,7 +91,7 @@ def compiled_reasons(
 
 
 def archived_reasons(kernel: Kernel, variant: Variant, launch: Launch) -> Iterator[Slow]:
-    """Yield what an archive says against a variant: promises that it does without, its remarks."""
+    """Yield an archive's reasons that a variant is slow: missing promises, and its remarks."""
     values = launch_values(kernel, launch)
     for guard in kernel.guards:
         name = promised_argument(guard)
@@ -110,7 +110,7 @@ def archived_reasons(kernel: Kernel, variant: Variant, launch: Launch) -> Iterat
 def tuning_reason(
     table: TuningTable, kernel: Kernel, target: str, launch: Launch, serving: Sequence[Variant]
 ) -> Slow | None:
-    """Return that no tuning is near a launch, if several configs serve it."""
+    """Return a reason if several configs serve a launch, and no measurement is near it."""
     if len({variant.config for variant in serving}) < 2:
         return None
     measured = [
@@ -127,7 +127,7 @@ def tuning_reason(
 
 
 def _is_near(measurement: Measurement, launch: Launch) -> bool:
-    """Return whether each argument that a measurement names is near; an imported one names few."""
+    """Return whether each argument of a measurement is near; an imported one names few."""
     return bool(measurement.key) and all(
         name in launch.key
         and (
@@ -138,31 +138,28 @@ def _is_near(measurement: Measurement, launch: Launch) -> bool:
     )
 
 
-# ---- compiles ----------------------------------------------------------------------------------
-
-
 def _serving(request: CompileRequest, values: Mapping[str, int], explained: Explain) -> Explanation:
-    """Explain the kernel that a launch takes of a config's two, with and without tensor maps."""
-    told = explained(request)
-    if told.condition and not holds(expression.parse(told.condition), values):
+    """Explain the kernel used by a launch, of a config's two with and without tensor maps."""
+    explanation = explained(request)
+    if explanation.condition and not holds(expression.parse(explanation.condition), values):
         return explained(replace(request, map_pointers=False))
-    return told
+    return explanation
 
 
-def _narrow(told: Explanation) -> Iterator[Slow]:
-    for access in told.accesses or ():
+def _narrow(explanation: Explanation) -> Iterator[Slow]:
+    for access in explanation.accesses or ():
         widest = min(_WIDE_BYTES, access.bytes_per_thread * access.count)
         if access.verb in _ACCESSES and access.bytes_per_thread < widest:
             yield Slow("narrow", f"narrow: {access}")
 
 
 def _mapless(
-    told: Explanation, request: CompileRequest, values: Mapping[str, int], explained: Explain
+    explanation: Explanation, request: CompileRequest, values: Mapping[str, int], explained: Explain
 ) -> Iterator[Slow]:
     mapped = explained(request)
     if mapped.condition and not holds(expression.parse(mapped.condition), values):
         yield Slow("maps", f"no tensor maps: they need {mapped.condition}")
-    yield from _of_remarks(told.metadata.remarks)
+    yield from _of_remarks(explanation.metadata.remarks)
 
 
 def _of_remarks(remarks: Sequence[str]) -> Iterator[Slow]:
@@ -178,7 +175,7 @@ def _helping_rows(
     explained: Explain,
     num_reasons: int,
 ) -> tuple[Row, ...]:
-    """Return the promises, which the launch keeps, with which fewer reasons are left."""
+    """Return rows for promises the launch keeps, if they leave fewer reasons."""
     names = [
         name
         for name, argument in spec.kernel.signature.items()
@@ -186,13 +183,13 @@ def _helping_rows(
         and (argument.kind == "pointer" or name in launch.key)
         and argument.value is None
         and values.get(name, 1) % PROMISED_DIVISOR == 0
-        and name not in launch.none
+        and name not in launch.null_pointers
     ]
 
     def count(promised: Sequence[str]) -> int:
         request = _promising(spec, promised)
-        told = _serving(request, values, explained)
-        return len([*_narrow(told), *_mapless(told, request, values, explained)])
+        explanation = _serving(request, values, explained)
+        return len([*_narrow(explanation), *_mapless(explanation, request, values, explained)])
 
     if not names or count(names) >= num_reasons:
         return ()

@@ -1,4 +1,4 @@
-"""The typed C header of an archive: one function per kernel, which fills a launch and makes it.
+"""Generate the typed C header of an archive: one launch function per kernel.
 
 Everything is `static inline` over `aotc_launch` of `runtime_c`, so the header adds no object to
 link, and a launch through it neither allocates nor locks. The kernels' handles are in a struct,
@@ -10,8 +10,8 @@ filled once by name: a launch needs no look-up, and a handle cannot be passed to
     llm_kernels_get(archive, &kernels, &error);
     llm_add(&kernels, stream, x, y, out, n, &error);
 
-Invariant: every name from the manifest becomes a C identifier that is unique in its scope, and
-every text from it is escaped.
+Invariant: every name from the manifest becomes a C identifier, unique in its scope, and every text
+from it is escaped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FIND = (
 
 
 class _Scalar(NamedTuple):
-    """The C type of a dtype, and the call that makes a launch argument of a value."""
+    """The C type of a dtype, and the call converting a value to a launch argument."""
 
     c_type: str
     make: str
@@ -97,11 +97,8 @@ _CHOICES: dict[type, _Scalar] = {
 }
 
 
-# ------------------------------------------------------------------------------- names and texts
-
-
 def c_identifier(name: str) -> str:
-    """Replace every character that C does not allow in an identifier by `_`."""
+    """Replace every character invalid in a C identifier by `_`."""
     identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return f"_{identifier}" if identifier[:1].isdigit() else identifier
 
@@ -135,7 +132,7 @@ def _config_text(config: NamedValues) -> str:
 class _Scope:
     """Hand out unique C names; a reserved one gets a `_` appended, a duplicate is an error."""
 
-    what: str
+    description: str
     reserved: frozenset[str]
     names: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -145,17 +142,14 @@ class _Scope:
             identifier += "_"
         if identifier in self.names:
             other = self.names[identifier]
-            message = f"{self.what}: {other!r} and {name!r} are both `{identifier}` in C"
+            message = f"{self.description}: {other!r} and {name!r} are both `{identifier}` in C"
             raise ManifestError(message, remedy="rename one of them")
         self.names[identifier] = name
         return identifier
 
 
-# ------------------------------------------------------------------------------------- functions
-
-
 class _Function:
-    """The function of one kernel: its parameters, and the statements that fill the launch."""
+    """The function of one kernel: its parameters, and the statements filling the launch."""
 
     def __init__(self, kernel: Kernel, prefix: str, kernel_name: str) -> None:
         self.kernel = kernel
@@ -196,7 +190,7 @@ class _Function:
         kinds = {type(value) for value in choice.values}
         row = _CHOICES.get(kinds.pop()) if len(kinds) == 1 else None
         if row is None:
-            # Its C type depends on the value: the caller makes it, as in aotc_null_value("").
+            # Its C type depends on the value, so the caller makes it, as in aotc_null_value("").
             self.inputs.append(f"aotc_value {name}")
             self.statements += [f"{target} = {name};", f"{target}.name = {_string(choice.name)};"]
             return
@@ -210,7 +204,7 @@ class _Function:
             self.statements.append(f"desc.grid[{dim}] = (int64_t)grid_{axis};")
 
     def argument(self, param: Param) -> str:
-        """Declare a launch argument and return the expression that passes it."""
+        """Declare a launch argument and return the expression passing it."""
         name = self.scope.add(param.name)
         is_variable = param.element in self.dtypes
         dtype = self.dtypes[param.element] if is_variable else _dtype(param.element)
@@ -224,7 +218,7 @@ class _Function:
             self.inputs.append(f"{const}{pointee} *{name}")
             return f"aotc_pointer({name}, {dtype})"
         if is_variable:
-            # Its C type depends on a value: the caller makes it, as in aotc_fp32(0.5f).
+            # Its C type depends on a value, so the caller makes it, as in aotc_fp32(0.5f).
             self.inputs.append(f"aotc_arg {name}")
             return name
         scalar = _SCALARS[param.element]
@@ -270,15 +264,15 @@ def _wrapped(head: str, inputs: Iterable[str]) -> list[str]:
     return lines
 
 
-def _listed(items: Sequence[str]) -> list[str]:
-    """Return the first items, and how many more there are."""
+def _shortened(items: Sequence[str]) -> list[str]:
+    """Return the first items, and the number of the others."""
     if len(items) <= _MAX_LISTED:
         return list(items)
     return [*items[: _MAX_LISTED - 1], f"and {len(items) - _MAX_LISTED + 1} more"]
 
 
 def _doc(kernel: Kernel) -> list[str]:
-    """Return the comment above a kernel's function: what the caller may pass, what was built."""
+    """Return the comment above a kernel's function: the valid arguments, and the variants."""
     lines = [f"{kernel.name}", f"Targets: {' '.join(kernel.targets)}"]
     if kernel.variants[0].grid:
         grid = " x ".join(to_text(expression) for expression in kernel.variants[0].grid)
@@ -293,7 +287,7 @@ def _doc(kernel: Kernel) -> list[str]:
     if kernel.constants:
         lines.append(f"Constants: {_config_text(kernel.constants)}")
     configs = [_config_text(config) for config in kernel.configs if config]
-    lines += [f"Config: {config}" for config in _listed(configs)]
+    lines += [f"Config: {config}" for config in _shortened(configs)]
     lines += [f"Requires: {guard.text}" for guard in kernel.guards if guard.is_promise]
     lines += [f"{name} may be NULL, which is None" for name in kernel.nullable]
     lines += [
@@ -310,9 +304,6 @@ def _is_null_test(kernel: Kernel, root: Expression) -> bool:
         for name in kernel.nullable
         for is_null in (True, False)
     )
-
-
-# ---------------------------------------------------------------------------------- the whole file
 
 
 def header_text(archive: Archive) -> str:

@@ -1,8 +1,8 @@
-"""The static library of an archive: `libNAME.a`, with the archive's bytes as read-only data.
+"""Write an archive as a static library: `libNAME.a`, with the bytes as read-only data.
 
-A C or C++ program links it and opens the archive from memory: there is nothing to install or to
-find at run time. LLVM writes the object for the host's architecture, and the `ar` format
-is a few fixed-width fields, so no C compiler is needed and cross-building is free.
+A C or C++ program links it and opens the archive from memory: there is no file to install or to
+find at run time. LLVM writes the object for the host's architecture, and the `ar` format is a few
+fixed-width fields. So no C compiler is needed, and cross-building needs no toolchain.
 
 The library defines `NAME_archive`, aligned to 64 bytes, and `NAME_archive_size`, a `size_t`.
 
@@ -22,7 +22,7 @@ DEFAULT_HOST: Final = "x86_64-unknown-linux-gnu"
 DATA_ALIGN: Final = 64
 
 MAX_DATA_BYTES: Final = 1 << 30
-"""Limit of linked data; the small code model reaches 2 GiB, which include the program."""
+"""Limit of linked data; the small code model reaches 2 GiB, including the program."""
 
 _HOSTS: Final = {
     "x86_64": DEFAULT_HOST,
@@ -40,15 +40,15 @@ def host_triple(host: str) -> str:
     Raises: `ManifestError` for an unsupported host.
     """
     architecture, *system = host.split("-")
-    known = _HOSTS.get(architecture.lower())
-    if known is None or (system and "linux" not in system):
+    triple = _HOSTS.get(architecture.lower())
+    if triple is None or (system and "linux" not in system):
         expected = "x86_64 or aarch64, with Linux"
         raise ManifestError(f"expected a host of {expected}, got {host!r}")
-    return known
+    return triple
 
 
 def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
-    """Return an ELF object that defines `name`_archive as `data`, and `name`_archive_size.
+    """Return an ELF object with symbols `name`_archive for `data`, and `name`_archive_size.
 
     Raises: `ArchiveError` LIMIT for data too large to be linked in; `ManifestError` for the host.
     """
@@ -70,7 +70,7 @@ def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
 
 def _emit(source: str, triple: str) -> bytes:
     """Compile LLVM IR for a host; llvmlite has no types."""
-    # Imported here: it takes longer than all of a build that finds everything in the cache.
+    # Imported here: the import takes longer than a build served from the cache.
     import llvmlite.binding as llvm  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
 
     llvm.initialize_all_targets()

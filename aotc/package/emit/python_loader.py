@@ -1,10 +1,10 @@
-"""The Python module that a wheel has beside its archive: `load`, and each kernel with its types.
+"""Generate the Python module of a wheel: `load`, and each kernel with its types.
 
-A kernel is an attribute whose type is a protocol: type checkers and editors know the arguments and
-choices, and what is called is the loader's own object, so a call costs nothing more.
+A kernel is an attribute with a protocol as its type: type checkers and editors see the arguments
+and choices. The attribute is the loader's own object, so a call has no overhead.
 
-Invariant: every text of the archive becomes a Python literal or is in none, and every name an
-identifier that is unique in its scope; so the module is always valid.
+Invariant: every text of the archive becomes a Python literal or is dropped, and every name is an
+identifier, unique in its scope. So the module is always valid.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ def _identifier(text: str) -> str:
 
 
 def attribute_names(archive: Archive) -> dict[str, str]:
-    """Return what each kernel is called in Python, by its name.
+    """Return the Python attribute name of each kernel.
 
     Raises:
-        ManifestError: two kernels would be called the same.
+        ManifestError: two kernels would have the same name.
     """
-    found: dict[str, str] = {}
+    kernel_by_attribute: dict[str, str] = {}
     for kernel in archive.kernels:
         name = _identifier(kernel.name)
-        if name in found:
+        if name in kernel_by_attribute:
             message = f"expected kernels with distinct names in Python, {name!r} would be two:"
-            raise ManifestError(f"{message} {found[name]!r} and {kernel.name!r}")
-        found[name] = kernel.name
-    return {kernel: name for name, kernel in found.items()}
+            raise ManifestError(f"{message} {kernel_by_attribute[name]!r} and {kernel.name!r}")
+        kernel_by_attribute[name] = kernel.name
+    return {kernel: name for name, kernel in kernel_by_attribute.items()}
 
 
 def _scalar_type(kernel: Kernel, param: Param) -> str:
@@ -69,8 +69,8 @@ def _call(kernel: Kernel) -> list[str]:
     """Return the parameters of a call."""
     positional = [f"{param.name}: {_annotation(kernel, param)}" for param in kernel.params]
     names = [param.name for param in kernel.params] + [choice.name for choice in kernel.choices]
-    taken = {"self", "grid", "stream", "config"}
-    if len({*names, *taken}) != len(names) + len(taken) or not all(
+    reserved = {"self", "grid", "stream", "config"}
+    if len({*names, *reserved}) != len(names) + len(reserved) or not all(
         name.isidentifier() and name.isascii() and not keyword.iskeyword(name) for name in names
     ):
         return ["*args: object", "**keywords: object"]
@@ -91,7 +91,7 @@ def _protocol(kernel: Kernel, name: str) -> list[str]:
 
 
 def _docstring(kernel: Kernel) -> str:
-    """Say what the types and guards ask for, as a literal."""
+    """Return a docstring literal with the required types and guards."""
     parts = [f"Launch {kernel.name}."]
     parts += [f"{v.name} is {', '.join(v.dtypes)}." for v in kernel.type_variables]
     parts += [
@@ -105,10 +105,10 @@ def _docstring(kernel: Kernel) -> str:
 
 
 def module_text(archive: Archive, file_name: str) -> str:
-    """Return the module; the archive lies beside it as `file_name`.
+    """Return the module; the archive is next to it as `file_name`.
 
     Raises:
-        ManifestError: two kernels would be called the same.
+        ManifestError: two kernels would have the same name.
     """
     archive = canonical(archive)
     names = attribute_names(archive)

@@ -1,13 +1,14 @@
-"""Write `NAME.sources.json`: which function of which source each kernel of an archive is.
+"""Write `NAME.sources.json`: the source function of each kernel of an archive.
 
-An archive names kernels as the manifest does, and has no paths. A program that runs on archives
-(`aotc.triton`) launches Python functions instead: it finds a kernel by the function's name and the
-contents of its file, and knows by the contents of the others that nothing it was built of changed.
+An archive names kernels as the manifest does, and has no paths. A program running on archives
+(`aotc.triton`) launches Python functions instead. It finds a kernel by the function's name and its
+file's digest, and checks the digests of all files it was built from.
 
-Invariant: the file has digests and names, no folder of the machine that built it but for paths
-relative to the kernel's own source; it is the same wherever the same tree is built.
+Invariant: the file has digests and names, and only paths relative to the kernel's own source; it is
+the same wherever the same tree is built.
 
-What autotuners chose, `[[tuned]]` of the manifest, is there too, by function and digest of its file.
+The autotuners' configs, `[[tuned]]` of the manifest, are there too, by function and digest of its
+file.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """The function that a kernel was compiled from, and all files that were read for it.
+    """The source function of a kernel, and all files read for it.
 
-    `files` are the paths, relative to the folder of the function's own file, which is the first,
-    with their SHA-256. `functions` are the constants that are functions: name and digest of the file.
-    `blocks` are the extents of each descriptor's block, numbers or expressions over constants, and
-    whether it reads NaN out of bounds.
+    `files` are paths relative to the folder of the function's own file, which is the first, with
+    their SHA-256. `functions` are the constants with a function as value: name and digest of the
+    file. `blocks` are the extents of each descriptor's block, numbers or expressions over
+    constants, and whether it reads NaN out of bounds.
     """
 
     function: str
@@ -48,7 +49,7 @@ class KernelSource:
 
 
 def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
-    """Return the source of a kernel for which the files `read` were, its own first."""
+    """Return the source of a kernel; `read` lists its files, its own first."""
     folder = Path(kernel.source).parent
     digests = {os.path.normpath(path): digest for path, digest in read}
     files = tuple(
@@ -66,7 +67,7 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
 
 
 def _items(kernel: KernelSpec) -> dict[str, str]:
-    """Return the items of tuples that are functions: the signature has all the others."""
+    """Return the function items of tuples: the signature has all the others."""
     return {
         leaf: text
         for name, kind in kernel.tuples.items()
@@ -78,25 +79,28 @@ def _items(kernel: KernelSpec) -> dict[str, str]:
 def _functions(
     named: Mapping[str, str], source: str, digests: Mapping[str, str]
 ) -> list[tuple[str, tuple[str, str]]]:
-    """Return the functions that constants and items of tuples name, with the digests of their files.
+    """Return the functions named by constants and tuple items, with their files' digests.
 
-    A name without a file is looked for in the kernel's own, and then in those that it was compiled with.
+    A name without a file is looked up in the kernel's own file, then in the other files read for
+    it.
     """
-    found: list[tuple[str, tuple[str, str]]] = []
+    functions: list[tuple[str, tuple[str, str]]] = []
     for name, text in named.items():
         file, colon, function = text.rpartition(":")
         digest = digests.get(os.path.normpath(Path(source).parent / file)) if colon else None
         if not colon:
             module, _, function = text.rpartition(".")
             files = [*digests.items()][1 if module else 0 :]
-            digest = next((one for path, one in files if _defines(path, function)), None)
+            digest = next(
+                (file_digest for path, file_digest in files if _defines(path, function)), None
+            )
         if digest is not None:
-            found.append((name, (function, digest)))
-    return found
+            functions.append((name, (function, digest)))
+    return functions
 
 
 def _defines(path: str, function: str) -> bool:
-    """Return whether a file defines a function of that name."""
+    """Return whether a file defines `function`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -107,7 +111,7 @@ def _defines(path: str, function: str) -> bool:
 def tuned_entries(
     manifest: Manifest, sources: Mapping[str, KernelSource]
 ) -> tuple[dict[str, object], ...]:
-    """Return what autotuners chose for functions of which `sources` has kernels, as it is written."""
+    """Return the autotuners' configs for the functions in `sources`, ready to write."""
     digests = {
         (kernel.source, kernel.function.name): sources[kernel.name].files[0][1]
         for kernel in manifest.kernels
@@ -115,79 +119,79 @@ def tuned_entries(
     }
     return tuple(
         {
-            "function": one.function,
-            "file": digests[one.source, one.function],
-            "key": one.key,
-            "dtypes": one.dtypes,
-            "config": one.config,
+            "function": config.function,
+            "file": digests[config.source, config.function],
+            "key": config.key,
+            "dtypes": config.dtypes,
+            "config": config.config,
         }
-        for one in manifest.tuned
-        if (one.source, one.function) in digests
+        for config in manifest.tuned
+        if (config.source, config.function) in digests
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SourcesFile:
-    """What the file beside an archive says of its kernels, and what autotuners chose for them."""
+    """The sources file next to an archive: its kernels, and the autotuners' configs."""
 
     kernels: Mapping[str, Mapping[str, Any]]
     tuned: Sequence[Mapping[str, object]] = ()
 
     def text(self, kernels: Sequence[str], archive: bytes) -> str:
-        """Return the text of the file beside an archive that has these kernels."""
-        told = {name: self.kernels[name] for name in sorted(kernels) if name in self.kernels}
-        functions = [(one["function"], one["files"][0][1]) for one in told.values()]
-        tuned = [one for one in self.tuned if (one["function"], one["file"]) in functions]
+        """Return the text of the file for an archive with these kernels."""
+        selected = {name: self.kernels[name] for name in sorted(kernels) if name in self.kernels}
+        functions = [(entry["function"], entry["files"][0][1]) for entry in selected.values()]
+        tuned = [entry for entry in self.tuned if (entry["function"], entry["file"]) in functions]
         data = {
             "version": VERSION,
             "archive_sha256": hashlib.sha256(archive).hexdigest(),
-            "kernels": told,
+            "kernels": selected,
             **({"tuned": tuned} if tuned else {}),
         }
         return json.dumps(data, indent=1) + "\n"
 
     def joined(self, other: SourcesFile) -> SourcesFile:
-        """Return what both say."""
-        more = [one for one in other.tuned if one not in self.tuned]
+        """Merge two files."""
+        more = [config for config in other.tuned if config not in self.tuned]
         return SourcesFile({**self.kernels, **other.kernels}, [*self.tuned, *more])
 
 
 def sources_text(
     sources: Mapping[str, KernelSource], archive: bytes, tuned: Sequence[Mapping[str, object]] = ()
 ) -> str:
-    """Return the text of the file that goes with an archive; `tuned` is of `tuned_entries`."""
+    """Return the text of the file for an archive; `tuned` is from `tuned_entries`."""
     kernels = {
         name: {
-            "function": one.function,
-            "files": one.files,
-            "functions": dict(one.functions),
-            **({} if one.enable_fp_fusion else {"enable_fp_fusion": False}),
-            **({} if one.enable_reflect_ftz else {"enable_reflect_ftz": False}),
-            **({"blocks": dict(one.blocks)} if one.blocks else {}),
+            "function": source.function,
+            "files": source.files,
+            "functions": dict(source.functions),
+            **({} if source.enable_fp_fusion else {"enable_fp_fusion": False}),
+            **({} if source.enable_reflect_ftz else {"enable_reflect_ftz": False}),
+            **({"blocks": dict(source.blocks)} if source.blocks else {}),
         }
-        for name, one in sources.items()
+        for name, source in sources.items()
     }
     return SourcesFile(kernels, tuned).text([*kernels], archive)
 
 
 def read_sources(path: Path) -> SourcesFile | None:
-    """Read the file beside an archive; return None if there is no such file.
+    """Read the file next to an archive; return None if there is no such file.
 
     Raises:
-        ManifestError: it is for another archive, or not what `aotc build` writes.
+        ManifestError: it is for another archive, or was not written by `aotc build`.
     """
-    beside = path.with_suffix(".sources.json")
+    sources_path = path.with_suffix(".sources.json")
     wrong = ManifestError(
-        f"expected a file of `aotc build`, {beside} is something else",
+        f"expected a file of `aotc build`, {sources_path} is something else",
         remedy="build the archive again, or remove the file",
     )
     try:
-        told: Any = json.loads(read_regular(beside, MAX_RECORDS_BYTES))
+        document: Any = json.loads(read_regular(sources_path, MAX_RECORDS_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
         raise wrong from None
-    table = cast("dict[str, Any]", told if isinstance(told, dict) else {})
+    table = cast("dict[str, Any]", document if isinstance(document, dict) else {})
     kernels: object = table.get("kernels")
     if table.get("version") != VERSION or not isinstance(kernels, dict):
         raise wrong
@@ -195,6 +199,8 @@ def read_sources(path: Path) -> SourcesFile | None:
         table.get("archive_sha256")
         != hashlib.sha256(read_regular(path, LIMITS.file_bytes)).hexdigest()
     ):
-        message = f"expected the sources of {path.name}, {beside} was written for another archive"
+        message = (
+            f"expected the sources of {path.name}, {sources_path} was written for another archive"
+        )
         raise ManifestError(message, remedy="copy both from the same build, or remove the file")
     return SourcesFile(cast("dict[str, Any]", kernels), table.get("tuned", ()))

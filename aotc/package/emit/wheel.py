@@ -1,12 +1,11 @@
-"""Pack an archive as a Python wheel: a package with the archive and a typed module that loads it.
+"""Pack an archive as a Python wheel: a package with the archive and its typed loader module.
 
-There is a wheel for each GPU architecture, so a server installs what its GPU runs, or one for all. It
-has no compiled code, so one file serves every Python and host; what launches is the distribution
-`aotc-runtime`, which it requires.
+There is a wheel for each GPU architecture, or one for all, so a server only installs kernels for
+its GPU. It has no compiled code, so one file serves every Python and host. Launching needs the
+distribution `aotc-runtime`, a dependency of the wheel.
 
-Invariant: the same archive makes the same bytes wherever the wheel is made: entries are in order,
-stored without compression, with one date. Format: the binary distribution format and core metadata of
-packaging.python.org.
+Invariant: the same archive gives the same bytes on any machine: entries are in order, uncompressed,
+with one date. Format: the binary distribution format and core metadata of packaging.python.org.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _RUNTIME = "aotc-runtime"
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel: the name of its file, of its distribution and of what is imported, and its bytes."""
+    """A wheel: its file name, its distribution, its import name, and its bytes."""
 
     file_name: str
     distribution: str
@@ -58,12 +57,12 @@ def make_wheel(
 ) -> Wheel:
     """Return the wheel of an archive; `suffix` follows its name, such as the target's.
 
-    `sources` is what `NAME.sources.json` says of its kernels, for programs that launch Triton's.
+    `sources` is the content of `NAME.sources.json`, for programs written for Triton.
 
     Raises:
-        ManifestError: the archive's name or version is none for a Python package, or two kernels
-            would be called the same in Python.
-        ArchiveError: as `archive.encode`.
+        ManifestError: the archive's name or version is invalid for a Python package, or two kernels
+            would have the same name in Python.
+        ArchiveError: as `file.encode`.
     """
     archive = canonical(archive)
     if not _NAME.fullmatch(archive.name):

@@ -1,1 +1,1 @@
-"""Import what other autotuners chose or measured into a tuning table."""
+"""Import the results of other autotuners into a tuning table."""

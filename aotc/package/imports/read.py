@@ -1,10 +1,10 @@
-"""Read files of other autotuners: Triton's and Helion's caches, vLLM's configs of mixtures of experts.
+"""Read files of other autotuners: Triton's and Helion's caches, vLLM's mixture-of-experts configs.
 
     NAME.autotune.json              Triton (`cache_results=True`): times of all configs for one key
-    HASH.best_config                Helion: the config that was chosen for some shapes
-    E=…,N=…,device_name=….json      vLLM: the config that was chosen for each number of tokens
+    HASH.best_config                Helion: the config chosen for some shapes
+    E=…,N=…,device_name=….json      vLLM: the config chosen for each number of tokens
 
-Invariant: a file says what it says. What it leaves open, the caller has to say.
+Invariant: only the content of a file is used; the caller gives the rest.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _REMEDY = "files are NAME.autotune.json, HASH.best_config and E=…,N=…,device
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Configs for one launch, with their seconds; None for one that was chosen untimed.
+    """Configs for one launch, with their seconds, or None for a config chosen without a time.
 
-    `function` is the kernel's, empty if the file does not say it. `key` has an autotuner's values by
-    position, then `dtypes` of its tensors; `numbers` are what the file names itself.
+    `function` is the kernel's, empty if not in the file. `key` has an autotuner's values by
+    position, then `dtypes` of its tensors; `numbers` are named values of the file.
     """
 
     path: Path
@@ -46,17 +46,17 @@ class Imported:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files among paths that are of a known kind; folders are searched.
+    """Return the files of a supported kind in paths; folders are searched.
 
-    Raises: ManifestError if a path is none of them, or has none.
+    Raises: ManifestError if a path is none, or has none.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         inside = sorted(filter(_is_known, path.rglob("*"))) if path.is_dir() else [path]
         if not inside or not (path.is_dir() or _is_known(path)):
             raise ManifestError(f"expected configs of an autotuner, got {path}", remedy=_REMEDY)
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def _is_known(path: Path) -> bool:
@@ -65,12 +65,14 @@ def _is_known(path: Path) -> bool:
 
 
 def read_file(path: Path) -> list[Imported]:
-    """Return what a file has. Raises: ManifestError if it is not of its kind."""
+    """Return the configs in a file. Raises: ManifestError if it is not of its kind."""
     try:
-        told = json.loads(read_regular(path, MAX_RECORDS_BYTES))
+        document = json.loads(read_regular(path, MAX_RECORDS_BYTES))
         if path.name.endswith(_TRITON):
-            return list(_triton(path, told))
-        return list(_helion(path, told) if path.name.endswith(_HELION) else _vllm(path, told))
+            return list(_triton(path, document))
+        return list(
+            _helion(path, document) if path.name.endswith(_HELION) else _vllm(path, document)
+        )
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
         raise ManifestError(message) from None
@@ -79,15 +81,15 @@ def read_file(path: Path) -> list[Imported]:
         raise ManifestError(f"{path} is not written by its autotuner: {kind}") from None
 
 
-def _triton(path: Path, told: dict[str, Any]) -> Iterator[Imported]:
+def _triton(path: Path, document: dict[str, Any]) -> Iterator[Imported]:
     """Yield the times of one key: values of the decorator's `key`, then dtypes of tensors."""
-    key = list(told["key"])
+    key = list(document["key"])
     first_dtype = len(key)
     while first_dtype and str(key[first_dtype - 1]).startswith("torch."):
         first_dtype -= 1
     configs = [
         ({**config["kwargs"], **_fields(config)}, seconds_of(times))
-        for config, times in told["configs_timings"]
+        for config, times in document["configs_timings"]
     ]
     timed = tuple((config, seconds) for config, seconds in configs if seconds is not None)
     if timed:
@@ -97,39 +99,42 @@ def _triton(path: Path, told: dict[str, Any]) -> Iterator[Imported]:
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, Constant]:
-    """Return what a config has besides constants, without what is the default."""
-    found = {name: config.get(name) for name in _CONFIG_FIELDS}
+    """Return a config's non-default entries, without constants."""
+    fields = {name: config.get(name) for name in _CONFIG_FIELDS}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in fields.items()
         if value is not None and (name, value) != ("num_ctas", 1)
     }
 
 
-def _helion(path: Path, told: dict[str, Any]) -> Iterator[Imported]:
-    """Yield the config that was chosen; `tI_J` is number J of the key's tuple I of integers."""
-    config: dict[str, Any] = json.loads(told["config"])
-    blocks = {f"_BLOCK_SIZE_{at}": size for at, size in enumerate(config.get("block_sizes", []))}
+def _helion(path: Path, document: dict[str, Any]) -> Iterator[Imported]:
+    """Yield the chosen config; `tI_J` is number J of the key's tuple I of integers."""
+    config: dict[str, Any] = json.loads(document["config"])
+    blocks = {
+        f"_BLOCK_SIZE_{position}": size
+        for position, size in enumerate(config.get("block_sizes", []))
+    }
     plain = {
         name: value for name, value in config.items() if isinstance(value, bool | int | float | str)
     }
-    fields: dict[str, Any] = told["key"]["fields"]
+    fields: dict[str, Any] = document["key"]["fields"]
     tuples = _EXTENTS.findall(str(fields.get("specialization_key", "")))
     numbers = {
-        f"t{at}_{axis}": int(text)
-        for at, extents in enumerate(tuples)
+        f"t{position}_{axis}": int(text)
+        for position, extents in enumerate(tuples)
         for axis, text in enumerate(extents.split(", "))
     }
     settings = {**blocks, **plain}
     yield Imported(path, ((settings, None),), numbers=numbers, gpu=str(fields.get("hardware", "")))
 
 
-def _vllm(path: Path, told: dict[str, Any]) -> Iterator[Imported]:
-    """Yield the config that was chosen for each number of tokens, `M`; the name has `E` and `N`."""
+def _vllm(path: Path, document: dict[str, Any]) -> Iterator[Imported]:
+    """Yield the config chosen for each number of tokens, `M`; the name has `E` and `N`."""
     name = _VLLM.fullmatch(path.name)
     assert name is not None
     gpu = name["device"].replace("_", " ")
-    for tokens, config in told.items():
+    for tokens, config in document.items():
         if tokens.isdecimal():  # "triton_version" is another key
             numbers = {"M": int(tokens), "E": int(name["E"]), "N": int(name["N"])}
             yield Imported(path, ((dict(config), None),), numbers=numbers, gpu=gpu)

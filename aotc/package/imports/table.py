@@ -1,9 +1,10 @@
-"""Make a tuning table of a manifest's kernels from what other autotuners say.
+"""Make a tuning table of a manifest's kernels from the results of other autotuners.
 
-A config that was chosen without a time is written as one microsecond, and alone: so its launch
-takes it, and a launch that has measured times keeps those.
+A config chosen without a time is written alone, with one microsecond. So its launch takes it, and a
+launch with measured times keeps them.
 
-Invariant: an imported launch names only what the kernel has, with the dtypes and values it is built for.
+Invariant: an imported launch only names arguments of the kernel, with the dtypes and values it is
+built for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from aotc.compiler import autotune_configs
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import Expression, ExpressionError
@@ -41,7 +42,7 @@ UNTIMED_SECONDS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What files leave open: the kernel, the target, the GPU, and arguments as expressions."""
+    """Options missing from files: the kernel, the target, the GPU, and arguments as expressions."""
 
     kernel: str = ""
     target: str = ""
@@ -51,39 +52,39 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The table, and for each file what was not taken of it and why."""
+    """The table, and the skipped parts of each file with the reason."""
 
     table: TuningTable
     notes: tuple[str, ...]
 
 
 def import_table(manifest: Manifest, imported: Sequence[Imported], options: Options) -> Result:
-    """Return the tuning of a manifest's kernels. Raises: ManifestError for what is not said."""
+    """Return the tuning of a manifest's kernels. Raises: ManifestError for missing options."""
     target = _target(manifest, options)
     notes: dict[str, None] = {}
     tables: list[TuningTable] = []
-    for one in imported:
-        kernels = _kernels(manifest, one, options)
+    for file in imported:
+        kernels = _kernels(manifest, file, options)
         if not kernels:
-            notes[f"{one.path}: no kernel of the manifest is {one.function}"] = None
+            notes[f"{file.path}: no kernel of the manifest is {file.function}"] = None
         for kernel in kernels:
-            launches = _launches(kernel, one, options)
+            launches = _launches(kernel, file, options)
             if isinstance(launches, str):
-                notes[f"{one.path}: {kernel.name}: {launches}"] = None
+                notes[f"{file.path}: {kernel.name}: {launches}"] = None
                 continue
-            tuning, unknown = _tuning(kernel, one, target, options.gpu or one.gpu)
+            tuning, unknown = _tuning(kernel, file, target, options.gpu or file.gpu)
             for config in unknown:
                 notes[f"{kernel.name}: no config of the manifest is {config}"] = None
             tables += (
                 TuningTable((replace(tuning, measurements=(measurement,)),))
-                for measurement in _measurements(one, launches)
+                for measurement in _measurements(file, launches)
             )
     return Result(merge_tunings(tables), tuple(notes))
 
 
 def add_to(table: TuningTable, imported: TuningTable) -> TuningTable:
-    """Return a table with what was imported; launches that it has keep their times."""
-    known = {
+    """Merge an imported table into `table`; launches in `table` keep their times."""
+    existing = {
         (tuning.identity, launch.identity)
         for tuning in table.kernels
         for launch in tuning.measurements
@@ -94,59 +95,64 @@ def add_to(table: TuningTable, imported: TuningTable) -> TuningTable:
             measurements=tuple(
                 launch
                 for launch in tuning.measurements
-                if (tuning.identity, launch.identity) not in known
+                if (tuning.identity, launch.identity) not in existing
             ),
         )
         for tuning in imported.kernels
     ]
-    return merge_tunings([table, TuningTable(tuple(one for one in added if one.measurements))])
+    return merge_tunings(
+        [
+            table,
+            TuningTable(
+                tuple(kernel_tuning for kernel_tuning in added if kernel_tuning.measurements)
+            ),
+        ]
+    )
 
 
 def _target(manifest: Manifest, options: Options) -> Target:
-    found = manifest.targets_for([options.target] if options.target else [], ())
-    if len(found) != 1:
-        names = ", ".join(target.name for target in found)
+    targets = manifest.targets_for([options.target] if options.target else [], ())
+    if len(targets) != 1:
+        names = ", ".join(target.name for target in targets)
         message = f"expected one target, the manifest has {names}"
         raise ManifestError(message, remedy="name the GPU's with --target")
-    return found[0]
+    return targets[0]
 
 
-def _kernels(manifest: Manifest, one: Imported, options: Options) -> list[KernelSpec]:
+def _kernels(manifest: Manifest, file: Imported, options: Options) -> list[KernelSpec]:
     if options.kernel:
         return [manifest.kernel(options.kernel)]
-    if one.function:
-        return [k for k in manifest.kernels if k.function.name[:150] == one.function]
+    if file.function:
+        return [k for k in manifest.kernels if k.function.name[:150] == file.function]
     if len(manifest.kernels) == 1:
         return [*manifest.kernels]
-    message = f"expected a kernel for {one.path}, which does not name it"
+    message = f"expected a kernel for {file.path}, which does not name it"
     raise ManifestError(message, remedy="name it with --kernel")
 
-
-# ---- one launch --------------------------------------------------------------------------------
 
 _Launch = tuple[dict[str, int], dict[str, str], dict[str, Constant]]
 
 
-def _launches(kernel: KernelSpec, one: Imported, options: Options) -> list[_Launch] | str:
-    """Return key, types and choices of the launches that were tuned, or why there is none."""
-    named: dict[str, object] = dict(one.numbers)
-    if one.key:
+def _launches(kernel: KernelSpec, file: Imported, options: Options) -> list[_Launch] | str:
+    """Return key, types and choices of the tuned launches, or why there is none."""
+    named: dict[str, object] = dict(file.numbers)
+    if file.key:
         names = autotune_key(kernel.source, kernel.function.name)
         arguments = [parameter.name for parameter in kernel.function.parameters]
-        if names is None or len(names) < len(one.key):
+        if names is None or len(names) < len(file.key):
             return "its source has no @triton.autotune with this key"
         names = [name for name in names if name in arguments]
-        named |= dict(zip(names, one.key, strict=False))
+        named |= dict(zip(names, file.key, strict=False))
     integers = {n: v for n, v in named.items() if isinstance(v, int)}
     for name, root in options.arguments.items():
-        named[name] = integers[name] = _computed(name, root, integers, one.path)
-    if not one.key:  # names of the file may be of something else than the argument of that name
+        named[name] = integers[name] = _computed(name, root, integers, file.path)
+    if not file.key:  # the file's other names may differ in meaning from the arguments'
         named = {n: v for n, v in named.items() if n in options.arguments or n == "M"}
     fixed = {n: a.value for n, a in kernel.signature.items() if a.value is not None}
     for name, value in (*fixed.items(), *kernel.constants.items()):
         if name in named and named[name] != value:
             return f"{name} is compiled in as {value}, and was tuned for {named[name]}"
-    types = _types(kernel, one.dtypes)
+    types = _types(kernel, file.dtypes)
     if isinstance(types, str):
         return types
     passed = launch_arguments(kernel)
@@ -158,7 +164,7 @@ def _launches(kernel: KernelSpec, one: Imported, options: Options) -> list[_Laun
     if not key:
         return "no argument of a launch is known: give some with --set NAME=EXPRESSION"
     chosen = list(_choices(kernel, named))
-    return [(key, dict(each), choices) for each in types for choices in chosen] or (
+    return [(key, dict(dtypes), choices) for dtypes in types for choices in chosen] or (
         "it was tuned for choices that are not built"
     )
 
@@ -167,9 +173,9 @@ def _computed(name: str, root: Expression, integers: Mapping[str, int], path: Pa
     try:
         return expression.evaluate(root, integers)
     except ExpressionError as error:
-        known = ", ".join(integers) or "none"
+        names = ", ".join(integers) or "none"
         message = f"cannot compute {name} for {path}: {error.message}"
-        raise ManifestError(message, remedy=f"values are {known}") from None
+        raise ManifestError(message, remedy=f"values are {names}") from None
 
 
 def _types(kernel: KernelSpec, dtypes: Sequence[str]) -> list[dict[str, str]] | str:
@@ -198,7 +204,7 @@ def _types(kernel: KernelSpec, dtypes: Sequence[str]) -> list[dict[str, str]] | 
 
 
 def _choices(kernel: KernelSpec, named: Mapping[str, object]) -> Iterator[dict[str, Constant]]:
-    """Yield the choices that a key allows; those that are not in it are all."""
+    """Yield the choices consistent with a key; choices missing from it take all values."""
     for values in itertools.product(*kernel.choices.values()):
         choices = dict(zip(kernel.choices, values, strict=True))
         if all(
@@ -209,32 +215,29 @@ def _choices(kernel: KernelSpec, named: Mapping[str, object]) -> Iterator[dict[s
 
 
 def _tuning(
-    kernel: KernelSpec, one: Imported, target: Target, gpu: str
+    kernel: KernelSpec, file: Imported, target: Target, gpu: str
 ) -> tuple[KernelTuning, list[str]]:
-    """Return the configs as the manifest has them, and those that it does not have."""
+    """Return the tuning with the manifest's configs, and the configs not in the manifest."""
     names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
     names -= {*kernel.constants, *kernel.choices}
     listed = configs_of_targets(kernel, [target], autotune_configs)[target]
-    own = {completed(dict(config)): dict(config) for config, _ in listed}
+    manifest_configs = {completed(dict(config)): dict(config) for config, _ in listed}
     configs: list[Mapping[str, Constant]] = []
     unknown: list[str] = []
-    for config, _ in one.configs:
-        kept = {name: value for name, value in config.items() if name in names}
-        if completed(kept) not in own:
-            unknown.append(config_text(kept.items()))
-        configs.append(own.get(completed(kept), kept))
+    for config, _ in file.configs:
+        entries = {name: value for name, value in config.items() if name in names}
+        if completed(entries) not in manifest_configs:
+            unknown.append(config_text(entries.items()))
+        configs.append(manifest_configs.get(completed(entries), entries))
     return KernelTuning(kernel.name, target.name, gpu, tuple(configs), ()), unknown
 
 
-def _measurements(one: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:
+def _measurements(file: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:
     seconds = tuple(
-        UNTIMED_SECONDS if measured is None else measured for _, measured in one.configs
+        UNTIMED_SECONDS if measured is None else measured for _, measured in file.configs
     )
     for key, types, choices in launches:
         yield Measurement(key=key, types=types, choices=choices, seconds=seconds)
-
-
-# ---- the source --------------------------------------------------------------------------------
 
 
 def autotune_key(source: str, function: str) -> list[str] | None:
@@ -262,7 +265,9 @@ def _key_of(decorator: ast.expr) -> list[str] | None:
         return None
     if dotted_name(decorator.func).rpartition(".")[2] != "autotune":
         return None
-    listed = [one.value for one in decorator.keywords if one.arg == "key"] or decorator.args[1:2]
+    listed = [
+        keyword.value for keyword in decorator.keywords if keyword.arg == "key"
+    ] or decorator.args[1:2]
     try:
         value: object = ast.literal_eval(listed[0])
     except (ValueError, IndexError):

@@ -11,9 +11,9 @@ import copy
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 from aotc.frontend.source import SourceFile
-from aotc.frontend.support import Survey
+from aotc.frontend.survey.support import Survey
 from aotc.frontend.values import Function as SourceFunction
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.constants import Constants

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 from aotc.package.init.arguments import is_block_name
 from aotc.package.init.launches import Host
 from aotc.package.init.subject import Line, Subject, todo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 
 _DTYPES = {
     "float32": "fp32",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.python.resolve import dotted_name
 from aotc.package.init.launches import Host, Launch
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)

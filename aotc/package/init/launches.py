@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from aotc.frontend.constants import unwrap
-from aotc.frontend.resolve import dotted_name
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.python.resolve import dotted_name
 from aotc.frontend.source import SourceFile
-from aotc.frontend.support import Survey
+from aotc.frontend.survey.support import Survey
 from aotc.frontend.values import Function, show
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.types import SCALARS

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc.frontend import autotune_configs
-from aotc.frontend.globals import describe_function
-from aotc.frontend.resolve import dotted_name
-from aotc.frontend.support import Survey
+from aotc.frontend.python.globals import describe_function
+from aotc.frontend.python.resolve import dotted_name
+from aotc.frontend.survey.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, printable
 from aotc.ir.expression import ExpressionError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.frontend import heuristic_problems, launch_heuristics
-from aotc.frontend.resolve import decorator_call
+from aotc.frontend.python.resolve import decorator_call
 from aotc.frontend.source import SourceFile
-from aotc.frontend.support import Survey
+from aotc.frontend.survey.support import Survey
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.launches import Host, Launch
 from aotc.package.init.nodes import defaults, parameters

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
 from aotc.frontend.source import SourceFile
-from aotc.frontend.support import Survey
+from aotc.frontend.survey.support import Survey
 from aotc.frontend.values import Function
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.dtypes import dtype_name

@@ -1,7 +1,7 @@
-"""Find a variant in an archive by its label, and print what the archive holds of it.
+"""Find a variant in an archive by its label, and print its stored texts.
 
-An archive has cubins and, if it was built `--with-ptx`, the PTX and the tile IR that they were made
-of; what lies between is in no archive, and only a compile of the source shows it.
+An archive has cubins and, if it was built `--with-ptx`, their PTX and tile IR. The stages between
+are in no archive; only a compile of the source shows them.
 
 Invariant: nothing is compiled, and no source is read.
 """
@@ -22,7 +22,7 @@ _MAX_LISTED = 8
 
 
 def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
-    """Return the variant whose label is `words`, or the only one with all of them in its label.
+    """Return the variant labelled `words`, or the only one with all of them in its label.
 
     Raises:
         ManifestError: there is none, or several.
@@ -36,23 +36,23 @@ def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
     }
     if words in labels:
         return labels[words]
-    wanted = set(words.split())
-    found = [label for label in labels if wanted <= set(label.split())]
-    if len(found) == 1:
-        return labels[found[0]]
-    shown = found or list(labels)
+    label_words = set(words.split())
+    matching = [label for label in labels if label_words <= set(label.split())]
+    if len(matching) == 1:
+        return labels[matching[0]]
+    shown = matching or list(labels)
     rest = len(shown) - _MAX_LISTED
     listed = "; ".join(shown[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
-    got = f"{words!r}, which fits {len(found) or 'none'}" if words else f"{len(found)}"
-    message = f"expected one variant of {path}, got {got}"
+    actual = f"{words!r}, which fits {len(matching) or 'none'}" if words else f"{len(matching)}"
+    message = f"expected one variant of {path}, got {actual}"
     raise ManifestError(message, remedy=f"name it by words of its label: --variant: {listed}")
 
 
 def stage_text(path: str, kernel: Kernel, variant: Variant, stage: str) -> str:
-    """Return the text of a stage that the archive holds.
+    """Return the text of a stage in the archive.
 
     Raises:
-        ManifestError: it does not hold this one.
+        ManifestError: the archive does not hold it.
     """
     if stage in stages.LISTINGS:
         return stages.disassemble(variant.cubin, stage)
@@ -64,7 +64,7 @@ def stage_text(path: str, kernel: Kernel, variant: Variant, stage: str) -> str:
     tile_ir, ptx = ("", "") if variant.ptx is None else stored_ptx.split(variant.ptx)
     text = ptx if stage == "ptx" else tile_ir
     if not text:
-        what = "PTX" if stage == "ptx" else "tile IR"
-        message = f"expected an archive with {what}, {path} has none for {label}"
+        stage_name = "PTX" if stage == "ptx" else "tile IR"
+        message = f"expected an archive with {stage_name}, {path} has none for {label}"
         raise ManifestError(message, remedy="build it with `aotc build --with-ptx`")
     return text

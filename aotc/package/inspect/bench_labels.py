@@ -1,4 +1,4 @@
-"""What launches and configs are called in the table and the plots of `aotc bench`."""
+"""Label launches and configs in the table and the plots of `aotc bench`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def _values(row: Row) -> dict[str, object]:
 def distinct_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a label for each config: the entries that differ among them."""
     names = list(dict.fromkeys(name for config in configs for name in config))
-    kept = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
+    differing = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
     return [
-        config_label({name: config[name] for name in kept if name in config}) for config in configs
+        config_label({name: config[name] for name in differing if name in config})
+        for config in configs
     ]
 
 

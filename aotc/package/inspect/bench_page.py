@@ -1,4 +1,4 @@
-"""The page of `aotc bench`: one HTML file with plots in it, for people who would rather look.
+"""Write the page of `aotc bench`: one HTML file with its plots inside.
 
 Invariant: nothing is fetched and no script runs; every text of the data is escaped.
 """
@@ -32,7 +32,7 @@ th { color: #5b6675; font-weight: 500; } .name { text-align: left; }
 
 
 def page_of(report: Mapping[str, Any]) -> str:
-    """Return the page of what was measured. Raises: HostError without matplotlib."""
+    """Return the page of a bench report. Raises: HostError without matplotlib."""
     rows: list[Row] = [row for row in report["launches"] if row["seconds"] is not None]
     clock = f", {report['clock_mhz']} MHz" if report["clock_mhz"] else ""
     where = f"{report['gpu']}, driver {report['driver']}{clock}, {report['l2']} L2"
@@ -42,7 +42,7 @@ def page_of(report: Mapping[str, Any]) -> str:
         *_roofline(report, rows),
         *_winners(rows),
         *_speedups(rows),
-        *_bought(rows),
+        *_gains(rows),
         *_peers(report, rows),
         "<h2>Launches</h2>",
         f'<div class="wide">{_table(report["launches"])}</div>',
@@ -75,9 +75,6 @@ def _cut(text: str, most: int = 48) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-# ---- sections ----------------------------------------------------------------------------------
-
-
 def _roofline(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     counted = [row for row in rows if row["flops"] and row["bytes"] and row["peak_flops"]]
     body: list[str] = []
@@ -104,13 +101,16 @@ def _roofline(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 def _winners(rows: Sequence[Row]) -> list[str]:
     body: list[str] = []
     for number, kernel in enumerate(dict.fromkeys(row["kernel"] for row in rows)):
-        own = [row for row in rows if row["kernel"] == kernel and len(row["configs"]) > 1]
-        names = _varying(own)
+        kernel_rows = [row for row in rows if row["kernel"] == kernel and len(row["configs"]) > 1]
+        names = _varying(kernel_rows)
         if not names:
             continue
         x, y = names[0], names[1] if len(names) > 1 else ""
-        best = [min(row["configs"], key=lambda one: one["seconds"])["config"] for row in own]
-        plot = partial(plots.winners, rows=own, names=distinct_labels(best), x=x, y=y)
+        best = [
+            min(row["configs"], key=lambda config: config["seconds"])["config"]
+            for row in kernel_rows
+        ]
+        plot = partial(plots.winners, rows=kernel_rows, names=distinct_labels(best), x=x, y=y)
         over = f"{x} and {y}" if y else x
         svg = plots.draw(3.6 if y else 1.8, f"win{number}", plot)
         body += [f"<h2>Fastest configs of {_text(kernel)} over {_text(over)}</h2>", _figure(svg)]
@@ -126,8 +126,10 @@ def _varying(rows: Sequence[Row]) -> list[str]:
     varying = [name for name, values in counts.items() if len(values) > 1]
     varying.sort(key=lambda name: ("stride" in name, -len(counts[name])))
     columns = {tuple(row["key"][name] for row in rows): name for name in reversed(varying)}
-    kept = [name for name in varying if name in columns.values()][:2]  # equal ones but once
-    return [name for name in counts if name in kept]
+    most_varying = [name for name in varying if name in columns.values()][
+        :2
+    ]  # arguments with equal columns only once
+    return [name for name in counts if name in most_varying]
 
 
 def _speedups(rows: Sequence[Row]) -> list[str]:
@@ -135,12 +137,12 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     if not shown:
         return []
     labels = list(map(_cut, launch_labels(shown)))
-    others = {
+    ratios = {
         "what is taken": [row["configs"][0]["seconds"] / row["seconds"] for row in shown],
         "the fastest": [row["configs"][0]["seconds"] / _best(row) for row in shown],
     }
     svg = plots.draw(
-        plots.height_of(shown), "first", lambda axes: plots.speedups(axes, labels, others)
+        plots.height_of(shown), "first", lambda axes: plots.speedups(axes, labels, ratios)
     )
     return [
         "<h2>Speed-up over the first config</h2>",
@@ -149,22 +151,24 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _bought(rows: Sequence[Row]) -> list[str]:
+def _gains(rows: Sequence[Row]) -> list[str]:
     totals: dict[str, dict[str, float]] = {}
     for row in rows:
         if len(row["configs"]) > 1:
             weight = row["weight"]
-            own = totals.setdefault(row["kernel"], {"first": 0.0, "taken": 0.0, "fastest": 0.0})
-            own["first"] += weight * row["configs"][0]["seconds"]
-            own["taken"] += weight * row["seconds"]
-            own["fastest"] += weight * _best(row)
+            kernel_totals = totals.setdefault(
+                row["kernel"], {"first": 0.0, "taken": 0.0, "fastest": 0.0}
+            )
+            kernel_totals["first"] += weight * row["configs"][0]["seconds"]
+            kernel_totals["taken"] += weight * row["seconds"]
+            kernel_totals["fastest"] += weight * _best(row)
     if not totals:
         return []
     relative = {
-        kernel: {way: seconds / own["first"] for way, seconds in own.items()}
-        for kernel, own in totals.items()
+        kernel: {way: seconds / kernel_totals["first"] for way, seconds in kernel_totals.items()}
+        for kernel, kernel_totals in totals.items()
     }
-    svg = plots.draw(3.2, "bought", lambda axes: plots.bought(axes, relative))
+    svg = plots.draw(3.2, "bought", lambda axes: plots.gains(axes, relative))
     return [
         "<h2>What tuning bought</h2>",
         _paragraph(
@@ -175,7 +179,7 @@ def _bought(rows: Sequence[Row]) -> list[str]:
 
 
 def _best(row: Row) -> float:
-    return min(one["seconds"] for one in row["configs"])
+    return min(config["seconds"] for config in row["configs"])
 
 
 def _peers(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
@@ -184,17 +188,19 @@ def _peers(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         reason = report["no_peers"]
         return ["<h2>Peers</h2>", _paragraph(f"None was timed: {reason}.")] if reason else []
     names = dict.fromkeys(peer["name"] for row in shown for peer in row["peers"])
-    told = [{peer["name"]: peer.get("seconds") for peer in row["peers"]} for row in shown]
-    others: dict[str, list[float | None]] = {
+    seconds_by_peer = [
+        {peer["name"]: peer.get("seconds") for peer in row["peers"]} for row in shown
+    ]
+    ratios: dict[str, list[float | None]] = {
         f"over {name}": [
-            None if each.get(name) is None else each[name] / row["seconds"]
-            for row, each in zip(shown, told, strict=True)
+            None if peer_seconds.get(name) is None else peer_seconds[name] / row["seconds"]
+            for row, peer_seconds in zip(shown, seconds_by_peer, strict=True)
         ]
         for name in names
     }
     labels = list(map(_cut, launch_labels(shown)))
     svg = plots.draw(
-        plots.height_of(shown), "peers", lambda axes: plots.speedups(axes, labels, others)
+        plots.height_of(shown), "peers", lambda axes: plots.speedups(axes, labels, ratios)
     )
     return ["<h2>Peers</h2>", _figure(svg)]
 
@@ -202,7 +208,7 @@ def _peers(report: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 def _table(rows: Sequence[Row]) -> str:
     peers = list(dict.fromkeys(peer["name"] for row in rows for peer in row["peers"]))
     heads = ("launch", "config", "µs", "TFLOP/s", "TB/s", "roofline", *peers)
-    lines = ["<tr>" + "".join(_head(head, at) for at, head in enumerate(heads)) + "</tr>"]
+    lines = ["<tr>" + "".join(_head(head, column) for column, head in enumerate(heads)) + "</tr>"]
     for row, label in zip(rows, launch_labels(rows), strict=True):
         cells = [f'<td class="name">{_text(label)}</td>']
         if row["seconds"] is None:
@@ -210,21 +216,21 @@ def _table(rows: Sequence[Row]) -> str:
                 f'<td class="name bad" colspan="{len(heads) - 1}">{_text(row["problem"])}</td>'
             )
         else:
-            told = {peer["name"]: peer for peer in row["peers"]}
+            peer_results = {peer["name"]: peer for peer in row["peers"]}
             cells += [
                 f'<td class="name">{_text(config_label(row["config"]))}</td>',
                 _cell(row["seconds"], 1e-6, ".2f"),
                 _cell(row["flops_per_second"], 1e12, ".3g"),
                 _cell(row["bytes_per_second"], 1e12, ".3g"),
                 _cell(row["roofline"], 1, ".0%"),
-                *(_cell(told.get(name, {}).get("seconds"), 1e-6, ".2f") for name in peers),
+                *(_cell(peer_results.get(name, {}).get("seconds"), 1e-6, ".2f") for name in peers),
             ]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "<table>" + "\n".join(lines) + "</table>"
 
 
-def _head(text: str, at: int) -> str:
-    kind = ' class="name"' if at < 2 else ""
+def _head(text: str, column: int) -> str:
+    kind = ' class="name"' if column < 2 else ""
     return f"<th{kind}>{_text(text)}</th>"
 
 

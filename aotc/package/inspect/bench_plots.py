@@ -1,7 +1,7 @@
-"""Plots of measured launches, as SVG: roofline, shares, winning configs, speed-ups.
+"""Plot measured launches as SVG: roofline, shares, winning configs, speed-ups.
 
-matplotlib draws them, since it writes SVG without a browser, a network or a script, and lays out
-logarithmic axes, legends and labels. It is an extra, which nothing else of aotc needs.
+matplotlib writes SVG without a browser, a network or a script, and lays out logarithmic axes,
+legends and labels. It is an extra, unused by the rest of aotc.
 
 Invariant: equal data give equal bytes.
 """
@@ -25,7 +25,7 @@ _COLORS = (
     *("#7a7a7a", "#d08fb5"),
 )
 _MAX_TICKS = 12
-_MAX_ROWS = 50  # launches of a plot that has a row for each
+_MAX_ROWS = 50  # launches of a plot with a row for each
 _STYLE = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -52,7 +52,7 @@ def find_plots() -> Any:
 
 
 def draw(height: float, name: str, plot: Callable[[Any], None]) -> str:
-    """Return a figure with one plot as SVG, whose ids begin with its name. Raises: HostError."""
+    """Return a figure with one plot as SVG; its ids begin with its name. Raises: HostError."""
     matplotlib = find_plots()
     figures: Any = importlib.import_module("matplotlib.figure")
     with matplotlib.rc_context(_STYLE):
@@ -67,22 +67,21 @@ def draw(height: float, name: str, plot: Callable[[Any], None]) -> str:
 
 
 def colors_of(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each name; the last one is that of all that are too many."""
-    return {name: _COLORS[min(at, len(_COLORS) - 1)] for at, name in enumerate(names)}
+    """Return a colour for each name; names beyond the palette share the last one."""
+    return {name: _COLORS[min(index, len(_COLORS) - 1)] for index, name in enumerate(names)}
 
 
 def heaviest(rows: Sequence[Row]) -> list[Row]:
-    """Return the launches that take most time, as far as a plot has room, in their order."""
-    ranked = sorted(range(len(rows)), key=lambda at: -rows[at]["seconds"] * rows[at]["weight"])
-    return [rows[at] for at in sorted(ranked[:_MAX_ROWS])]
+    """Return the launches with the most time that fit in a plot, in their order."""
+    ranked = sorted(
+        range(len(rows)), key=lambda index: -rows[index]["seconds"] * rows[index]["weight"]
+    )
+    return [rows[index] for index in sorted(ranked[:_MAX_ROWS])]
 
 
 def height_of(rows: Sequence[Row]) -> float:
-    """Return the height of a plot that has a row for each launch."""
+    """Return the height of a plot with a row for each launch."""
     return 0.9 + 0.24 * len(rows)
-
-
-# ---- the plots ---------------------------------------------------------------------------------
 
 
 def roofline(axes: Any, rows: Sequence[Row], bandwidth: float) -> None:
@@ -97,9 +96,9 @@ def roofline(axes: Any, rows: Sequence[Row], bandwidth: float) -> None:
         axes.annotate(dtype, (high, peak / 1e12), ha="right", va="bottom")
     colors = colors_of(list(dict.fromkeys(row["kernel"] for row in rows)))
     for kernel, color in colors.items():
-        own = [row for row in rows if row["kernel"] == kernel]
-        xs = [row["flops"] / row["bytes"] for row in own]
-        ys = [row["flops_per_second"] / 1e12 for row in own]
+        kernel_rows = [row for row in rows if row["kernel"] == kernel]
+        xs = [row["flops"] / row["bytes"] for row in kernel_rows]
+        ys = [row["flops_per_second"] / 1e12 for row in kernel_rows]
         axes.scatter(xs, ys, color=color, s=26, alpha=0.8, label=kernel, zorder=3)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="TFLOP/s")
     axes.set_xlim(low, high)
@@ -109,25 +108,25 @@ def roofline(axes: Any, rows: Sequence[Row], bandwidth: float) -> None:
 
 
 def shares(axes: Any, rows: Sequence[Row], labels: Sequence[str]) -> None:
-    """Draw which part of the roofline each launch reaches."""
+    """Draw the part of the roofline reached by each launch."""
     colors = {"memory": "#3b6fb6", "compute": "#c8662b"}
     for bound, color in colors.items():
-        places = [at for at, row in enumerate(rows) if row["bound"] == bound]
-        if places:
-            values = [100 * rows[at]["roofline"] for at in places]
-            axes.barh(places, values, color=color, label=f"bound by {bound}")
+        indices = [index for index, row in enumerate(rows) if row["bound"] == bound]
+        if indices:
+            values = [100 * rows[index]["roofline"] for index in indices]
+            axes.barh(indices, values, color=color, label=f"bound by {bound}")
     _rows(axes, labels)
     axes.set(xlabel="% of the roofline")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
 def winners(axes: Any, rows: Sequence[Row], names: Sequence[str], x: str, y: str) -> None:
-    """Draw over two arguments which config is the fastest, by name."""
+    """Draw the fastest config over two arguments, by name."""
     colors = colors_of(sorted(dict.fromkeys(names), key=lambda name: -names.count(name)))
     for name, color in colors.items():
-        own = [row["key"] for row, other in zip(rows, names, strict=True) if other == name]
-        xs = [_shifted(key[x]) for key in own]
-        ys = [_shifted(key[y]) if y else 1 for key in own]
+        keys = [row["key"] for row, other in zip(rows, names, strict=True) if other == name]
+        xs = [_log_position(key[x]) for key in keys]
+        ys = [_log_position(key[y]) if y else 1 for key in keys]
         axes.scatter(xs, ys, color=color, s=90, marker="s", label=name, zorder=3)
     axes.set_xscale("log", base=2)
     _ticks(axes.xaxis, {row["key"][x] for row in rows})
@@ -144,17 +143,17 @@ def winners(axes: Any, rows: Sequence[Row], names: Sequence[str], x: str, y: str
 def speedups(
     axes: Any,
     labels: Sequence[str],
-    others: Mapping[str, Sequence[float | None]],
+    ratios_by_name: Mapping[str, Sequence[float | None]],
 ) -> None:
-    """Draw how many times as fast as each other a launch is; None where there is no other."""
-    for number, (name, ratios) in enumerate(others.items()):
-        places = [at for at, ratio in enumerate(ratios) if ratio is not None]
-        values = [ratios[at] for at in places]
+    """Draw the speed-up of each launch over each alternative; None where one is missing."""
+    for number, (name, ratios) in enumerate(ratios_by_name.items()):
+        indices = [index for index, ratio in enumerate(ratios) if ratio is not None]
+        values = [ratios[index] for index in indices]
         color, size = (
             _COLORS[number % 8],
             max(10, 60 - 30 * number),
-        )  # a point on another one leaves a ring
-        axes.scatter(values, places, s=size, color=color, label=name, zorder=3 + number)
+        )  # shrinking, so that a covered point leaves a ring
+        axes.scatter(values, indices, s=size, color=color, label=name, zorder=3 + number)
     axes.axvline(1, color="#1c2430", lw=1)
     _rows(axes, labels)
     axes.set_xlim(left=0)
@@ -163,15 +162,17 @@ def speedups(
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
-def bought(axes: Any, totals: Mapping[str, Mapping[str, float]]) -> None:
-    """Draw the weighted time of each kernel by what picks configs, the first config's being 1."""
+def gains(axes: Any, totals: Mapping[str, Mapping[str, float]]) -> None:
+    """Draw the weighted time of each kernel by way of picking configs, relative to the first config."""
     kernels = list(totals)
     ways = list(next(iter(totals.values())))
     width = 0.8 / len(ways)
     for number, way in enumerate(ways):
-        places = [at + (number - (len(ways) - 1) / 2) * width for at in range(len(kernels))]
+        positions = [
+            index + (number - (len(ways) - 1) / 2) * width for index in range(len(kernels))
+        ]
         values = [totals[kernel][way] for kernel in kernels]
-        bars = axes.bar(places, values, width * 0.92, color=_COLORS[number], label=way)
+        bars = axes.bar(positions, values, width * 0.92, color=_COLORS[number], label=way)
         axes.bar_label(bars, fmt="%.2f", fontsize=8)
     axes.set_xticks(range(len(kernels)), kernels)
     axes.set_ylabel("time, of that with the first config")
@@ -183,7 +184,7 @@ def _ticks(axis: Any, values: Iterable[int]) -> None:
     """Label the values that occur, as far as there is room."""
     shown = sorted(values)
     shown = shown[:: 1 + len(shown) // _MAX_TICKS]
-    axis.set_ticks([_shifted(value) for value in shown], [str(value) for value in shown])
+    axis.set_ticks([_log_position(value) for value in shown], [str(value) for value in shown])
     axis.set_ticks([], minor=True)
 
 
@@ -192,6 +193,6 @@ def _rows(axes: Any, labels: Sequence[str]) -> None:
     axes.set_ylim(len(labels) - 0.4, -0.6)
 
 
-def _shifted(value: int) -> float:
-    """Return what a logarithmic axis shows of a value, which may be 0."""
+def _log_position(value: int) -> float:
+    """Return the position of a value on a logarithmic axis, also for 0."""
     return value if value > 0 else math.sqrt(0.5)

@@ -1,4 +1,4 @@
-"""The content of an archive, as rows for a table and as plain data for `--json`.
+"""Describe the content of an archive, as rows for a table and as plain data for `--json`.
 
 Both come from the same records, so they cannot differ. Scripts rely on the data: keys are added,
 never renamed.
@@ -77,9 +77,9 @@ def rows(kernel: Kernel) -> Iterator[Row]:
 
 
 def guards(kernel: Kernel) -> tuple[str, ...]:
-    """Return the distinct guards and conditions that choose between the variants."""
-    found = (text for variant in kernel.variants for text in _alternatives(kernel, variant))
-    return tuple(dict.fromkeys(found))
+    """Return the distinct guards and conditions that select among the variants."""
+    texts = (text for variant in kernel.variants for text in _alternatives(kernel, variant))
+    return tuple(dict.fromkeys(texts))
 
 
 def text(archive: Archive, width: int) -> str:
@@ -105,20 +105,20 @@ def _table(kernel: Kernel) -> Table:
     from rich.text import Text  # noqa: PLC0415
 
     cells = [row.cells for row in rows(kernel)]
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown = [at for at in range(len(COLUMNS)) if any(line[at] for line in cells)]
-    for at in shown:
-        if at < _FIRST_NUMBER:
-            word = max(map(len, COLUMNS[at].split()))
-            made.add_column(COLUMNS[at], overflow="fold", no_wrap=at == 0, min_width=word)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown = [column for column in range(len(COLUMNS)) if any(line[column] for line in cells)]
+    for column in shown:
+        if column < _FIRST_NUMBER:
+            word = max(map(len, COLUMNS[column].split()))
+            table.add_column(COLUMNS[column], overflow="fold", no_wrap=column == 0, min_width=word)
         else:
             # As narrow as its numbers and the words of its heading.
-            words = [*COLUMNS[at].split(), *(line[at] for line in cells)]
+            words = [*COLUMNS[column].split(), *(line[column] for line in cells)]
             width = max(map(len, words))
-            made.add_column(COLUMNS[at], justify="right", width=width)
+            table.add_column(COLUMNS[column], justify="right", width=width)
     for line in cells:
-        made.add_row(*(Text(line[at]) for at in shown))
-    return made
+        table.add_row(*(Text(line[column]) for column in shown))
+    return table
 
 
 def _legend(named: Sequence[str]) -> Table:
@@ -126,13 +126,13 @@ def _legend(named: Sequence[str]) -> Table:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    made = Table(box=None, pad_edge=False, show_header=False)
-    made.add_column(no_wrap=True)
-    made.add_column(justify="right", no_wrap=True)
-    made.add_column(overflow="fold")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     for number, guard in enumerate(named, 1):
-        made.add_row("guard", str(number), Text(one_line(guard)))
-    return made
+        table.add_row("guard", str(number), Text(one_line(guard)))
+    return table
 
 
 def summary(archive: Archive, size_bytes: int) -> str:
@@ -237,7 +237,7 @@ def _describe_map(kernel: Kernel, tensor_map: TensorMap) -> Data:
 
 
 def _scratch(variant: Variant) -> str | None:
-    """Return how many bytes of scratch memory a program needs, as text; None for none."""
+    """Return the scratch bytes of a program, as text; None for none."""
     return None if variant.scratch_bytes is None else to_text(variant.scratch_bytes)
 
 
@@ -257,7 +257,7 @@ def _cluster(variant: Variant) -> str:
 
 
 def _alternatives(kernel: Kernel, variant: Variant) -> list[str]:
-    """Return the guards that are no promises, and the condition: they choose between variants."""
+    """Return the guards that are no promises, and the condition: they select among the variants."""
     guards = [kernel.guards[guard] for guard in variant.guards]
     texts = [guard.text for guard in guards if not guard.is_promise]
     return texts if variant.condition is None else [*texts, to_text(variant.condition)]

@@ -1,7 +1,7 @@
-"""What the CUDA driver says of this machine's GPUs, without making a context on any.
+"""Query the CUDA driver about this machine's GPUs, without creating a context.
 
-The driver is found and asked as the runtime does it (`runtime_c/src/driver.c`): by `dlopen`, each
-entry point through `cuGetProcAddress`. Asking takes no GPU memory, so it disturbs nobody.
+The driver is found and called as in the runtime (`runtime_c/src/driver.c`): by `dlopen`, each entry
+point through `cuGetProcAddress`. Queries take no GPU memory, so they disturb no other process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97  # of CUdevice_attribute
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device; `is_mig` says that it is an instance, a part of a GPU."""
+    """One device; with `is_mig` it is an instance, a part of a GPU."""
 
     name: str
     major: int
@@ -30,9 +30,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The driver and its GPUs; `problem` says why there is nothing to ask, or is empty.
+    """The driver and its GPUs; `problem` is empty, or the reason that there is no driver to query.
 
-    `peers` has the pairs of ordinals of which the first can access the second's memory.
+    `peers` has pairs of ordinals: the first can access the second's memory.
     """
 
     version: int = 0
@@ -67,27 +67,27 @@ class Driver:
             raise RefusedError(symbol, status)
 
     def _look_up(self, symbol: str) -> Callable[..., int]:
-        found, query = ctypes.c_void_p(), ctypes.c_int()
+        address, query = ctypes.c_void_p(), ctypes.c_int()
         status = self._find(
             symbol.encode(),
-            ctypes.byref(found),
+            ctypes.byref(address),
             MIN_VERSION,
             ctypes.c_uint64(0),
             ctypes.byref(query),
         )
-        if status != 0 or not found.value:
+        if status != 0 or not address.value:
             raise RefusedError(symbol, status)
-        return ctypes.CFUNCTYPE(ctypes.c_int)(found.value)
+        return ctypes.CFUNCTYPE(ctypes.c_int)(address.value)
 
     def number(self, symbol: str, *arguments: object) -> int:
-        """Return the int that an entry point writes to its first argument."""
+        """Return the int written by an entry point to its first argument."""
         value = ctypes.c_int()
         self.call(symbol, ctypes.byref(value), *arguments)
         return value.value
 
 
 def ask(path: str = DEFAULT_PATH) -> Machine:
-    """Ask the driver at `path` for its version, its GPUs and who can access whose memory."""
+    """Query the driver at `path` for its version, its GPUs and their peer access."""
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -130,10 +130,10 @@ def _ask(driver: Driver, version: int) -> Machine:
         raise RefusedError("cuDeviceGetCount", _NO_DEVICE)
     gpus = tuple(_gpu(driver, ctypes.c_int(device)) for device in devices)
     peers = frozenset(
-        (one, other)
-        for one in range(count)
-        for other in range(count)
-        if one != other and _can_access(driver, devices[one], devices[other])
+        (first, second)
+        for first in range(count)
+        for second in range(count)
+        if first != second and _can_access(driver, devices[first], devices[second])
     )
     return Machine(version, gpus, peers)
 
@@ -148,7 +148,7 @@ def _gpu(driver: Driver, device: ctypes.c_int) -> Gpu:
         return driver.number("cuDeviceGetAttribute", ctypes.c_int(number), device)
 
     text = name.value.decode(errors="replace")
-    # The driver has no attribute for it; it calls an instance "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+    # The driver has no attribute for it; it names an instance "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
     is_mig = " MIG " in f"{text} "
     capability = attribute(_MAJOR), attribute(_MINOR)
     return Gpu(text, *capability, memory.value, attribute(_SHARED_BYTES), is_mig)

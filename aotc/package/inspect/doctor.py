@@ -1,7 +1,7 @@
-"""What this machine has for building and launching, one finding a line, each with its remedy.
+"""Examine this machine for building and launching, one finding a line, each with its remedy.
 
-A finding is `ok`; a `note`, what not everybody needs, such as a GPU where archives are only built;
-or a `problem`, with which a command that the user may run next would fail.
+A finding is `ok`; a `note` if only some users need it, such as a GPU where archives are only built;
+or a `problem` if some command would fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aotc.package.archive.index import Archive, ArchiveError, Kernel, parse_targ
 from aotc.package.builder.toolchain import UNKNOWN, installed_versions
 from aotc.package.cache import folder as cache_folder
 from aotc.package.inspect.cuda_driver import Gpu, Machine
-from aotc.target import TARGETS
+from aotc.target import TARGETS, best_for
 
 State = Literal["ok", "note", "problem"]
 _WHEELS = {"llvmlite": "llvmlite", "ptxas": "nvidia-cuda-nvcc", "libdevice": "nvidia-nvvm"}
@@ -27,7 +27,7 @@ _WHEELS = {"llvmlite": "llvmlite", "ptxas": "nvidia-cuda-nvcc", "libdevice": "nv
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, how it is, and what would help if it is not `ok`."""
+    """One line: the subject, its state, and the remedy if it is not `ok`."""
 
     subject: str
     state: State
@@ -36,40 +36,37 @@ class Finding:
 
 
 def examine(machine: Machine, cache: Path, paths: Sequence[str]) -> list[Finding]:
-    """Return the findings: of driver, GPUs, toolchain, cache, and of archives for these GPUs."""
-    found = [*_driver(machine, needs_gpu=bool(paths))]
+    """Return the findings on driver, GPUs, toolchain and cache, and on archives for these GPUs."""
+    findings = [*_driver(machine, needs_gpu=bool(paths))]
     for ordinal, gpu in enumerate(machine.gpus):
-        found.append(_gpu(ordinal, gpu))
-    found += _peers(machine)
-    found += _toolchain()
-    found.append(_cache(cache))
+        findings.append(_gpu(ordinal, gpu))
+    findings += _peers(machine)
+    findings += _toolchain()
+    findings.append(_cache(cache))
     for path in paths:
-        found += _archive(path, machine)
-    return found
+        findings += _archive(path, machine)
+    return findings
 
 
-def has_problem(found: Sequence[Finding]) -> bool:
-    """Say whether anything needs its remedy."""
-    return any(finding.state == "problem" for finding in found)
+def has_problem(findings: Sequence[Finding]) -> bool:
+    """Return whether any finding is a problem."""
+    return any(finding.state == "problem" for finding in findings)
 
 
-def text(found: Sequence[Finding]) -> str:
-    """Return the findings as lines, remedies below what they are for."""
-    width = max(len(one_line(finding.subject)) for finding in found)
+def text(findings: Sequence[Finding]) -> str:
+    """Return the findings as lines, each with its remedy below."""
+    width = max(len(one_line(finding.subject)) for finding in findings)
     lines: list[str] = []
-    for finding in found:
+    for finding in findings:
         lines.append(f"{finding.state:7}  {one_line(finding.subject):{width}}  {finding.text}")
         if finding.remedy:
             lines.append(f"{'':7}  {'':{width}}  → {finding.remedy}")
     return "\n".join(map(one_line, lines))
 
 
-def describe(found: Sequence[Finding]) -> dict[str, Any]:
+def describe(findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the findings as data."""
-    return {"ok": not has_problem(found), "findings": [asdict(finding) for finding in found]}
-
-
-# ------------------------------------------------------------------------------ driver and GPUs
+    return {"ok": not has_problem(findings), "findings": [asdict(finding) for finding in findings]}
 
 
 def _driver(machine: Machine, *, needs_gpu: bool) -> Iterator[Finding]:
@@ -82,44 +79,37 @@ def _driver(machine: Machine, *, needs_gpu: bool) -> Iterator[Finding]:
     yield Finding("driver", "ok", version)
 
 
-def _targets_of(gpu: Gpu) -> list[str]:
-    return [name for name, target in TARGETS.items() if target.runs_on(gpu.major, gpu.minor)]
-
-
 def _gpu(ordinal: int, gpu: Gpu) -> Finding:
-    what = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {gpu.memory_bytes / 2**30:.0f} GiB"
-    targets = _targets_of(gpu)
+    description = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {gpu.memory_bytes / 2**30:.0f} GiB"
+    target = best_for(gpu.major, gpu.minor)
     subject = f"GPU {ordinal}"
-    if not targets:
+    if target is None:
         remedy = f"targets are {', '.join(TARGETS)}"
-        return Finding(subject, "problem", f"{what}: aotc has no target for it", remedy)
-    what += f": build for {targets[-1]}"
+        return Finding(subject, "problem", f"{description}: aotc has no target for it", remedy)
+    description += f": build for {target}"
     if gpu.is_mig:
         remedy = "MIG instances cannot access each other's memory, and a process sees one of them"
-        return Finding(subject, "note", f"{what}; a MIG instance", remedy)
-    return Finding(subject, "ok", what)
+        return Finding(subject, "note", f"{description}; a MIG instance", remedy)
+    return Finding(subject, "ok", description)
 
 
 def _peers(machine: Machine) -> Iterator[Finding]:
-    """Tell pairs of GPUs with peer access from those without, and why those have none."""
+    """Report pairs of GPUs with peer access, and pairs without, with the reason."""
     count = len(machine.gpus)
-    pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
+    pairs = [(first, second) for first in range(count) for second in range(first + 1, count)]
     if not pairs:
         return
-    both = [pair for pair in pairs if pair in machine.peers and pair[::-1] in machine.peers]
-    if len(both) == len(pairs):
+    mutual = [pair for pair in pairs if pair in machine.peers and pair[::-1] in machine.peers]
+    if len(mutual) == len(pairs):
         yield Finding("peer access", "ok", f"between all {count} GPUs")
         return
-    lacking = [pair for pair in pairs if pair not in both]
+    lacking = [pair for pair in pairs if pair not in mutual]
     if any(machine.gpus[ordinal].is_mig for pair in lacking for ordinal in pair):
         remedy = "MIG instances have none: use whole GPUs where kernels share memory"
     else:
         remedy = "see nvidia-smi topo -p2p r; launches on one GPU each do not need it"
-    listed = ", ".join(f"{one}-{other}" for one, other in lacking)
+    listed = ", ".join(f"{first}-{second}" for first, second in lacking)
     yield Finding("peer access", "note", f"none between GPUs {listed}", remedy)
-
-
-# ------------------------------------------------------------------------- toolchain and cache
 
 
 def _toolchain() -> Iterator[Finding]:
@@ -142,22 +132,19 @@ def _toolchain() -> Iterator[Finding]:
 
 def _cache(folder: Path) -> Finding:
     try:
-        found = cache_folder.entries(folder)
+        entries = cache_folder.entries(folder)
         problem = cache_folder.write_problem(folder)
     except OSError as error:
-        found, problem = [], error.strerror or str(error)
-    size = sum(entry.size_bytes for entry in found)
+        entries, problem = [], error.strerror or str(error)
+    size = sum(entry.size_bytes for entry in entries)
     if problem:
         remedy = "use --cache-dir, or set XDG_CACHE_HOME to a folder of yours"
         return Finding("cache", "note", f"{folder}: {problem}; builds go on without it", remedy)
-    old = sum(entry.kind == "old" for entry in found)
+    old = sum(entry.kind == "old" for entry in entries)
     remedy = "aotc cache prune" if old else ""
     note = f", {old} of them of another version" if old else ""
-    what = f"{folder}: {len(found)} files, {size / 2**20:.1f} MiB{note}"
-    return Finding("cache", "note" if old else "ok", what, remedy)
-
-
-# ------------------------------------------------------------------------------------- archives
+    description = f"{folder}: {len(entries)} files, {size / 2**20:.1f} MiB{note}"
+    return Finding("cache", "note" if old else "ok", description, remedy)
 
 
 def _archive(path: str, machine: Machine) -> Iterator[Finding]:
@@ -182,18 +169,20 @@ def _fit(path: str, archive: Archive, ordinal: int, gpu: Gpu) -> Finding:
         if _has_target(kernel, gpu) and not _has_room(kernel, gpu)
     ]
     running = len(archive.kernels) - len(lacking) - len(large)
-    what = f"{running} of {len(archive.kernels)} kernels run"
+    description = f"{running} of {len(archive.kernels)} kernels run"
     if lacking:
-        targets = _targets_of(gpu)
-        remedy = f"aotc build --target {targets[-1]}" if targets else "aotc has no target for it"
+        target = best_for(gpu.major, gpu.minor)
+        remedy = f"aotc build --target {target}" if target else "aotc has no target for it"
         state: State = "note" if running else "problem"
-        return Finding(subject, state, f"{what}; no code for {_some(lacking)}", remedy)
+        return Finding(subject, state, f"{description}; no code for {_some(lacking)}", remedy)
     if large:
         remedy = "build a config that uses less shared memory"
         state = "note" if running else "problem"
         limit = f"{gpu.shared_bytes} bytes a CTA"
-        return Finding(subject, state, f"{what}; {_some(large)} take more than {limit}", remedy)
-    return Finding(subject, "ok", what)
+        return Finding(
+            subject, state, f"{description}; {_some(large)} take more than {limit}", remedy
+        )
+    return Finding(subject, "ok", description)
 
 
 def _has_target(kernel: Kernel, gpu: Gpu) -> bool:

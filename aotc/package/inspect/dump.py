@@ -1,8 +1,8 @@
-"""Find the compile that `aotc dump` and `aotc explain` show, from a kernel and its settings.
+"""Find the compile for `aotc dump` and `aotc explain`, from a kernel and its settings.
 
 The kernel is `SOURCE.py:KERNEL`, described by settings alone, or `MANIFEST:KERNEL`, where settings
 pick among the manifest's variants or override their values. The name of a setting is a config key,
-a `tl.constexpr` parameter, a type variable, or an argument, whose value is then its type.
+a `tl.constexpr` parameter, a type variable, or an argument; an argument's setting is its type.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def find_request(
     settings: Mapping[str, str],
     without: Sequence[str] = (),
 ) -> CompileRequest:
-    """Return the compile that `subject` and `settings` describe.
+    """Return the compile described by `subject` and `settings`.
 
     The default `target` is the manifest's first, or sm_90a for a source. `without` names features
-    that are not used, besides those that the manifest excludes.
+    to leave unused, besides the manifest's.
 
     Raises:
         DiagnosticError: there is no such kernel, or a setting is wrong or missing.
@@ -100,8 +100,8 @@ def _from_manifest(
         if dtype not in kernel.types[name]:
             message = f"expected {name} to be one of {', '.join(kernel.types[name])}, got {dtype!r}"
             raise ManifestError(message)
-        at = list(kernel.types).index(name)
-        variants = [variant for variant in variants if variant.types[at] == dtype]
+        index = list(kernel.types).index(name)
+        variants = [variant for variant in variants if variant.types[index] == dtype]
     rest = {name: text for name, text in settings.items() if name not in types}
     arguments, constants, options = _sorted_settings(kernel.function, rest)
     for name, value in {**constants, **options}.items():
@@ -122,7 +122,7 @@ def _from_manifest(
 def _sorted_settings(
     function: Function, settings: Mapping[str, str]
 ) -> tuple[dict[str, argument_type.ArgumentType], dict[str, Constant], dict[str, int]]:
-    """Split settings into those of arguments, constexpr parameters and config keys."""
+    """Split settings into arguments, constexpr parameters and config keys."""
     types: dict[str, argument_type.ArgumentType] = {}
     constants: dict[str, Constant] = {}
     options: dict[str, Constant] = {}
@@ -141,10 +141,10 @@ def _sorted_settings(
         if name in constexprs:
             constants[name] = value
         elif name not in CONFIG_KEYS:
-            known = [*arguments, *constexprs, *CONFIG_KEYS]
+            names = [*arguments, *constexprs, *CONFIG_KEYS]
             message = f"expected a parameter of {function.name} or a config key, got {name!r}"
             remedy = (
-                renamed_key(name) or did_you_mean(name, known) or f"there are {', '.join(known)}"
+                renamed_key(name) or did_you_mean(name, names) or f"there are {', '.join(names)}"
             )
             raise ManifestError(message, remedy=remedy)
     numbers = {name: value for name, value in options.items() if isinstance(value, int)}
@@ -161,10 +161,12 @@ def _concrete_types(
     types: Mapping[str, argument_type.ArgumentType], constants: Mapping[str, object]
 ) -> dict[str, str]:
     for name, argument in types.items():
-        for used in argument.block_names:
-            if used not in constants:
-                message = f"expected a value for the block extent {used!r} of {name!r}"
-                raise ManifestError(message, remedy=did_you_mean(used, [str(c) for c in constants]))
+        for extent_name in argument.block_names:
+            if extent_name not in constants:
+                message = f"expected a value for the block extent {extent_name!r} of {name!r}"
+                raise ManifestError(
+                    message, remedy=did_you_mean(extent_name, [str(c) for c in constants])
+                )
     return {name: argument.concrete({}, constants) for name, argument in types.items()}
 
 

@@ -1,8 +1,8 @@
-"""Why a compiled kernel is as it is: its resources, its memory accesses, every remark.
+"""Explain a compiled kernel: its resources, its memory accesses, every remark.
 
-Most of what makes a kernel slow can be seen without running it: an access narrower than it
-could be, a layout conversion, a loop that was not pipelined, registers that allow only one CTA per
-SM. All of it is collected here for one compile, each with its source line.
+Most reasons for a slow kernel show without running it: a narrow access, a layout conversion, a loop
+that was not pipelined, registers that allow only one CTA per SM. All of them are collected here for
+one compile, each with its source line.
 
 Invariant: text and data come from one `Explanation`, so they cannot differ.
 """
@@ -46,7 +46,7 @@ _VERBS: dict[type[Op], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many CTAs and warps an SM holds at once, and the resource that limits them."""
+    """The CTAs and warps resident on an SM, and the resource that limits them."""
 
     ctas: int
     warps: int
@@ -58,7 +58,7 @@ class Occupancy:
 class MemoryAccess:
     """One access to global memory: `count` instructions of `bytes_per_thread` each."""
 
-    place: str
+    location: str
     verb: str
     pointer: str
     bytes_per_thread: int
@@ -69,18 +69,18 @@ class MemoryAccess:
         mask = ", masked" if self.is_masked else ""
         times = f", {self.count} instructions" if self.count > 1 else ""
         return (
-            f"{self.place}: {self.verb} of {self.pointer}: {self.bytes_per_thread} bytes a thread"
+            f"{self.location}: {self.verb} of {self.pointer}: {self.bytes_per_thread} bytes a thread"
             f"{times}{mask}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All there is to say about one compile, or about one variant of an archive.
+    """The explanation of one compile, or of one variant of an archive.
 
-    `accesses` is None for a variant: an archive does not hold the IR that they are read from.
-    `condition` is what the arguments must satisfy for the launcher to pick this kernel; otherwise
-    it picks the same kernel without tensor maps. Empty: it always picks this one.
+    `accesses` is None for a variant: an archive does not hold the IR they are read from.
+    `condition` is the launcher's condition to pick this kernel; otherwise it picks the same kernel
+    without tensor maps. Empty: it always picks this one.
     """
 
     request: CompileRequest
@@ -91,7 +91,7 @@ class Explanation:
 
     @property
     def mapped(self) -> tuple[str, ...]:
-        """The arguments that the kernel accesses through tensor maps."""
+        """The arguments accessed through tensor maps."""
         slots = self.metadata.params
         return tuple(dict.fromkeys(slot.argument for slot in slots if slot.tensor_map is not None))
 
@@ -106,19 +106,19 @@ def explain(request: CompileRequest) -> Explanation:
 
     def look(_name: str, kernel: Kernel) -> None:
         nonlocal accesses
-        accesses = _accesses(kernel)  # the last pass leaves the accesses that are lowered
+        accesses = _accesses(kernel)  # the IR after the last pass still has the lowered accesses
 
     metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
     if condition == NEVER:
         return explain(replace(request, map_pointers=False))
-    held = occupancy(metadata, targets.parse(request.target))
+    residency = occupancy(metadata, targets.parse(request.target))
     where = "" if condition is None else to_text(condition)
-    return Explanation(request, metadata, held, accesses, where)
+    return Explanation(request, metadata, residency, accesses, where)
 
 
 def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
-    """Explain a variant of an archive, as far as the archive says it."""
+    """Explain a variant of an archive, as far as the archive shows it."""
     chosen = dict(zip((c.name for c in kernel.choices), variant.choices, strict=True))
     config = dict(kernel.configs[variant.config])
     values = {**dict(kernel.constants), **chosen, **config}
@@ -150,21 +150,21 @@ def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
         is_persistent=variant.is_persistent,
         cooperative=variant.cooperative,
     )
-    held = occupancy(metadata, targets.parse(variant.target))
+    residency = occupancy(metadata, targets.parse(variant.target))
     where = "" if variant.condition is None else to_text(variant.condition)
-    return Explanation(request, metadata, held, None, where)
+    return Explanation(request, metadata, residency, None, where)
 
 
 def _types(kernel: ArchivedKernel, variant: Variant) -> tuple[tuple[str, str], ...]:
-    """Return the type of each argument of a variant, with the divisibility that its guards check."""
+    """Return the type of each argument of a variant, with the divisibility checked by its guards."""
     dtypes = dict(zip((v.name for v in kernel.type_variables), variant.types, strict=True))
-    held = [to_text(kernel.guards[index].expression) for index in variant.guards]
+    guards = [to_text(kernel.guards[index].expression) for index in variant.guards]
     absent = absent_pointers(kernel, variant)
     types: list[tuple[str, str]] = []
     for param in kernel.params:
         star = "*" if param.kind == "pointer" else ""
         divisor = param.divisibility
-        is_promised = f"{param.name} % {divisor} == 0" in held
+        is_promised = f"{param.name} % {divisor} == 0" in guards
         promise = f":{divisor}" if is_promised else ""
         text = f"{star}{dtypes.get(param.element, param.element)}{promise}"
         if param.kind == "tensor":
@@ -220,12 +220,9 @@ def _moved(kernel: Kernel, op: Op) -> tuple[str, int, int]:
     return name, vector * element.pointee.size_bytes, max(1, registers // vector)
 
 
-# ---- output -----------------------------------------------------------------------------------
-
-
 def describe(explanation: Explanation) -> Data:
     """Return an explanation as JSON-ready data; keys are added, never renamed."""
-    request, metadata, held = explanation.request, explanation.metadata, explanation.occupancy
+    request, metadata, residency = explanation.request, explanation.metadata, explanation.occupancy
     return {
         "kernel": request.kernel,
         "target": request.target,
@@ -238,14 +235,14 @@ def describe(explanation: Explanation) -> Data:
         "stack_bytes": metadata.stack_bytes,
         "shared_bytes": metadata.shared_bytes + metadata.static_shared_bytes,
         "occupancy": {
-            "blocks_per_sm": held.ctas,
-            "warps_per_sm": held.warps,
-            "max_warps_per_sm": held.max_warps,
-            "limited_by": held.limit,
+            "blocks_per_sm": residency.ctas,
+            "warps_per_sm": residency.warps,
+            "max_warps_per_sm": residency.max_warps,
+            "limited_by": residency.limit,
         },
         "accesses": [
             {
-                "place": access.place,
+                "place": access.location,
                 "what": access.verb,
                 "pointer": access.pointer,
                 "bytes_per_thread": access.bytes_per_thread,
@@ -265,16 +262,20 @@ def describe(explanation: Explanation) -> Data:
 
 def text(explanation: Explanation) -> str:
     """Return an explanation as lines to read."""
-    request, metadata, held = explanation.request, explanation.metadata, explanation.occupancy
+    request, metadata, resident = explanation.request, explanation.metadata, explanation.occupancy
     constants = " ".join(f"{name}={value}" for name, value in request.constants)
     shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes
     config = f"num_warps={request.config.num_warps} num_stages={request.config.num_stages}"
-    used = f"{metadata.registers} registers a thread, {metadata.spill_bytes} bytes spilled"
-    residency = f"{held.ctas} CTAs and {held.warps} of {held.max_warps} warps on an SM"
+    registers_text = (
+        f"{metadata.registers} registers a thread, {metadata.spill_bytes} bytes spilled"
+    )
+    residency_text = (
+        f"{resident.ctas} CTAs and {resident.warps} of {resident.max_warps} warps on an SM"
+    )
     lines = [
         f"{request.kernel} for {request.target}: {config} {constants}".rstrip(),
-        f"  {used}, {metadata.stack_bytes} bytes of stack, {shared_bytes} bytes of shared memory",
-        f"  {residency}; limited by {held.limit}",
+        f"  {registers_text}, {metadata.stack_bytes} bytes of stack, {shared_bytes} bytes of shared memory",
+        f"  {residency_text}; limited by {resident.limit}",
     ]
     if explanation.mapped:
         lines.append(f"  tensor maps of {', '.join(explanation.mapped)}")

@@ -1,8 +1,7 @@
-"""How long it takes here until a kernel of an archive can be launched.
+"""Measure the time until a kernel of an archive can be launched on this machine.
 
-A launch loads, compiles and allocates nothing, so the time to a program's first launch is that of
-opening the archive and loading a kernel's variants to the GPU. What the first program on a GPU pays
-for its context is none of it.
+A launch loads, compiles and allocates nothing. So the time to a program's first launch is the time
+to open the archive and load a kernel's variants to the GPU. Creating the GPU's context is excluded.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ _RUNS = 5
 def ready_seconds(
     archive: Archive, path: str, device: int, driver: str | PathLike[str] | None = None
 ) -> dict[str, float]:
-    """Return the least seconds from a closed archive to each kernel ready on a device, by its name.
+    """Return each kernel's least seconds from a closed archive to ready on a device, by name.
 
-    Kernels that have nothing for the device's target are left out.
+    Kernels without code for the device's target are left out.
 
-    Raises: HostError if there is no such device, or it refuses what is loaded.
+    Raises: HostError if there is no such device, or it refuses the code.
     """
-    found: dict[str, float] = {}
+    least_seconds: dict[str, float] = {}
     try:
         # The context of the device lasts as long as this library.
         with load(path, device=device, driver=driver):
             for kernel in archive.kernels:
                 seconds = [_seconds(path, kernel.name, device, driver) for _ in range(_RUNS)]
-                known = [each for each in seconds if each is not None]
-                if known:
-                    found[kernel.name] = min(known)
+                measurements = [measured for measured in seconds if measured is not None]
+                if measurements:
+                    least_seconds[kernel.name] = min(measurements)
     except AotcError as error:
         remedy = "leave out --device, or name one that aotc doctor lists"
         raise HostError(one_line(str(error)), remedy=remedy) from None
-    return found
+    return least_seconds
 
 
 def _seconds(

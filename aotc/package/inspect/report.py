@@ -1,7 +1,7 @@
-"""What an archive takes and has: sizes, coverage and resources by kernel and target, as data and text.
+"""Report an archive's sizes, coverage and resources by kernel and target, as data and text.
 
-Sizes are those in the file: a kernel's frames, which its variants share, and its index. Coverage is which
-types, choices and configs have a variant. `report_page.py` makes a page of the same data.
+Sizes are file sizes: a kernel's frames, shared by its variants, and its index. Coverage is the
+types, choices and configs with a variant. `report_page.py` makes a page of the same data.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def describe(
     measured: Data | None = None,
     ready: Data | None = None,
 ) -> Data:
-    """Return the report of an archive whose file has `size_bytes` bytes, as JSON-ready data.
+    """Return the report of an archive with a file of `size_bytes` bytes, as JSON-ready data.
 
-    `ready` has the name of a `gpu`, and as `seconds` how long each kernel takes there until it can be
-    launched.
+    `ready` has the name of a `gpu`, and as `seconds` the time of each kernel until it can be
+    launched there.
     """
     stored = sum(frame.stored_bytes for frame in frames)
     raw = {v.cubin for kernel in archive.kernels for v in kernel.variants}
@@ -94,7 +94,7 @@ def _describe_target(kernel: Kernel, target: str, frames: list[StoredFrame]) -> 
 
 
 def _warps_per_sm(kernel: Kernel, variant: Variant) -> int | None:
-    """Return how many warps an SM holds, or None for a target that this aotc does not know."""
+    """Return the warps resident on an SM, or None for an unknown target."""
     if variant.target not in targets.TARGETS or variant.num_threads < _WARP_THREADS:
         return None
     return explain_variant(kernel, variant).occupancy.warps
@@ -103,8 +103,8 @@ def _warps_per_sm(kernel: Kernel, variant: Variant) -> int | None:
 def read_measured(path: Path) -> Data:
     """Return measured launches for a roofline.
 
-    The file is JSON: `{"gpu", "peak_flops", "peak_bytes_per_second", "launches": [{"kernel", "flops",
-    "bytes", "seconds"}]}`, where flops and bytes are those of one launch.
+    The file is JSON: `{"gpu", "peak_flops", "peak_bytes_per_second", "launches": [{"kernel",
+    "flops", "bytes", "seconds"}]}`, with flops and bytes of one launch.
 
     Raises:
         ManifestError: it is not such a file.
@@ -138,27 +138,27 @@ def text(report: Data) -> str:
     ready: dict[str, float] = report["ready"]["seconds"] if report["ready"] else {}
     rows: list[tuple[str, ...]] = [(*_COLUMNS, "ready ms") if ready else _COLUMNS]
     for kernel in report["kernels"]:
-        for target, found in kernel["targets"].items():
-            variants = found["variants"]
+        for target, coverage in kernel["targets"].items():
+            variants = coverage["variants"]
             rows.append((
                 one_line(kernel["name"]),
                 target,
                 str(len(variants)),
-                f"{found['configs']}/{kernel['configs']}",
-                f"{found['combinations']}/{kernel['combinations']}",
-                str(found["cubin_bytes"]),
-                str(found["stored_bytes"]),
+                f"{coverage['configs']}/{kernel['configs']}",
+                f"{coverage['combinations']}/{kernel['combinations']}",
+                str(coverage["cubin_bytes"]),
+                str(coverage["stored_bytes"]),
                 _span([variant["registers"] for variant in variants]),
                 _span([variant["spill_bytes"] for variant in variants]),
                 _span([variant["shared_bytes"] for variant in variants]),
                 _span([v["warps_per_sm"] for v in variants if v["warps_per_sm"] is not None]),
                 *([ready_text(ready.get(kernel["name"]))] if ready else []),
             ))  # fmt: skip
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
-            cell.ljust(width) if at < 2 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
@@ -166,7 +166,7 @@ def text(report: Data) -> str:
 
 
 def summary(report: Data) -> str:
-    """Say how large an archive is, and where its bytes are."""
+    """Return the size of an archive and of its parts, as text."""
     index = sum(kernel["index_bytes"] for kernel in report["kernels"])
     size, raw = report["size_bytes"], report["cubin_bytes"]
     part = f", {size / raw:.1%} of {raw} bytes of cubins" if raw else ""
@@ -177,7 +177,7 @@ def summary(report: Data) -> str:
 
 
 def ready_text(seconds: float | None) -> str:
-    """Return how many milliseconds a kernel takes until it can be launched, if that was measured."""
+    """Return the milliseconds until a kernel can be launched, if measured."""
     return "" if seconds is None else f"{1e3 * seconds:.2f}"
 
 

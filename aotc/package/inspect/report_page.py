@@ -1,4 +1,4 @@
-"""The report of an archive as one HTML page: nothing is fetched, plots are SVG in it.
+"""Write the report of an archive as one HTML page: nothing is fetched, plots are SVG in it.
 
 Invariant: every text of the archive is escaped, and the page has no script.
 """
@@ -41,7 +41,8 @@ _ROW = 22
 def page(report: Data) -> str:
     """Return the page of a report."""
     colors = {
-        target: _COLORS[at % len(_COLORS)] for at, target in enumerate(sorted(report["targets"]))
+        target: _COLORS[index % len(_COLORS)]
+        for index, target in enumerate(sorted(report["targets"]))
     }
     title = f"{report['name']} {report['version']}"
     head, rest = summary(report).split("\n", 1)
@@ -142,9 +143,9 @@ def _cut(text: str, most: int = 34) -> str:
 
 
 def _sizes(report: Data, colors: dict[str, str]) -> str:
-    """Draw a bar for each kernel, of its targets one after the other."""
+    """Draw a bar for each kernel, its targets one after the other."""
     totals = {
-        kernel["name"]: sum(found["stored_bytes"] for found in kernel["targets"].values())
+        kernel["name"]: sum(coverage["stored_bytes"] for coverage in kernel["targets"].values())
         for kernel in report["kernels"]
     }
     most = max(totals.values(), default=0) or 1
@@ -155,12 +156,12 @@ def _sizes(report: Data, colors: dict[str, str]) -> str:
         y = 4 + row * _ROW
         x = float(_LEFT)
         parts.append(_label(_LEFT - 8, y + 13, _cut(kernel["name"]), "end"))
-        for target, found in kernel["targets"].items():
-            width = found["stored_bytes"] * scale
-            told = f"{kernel['name']} {target}: {found['stored_bytes']} bytes"
+        for target, coverage in kernel["targets"].items():
+            width = coverage["stored_bytes"] * scale
+            title = f"{kernel['name']} {target}: {coverage['stored_bytes']} bytes"
             parts.append(
                 f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.5):.1f}" height="{_ROW - 6}"'
-                f' fill="{colors[target]}"><title>{_text(told)}</title></rect>'
+                f' fill="{colors[target]}"><title>{_text(title)}</title></rect>'
             )
             x += width
         parts.append(_label(x + 6, y + 13, _bytes_text(totals[kernel["name"]]), kind="dim"))
@@ -173,12 +174,12 @@ def _resources(report: Data, colors: dict[str, str]) -> str:
     points = [
         (variant, target)
         for kernel in report["kernels"]
-        for target, found in kernel["targets"].items()
-        for variant in found["variants"]
+        for target, coverage in kernel["targets"].items()
+        for variant in coverage["variants"]
     ]
     most_kib = max((v["shared_bytes"] / 1024 for v, _ in points), default=0)
     step = next((step for step in (1, 4, 8, 16) if most_kib <= 8 * step), 32)
-    ticks = [step * at for at in range(max(1, math.ceil(most_kib / step)) + 1)]
+    ticks = [step * index for index in range(max(1, math.ceil(most_kib / step)) + 1)]
 
     def x_of(registers: float) -> float:
         return left + registers / 256 * (_WIDTH - left - 20)
@@ -198,11 +199,11 @@ def _resources(report: Data, colors: dict[str, str]) -> str:
     for variant, target in points:
         x, y = x_of(variant["registers"]), y_of(variant["shared_bytes"] / 1024)
         ring = ' stroke="#c0392b" stroke-width="2"' if variant["spill_bytes"] else ""
-        told = f"{variant['label']}: {variant['registers']} registers,"
-        told += f" {variant['shared_bytes']} bytes shared, {variant['spill_bytes']} spilled"
+        title = f"{variant['label']}: {variant['registers']} registers,"
+        title += f" {variant['shared_bytes']} bytes shared, {variant['spill_bytes']} spilled"
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colors[target]}" fill-opacity="0.65"{ring}>'
-            f"<title>{_text(told)}</title></circle>"
+            f"<title>{_text(title)}</title></circle>"
         )
     return _svg(height, parts, "registers and shared memory of each variant")
 
@@ -246,13 +247,13 @@ def _roofline(measured: Data) -> str:
     corners = [(10**low_x, 10**low_x * bandwidth), (ridge, peak), (10**high_x, peak)]
     path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in corners)
     parts.append(f'<polyline class="roof" stroke-width="1.5" points="{path}"/>')
-    for at, (kernel, intensity, speed) in enumerate(launches):
+    for index, (kernel, intensity, speed) in enumerate(launches):
         x, y = x_of(intensity), y_of(speed)
         share = speed / min(peak, intensity * bandwidth)
-        told = f"{kernel}: {speed / 1e12:.3g} Tflop/s, {share:.0%} of the roof"
-        color = _COLORS[at % len(_COLORS)]
+        title = f"{kernel}: {speed / 1e12:.3g} Tflop/s, {share:.0%} of the roof"
+        color = _COLORS[index % len(_COLORS)]
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{color}"><title>{_text(told)}</title></circle>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{color}"><title>{_text(title)}</title></circle>'
         )
         is_late = x > _WIDTH - 200
         anchor, shift = ("end", -9) if is_late else ("start", 9)
@@ -268,20 +269,21 @@ def _table(report: Data) -> str:
     ready: dict[str, float] = report["ready"]["seconds"] if report["ready"] else {}
     heads += ("ready, ms",) if ready else ()
     cells = "".join(
-        f'<th class="name">{h}</th>' if at < 2 else f"<th>{h}</th>" for at, h in enumerate(heads)
+        f'<th class="name">{h}</th>' if column < 2 else f"<th>{h}</th>"
+        for column, h in enumerate(heads)
     )
     rows = [f"<tr>{cells}</tr>"]
     for kernel in report["kernels"]:
-        for target, found in kernel["targets"].items():
-            variants = found["variants"]
+        for target, coverage in kernel["targets"].items():
+            variants = coverage["variants"]
             spills = [variant["spill_bytes"] for variant in variants]
             warps = [v["warps_per_sm"] for v in variants if v["warps_per_sm"] is not None]
             columns = [
                 _cell(len(variants)),
-                _part(found["configs"], kernel["configs"]),
-                _part(found["combinations"], kernel["combinations"]),
-                _cell(_bytes_text(found["cubin_bytes"])),
-                _cell(_bytes_text(found["stored_bytes"])),
+                _part(coverage["configs"], kernel["configs"]),
+                _part(coverage["combinations"], kernel["combinations"]),
+                _cell(_bytes_text(coverage["cubin_bytes"])),
+                _cell(_bytes_text(coverage["stored_bytes"])),
                 _cell(_span([variant["registers"] for variant in variants])),
                 _cell(_span(spills), is_bad=any(spills)),
                 _cell(_span([variant["shared_bytes"] for variant in variants])),

@@ -1,8 +1,8 @@
 """Which kernels of files and folders aotc takes, and what the others use that it does not have.
 
 A kernel is a `@triton.jit` function that no other one calls and that returns nothing, or one that its
-file launches. What it uses is what its own body uses, and the bodies of all functions that it leads to, in whatever file.
-`aotc.frontend.support` looks at each function once; here their answers are put together.
+file launches. It uses all that its own body uses, and the bodies of the functions it reaches, in any file.
+`aotc.frontend.survey.support` looks at each function once; this module joins their answers.
 
 Most files of a package hold no kernel, and a text search tells them; the rest are read in processes,
 a few neighbours at a time, since those import the same files.
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.support import FunctionSupport, Survey, UnnamedKernel
-from aotc.frontend.untyped import Key, Refusal
+from aotc.frontend.survey.support import FunctionSupport, Survey, UnnamedKernel
+from aotc.frontend.survey.untyped import Key, Refusal
 from aotc.ir.diagnostics import CompileError, one_line
 from aotc.package.builder.workers import Done, Failure, Job, run_all
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular

@@ -1,1 +1,1 @@
-"""The manifest: its TOML, its tables and the variants they ask for."""
+"""The manifest: its TOML, its tables and their variants."""

@@ -1,9 +1,8 @@
-"""The types that a manifest gives a kernel's arguments: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
+"""Parse the types of a kernel's arguments in a manifest: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
 
 A type is written once and built for several variants: the element may be a type variable, `?` asks
 for a variant with the promise and one without, and constants may name the extents of a descriptor's
-block shape. `concrete` returns the type string of one variant, the only form that the compiler
-sees.
+block shape. `concrete` returns the type string of one variant, the compiler's only form.
 
     pointer     "*" element [":16" ["?"]] [" noalias"]
                                                  promises: the address is a multiple of 16 bytes, and
@@ -14,8 +13,8 @@ sees.
     extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
     none        "none"                           compiled in; a launch does not pass it
 
-Spaces may stand around ":" and "=". A list of a pointer and "none" is a pointer that a launch may
-leave out: there are variants with and without it, and what is passed picks one.
+Spaces around ":" and "=" are allowed. A list of a pointer and "none" is an optional pointer: there
+are variants with and without it, picked by the launch's argument.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _DESCRIPTOR = re.compile(
     rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"
 )
 _NONE = "none"
-_COMMA = re.compile(r",(?![^(]*\))")  # none inside of parentheses
+_COMMA = re.compile(r",(?![^(]*\))")  # outside of parentheses
 _GRAMMAR = (
     'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "none", "tensordesc<bf16[BM,BK]>"'
 )
@@ -72,7 +71,7 @@ _SPELLINGS = {
 
 
 DTYPE_WORDS = frozenset((*SCALARS, *_SPELLINGS))
-"""Words that are meant to be dtypes, right or wrong."""
+"""Words taken as dtypes, valid or not."""
 
 
 def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
@@ -90,9 +89,10 @@ class ArgumentType:
 
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
     with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
-    block shape, each extent a number or the text of an expression over constants; with `fill_nan`, elements out of
-    bounds are read as NaN, not zero. A pointer that `may_be_none` has variants in which it is None. With
-    `noalias` no other argument points at what the kernel accesses through it.
+    block shape, each extent a number or the text of an expression over constants. With `fill_nan`,
+    elements out of bounds are read as NaN, not zero. A pointer with `may_be_none` has variants
+    where it is None. With `noalias`, memory accessed through it is not accessed through another
+    argument.
     """
 
     kind: Kind
@@ -107,15 +107,15 @@ class ArgumentType:
 
     @property
     def is_passed(self) -> bool:
-        """Whether a launch passes the argument: what is fixed is none of its business."""
+        """Return whether a launch passes the argument; fixed values are compiled in."""
         return self.kind != "none" and self.value is None
 
     @property
     def block_names(self) -> tuple[str, ...]:
-        """The constants that a descriptor's block shape is made of."""
+        """Constants used in a descriptor's block shape."""
         texts = [extent for extent in self.block if isinstance(extent, str)]
         names = (expression.free_names(expression.parse(text)) for text in texts)
-        return tuple(dict.fromkeys(name for each in names for name in each))
+        return tuple(dict.fromkeys(name for extent_names in names for name in extent_names))
 
     def without_promise(self) -> ArgumentType:
         """Return the type without its divisibility promise."""
@@ -152,37 +152,39 @@ def _extent_text(extent: int | str, constants: Mapping[str, object]) -> str:
     except ExpressionError as error:
         raise ManifestError(f"expected an integer for the block extent {extent}: {error}") from None
     if value < 1:
-        given = ", ".join(
+        constants_text = ", ".join(
             f"{name} = {constants[name]}"
             for name in expression.free_names(expression.parse(extent))
         )
-        raise ManifestError(f"expected a positive block extent, {extent} is {value} for {given}")
+        raise ManifestError(
+            f"expected a positive block extent, {extent} is {value} for {constants_text}"
+        )
     return str(value)
 
 
 NONE = ArgumentType("none", "")
-"""The type of an argument that is None."""
+"""The type of an argument fixed to None."""
 
 
 def parse_alternatives(
     texts: Sequence[str], variables: tuple[str, ...] = (), loc: Loc | None = None
 ) -> ArgumentType:
-    """Parse a list of types: that of a pointer, and "none".
+    """Parse a list of types: a pointer's and "none".
 
     Raises:
         ManifestError: one is no type, or they are not a pointer and "none".
     """
-    found = [parse(text, variables, loc) for text in texts]
-    given = [one for one in found if one.kind != "none"]
-    if len(found) != 2 or len(given) != 1 or given[0].kind != "pointer":
+    alternatives = [parse(text, variables, loc) for text in texts]
+    pointers = [alternative for alternative in alternatives if alternative.kind != "none"]
+    if len(alternatives) != 2 or len(pointers) != 1 or pointers[0].kind != "pointer":
         message = f'expected a pointer and "none" as alternatives, got {list(texts)}'
         remedy = 'let other arguments be None in a kernel of their own, with the type "none"'
         raise ManifestError(message, loc, remedy=remedy)
-    return replace(given[0], may_be_none=True)
+    return replace(pointers[0], may_be_none=True)
 
 
 def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) -> ArgumentType:
-    """Parse a type; `variables` are the type variables that it may name.
+    """Parse a type; `variables` are the type variables it may name.
 
     Raises:
         ManifestError: the text is no type, or its element is neither a dtype nor a variable.
@@ -228,9 +230,9 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
 def _element(name: str, variables: tuple[str, ...], loc: Loc | None) -> str:
     if name in SCALARS or name in variables:
         return name
-    known = "a dtype or a type variable" if variables else "a dtype"
+    expected = "a dtype or a type variable" if variables else "a dtype"
     raise ManifestError(
-        f"expected {known}, got {name!r}",
+        f"expected {expected}, got {name!r}",
         loc,
         remedy=dtype_remedy(name, variables) or f"{ALL_DTYPES}; variables go in [kernel.types]",
     )

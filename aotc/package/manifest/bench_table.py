@@ -1,4 +1,4 @@
-"""The `[kernel.bench]` table: the work of a launch, and what libraries do the same.
+"""Read the `[kernel.bench]` table: the work of a launch, and equivalent library calls.
 
     [kernel.bench]
     flops = "2 * M * N * K"                     # of one launch
@@ -24,7 +24,7 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "matmul": ("M", "N", "K"),
     "attention": ("batch", "heads", "queries", "keys", "head size", "causal"),
 }
-"""What libraries compute, and what its extents are."""
+"""Library operations by key, and the names of their extents."""
 
 BENCH_KEYS = ("flops", "bytes", *PEERS)
 
@@ -40,12 +40,12 @@ def read_bench(
         return BenchSpec()
     section = table.table("bench", BENCH_KEYS)
     sizes = {name: ArgumentType("scalar", "i32") for name in types if name not in signature}
-    known = {**signature, **sizes}
+    names = {**signature, **sizes}
 
     def read(name: str) -> ManifestExpression | None:
         if not section.has(name):
             return None
-        return read_expression(section.string(name), section.value_loc(name), function, known)
+        return read_expression(section.string(name), section.value_loc(name), function, names)
 
     peers: dict[str, tuple[ManifestExpression, ...]] = {}
     for name, extents in PEERS.items():
@@ -57,7 +57,7 @@ def read_bench(
                 )
                 raise ManifestError(message, section.value_loc(name))
             peers[name] = tuple(
-                read_expression(text, section.element(name, index), function, known)
+                read_expression(text, section.element(name, index), function, names)
                 for index, text in enumerate(texts)
             )
     return BenchSpec(read("flops"), read("bytes"), peers)

@@ -1,7 +1,7 @@
-"""Parameters that `@triton.heuristics` compute of a launch's integers: both values are built.
+"""Build both values of parameters computed by `@triton.heuristics` from a launch's integers.
 
-`EVEN` of `lambda args: args["n"] % args["BLOCK"] == 0` becomes a part of the configs, true and false, each
-with the condition under which it is the heuristic's: the launcher checks it as what is left of `where`.
+`EVEN` of `lambda args: args["n"] % args["BLOCK"] == 0` is added to the configs as true and as
+false. Each config keeps the condition for its value, checked by the launcher as part of `where`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,33 @@ from aotc.package.manifest.toml_table import Constant
 from aotc.target import Target
 
 _MAX_COMPUTED = 6
-"""2**6 is how many conditions a kernel's launches may have (`grid.MAX_GUARDS`)."""
+"""A kernel's launches may have 2**6 conditions (`variant_grid.MAX_GUARDS`)."""
 _MAX_FILTERED = 10
 
 ConfigEntries = tuple[tuple[str, Constant], ...]
 
 
 def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
-    """Return a kernel whose configs have what its heuristics compute of launches.
+    """Return a kernel with its computed heuristics added to the configs.
 
-    A kernel is as it was if nothing is, or if the manifest says all of it; what cannot be read is left to
-    its compile, which says why.
+    The kernel is returned unchanged if there are none, or if the manifest gives them all. A
+    heuristic that cannot be read is left to the compiler, which reports it.
     """
-    names = [one.name for one in kernel.function.constexprs if one.may_be_computed]
-    names = [name for name in names if name not in _given(kernel)]
+    names = [
+        parameter.name for parameter in kernel.function.constexprs if parameter.may_be_computed
+    ]
+    names = [name for name in names if name not in _manifest_parameters(kernel)]
     if not names:
         return kernel
-    constants = [one.name for one in kernel.function.constexprs if one.name not in names]
+    constants = [
+        parameter.name for parameter in kernel.function.constexprs if parameter.name not in names
+    ]
     integers = [name for name, argument in kernel.signature.items() if _is_integer(argument)]
     try:
-        found = launch_heuristics(kernel.source, kernel.function.name, integers, constants, target)
-        computed = {name: found[name] for name in names if name in found}
+        heuristics = launch_heuristics(
+            kernel.source, kernel.function.name, integers, constants, target
+        )
+        computed = {name: heuristics[name] for name in names if name in heuristics}
         root = _condition(kernel, computed)
     except (CompileError, ExpressionError):
         return kernel
@@ -70,7 +76,7 @@ def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
 def crossed(
     configs: Iterable[ConfigEntries], axes: tuple[tuple[str, tuple[Constant, ...]], ...]
 ) -> Iterator[ConfigEntries]:
-    """Yield each config with every combination of the axes that it does not have itself."""
+    """Yield each config with every combination of the axes it does not set itself."""
     for config in configs:
         missing = [(name, values) for name, values in axes if name not in dict(config)]
         names = [name for name, _ in missing]
@@ -79,9 +85,11 @@ def crossed(
 
 
 def _check_few(kernel: KernelSpec, computed: Iterable[str]) -> None:
-    """Raise ManifestError for more parameters than have conditions: each combination is one.
+    """Limit the number of computed parameters: each combination needs a condition.
 
-    A `where` may leave out combinations, so it is asked about some more.
+    A `where` may exclude combinations, so some more are allowed with it.
+
+    Raises: ManifestError.
     """
     names = list(computed)
     most = _MAX_COMPUTED if kernel.where is None else _MAX_FILTERED
@@ -94,8 +102,8 @@ def _check_few(kernel: KernelSpec, computed: Iterable[str]) -> None:
         )
 
 
-def _given(kernel: KernelSpec) -> set[str]:
-    """Return the parameters that the manifest gives."""
+def _manifest_parameters(kernel: KernelSpec) -> set[str]:
+    """Return the parameters given in the manifest."""
     names = {*kernel.constants, *kernel.choices}
     match kernel.configs:
         case CartesianConfigs(axes):

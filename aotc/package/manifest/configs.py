@@ -1,7 +1,7 @@
-"""List the configs of a kernel that its `where` accepts, and the choices that each serves.
+"""List the configs of a kernel accepted by its `where`, and the choices each serves.
 
-Invariant: `where` is asked of at most `MAX_CONFIGS` pairs of a config and choices; more are an error that
-names the count, before any is listed if it is known.
+Invariant: `where` is evaluated for at most `MAX_CONFIGS` pairs of a config and choices. More are an
+error that names the count, before any is listed if the count is known.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ AutotuneReader: TypeAlias = Callable[
 def configs_of_targets(
     kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader
 ) -> dict[Target, tuple[tuple[ConfigEntries, Serves], ...]]:
-    """Return the configs for each target: an autotuner may ask which one it is."""
+    """Return the configs for each target: an autotuner may depend on it."""
     if isinstance(kernel.configs, AutotuneConfigs):
         return {target: _configs(kernel, autotune, target) for target in targets}
     return dict.fromkeys(targets, _configs(kernel, autotune, targets[0]))
 
 
 def typed(config: ConfigEntries) -> tuple[object, ...]:
-    """Return what two configs have in common that are the same, 1 and true being two values."""
+    """Return a key equal for equal configs; 1 and true are two values."""
     return tuple((name, type(value), value) for name, value in config)
 
 
 def completed(config: Mapping[str, Constant]) -> tuple[object, ...]:
-    """Return what two configs have in common that are the same, an entry left out being the default."""
+    """Return a key equal for equal configs; a missing entry equals its default."""
     return typed(tuple(sorted({**CONFIG_DEFAULTS, **config}.items())))
 
 
 def _configs(
     kernel: KernelSpec, autotune: AutotuneReader, target: Target
 ) -> tuple[tuple[ConfigEntries, Serves], ...]:
-    """Return the configs that pass the kernel's `where` for some choices, in order.
+    """Return the configs accepted by the kernel's `where` for some choices, in order.
 
-    With a config come the choices that it serves, and what remains of `where` for them: a condition on
-    launch arguments, which the launcher checks, or None.
+    Each config comes with the choices it serves, and the rest of `where` for each: a condition on
+    launch arguments, checked by the launcher, or None.
     """
-    kept: list[tuple[ConfigEntries, Serves]] = []
+    accepted: list[tuple[ConfigEntries, Serves]] = []
     always = expression.Integer(1)
     fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
     most = MAX_CONFIGS // num_choices(kernel)
@@ -79,17 +79,17 @@ def _configs(
             elif condition.value:
                 serves[choices] = None
         if serves:
-            kept.append((config, serves))
-    if not kept and kernel.where is not None:
+            accepted.append((config, serves))
+    if not accepted and kernel.where is not None:
         message = "expected `where` to accept a config, it rejects all"
         raise ManifestError(message, kernel.where.loc)
-    return tuple(kept)
+    return tuple(accepted)
 
 
-def _too_many_configs(kernel: KernelSpec, got: str) -> ManifestError:
-    """Return the error for more configs than `where` can be asked about, for all choices."""
+def _too_many_configs(kernel: KernelSpec, count: str) -> ManifestError:
+    """Return the error for more configs than the limit for `where`, over all choices."""
     times = f" for each of {num_choices(kernel)} choices" if kernel.choices else ""
-    message = f"expected at most {MAX_CONFIGS} configs, got {got}{times}"
+    message = f"expected at most {MAX_CONFIGS} configs, got {count}{times}"
     remedy = "list fewer values; `where` filters the list, it does not shorten it"
     return ManifestError(message, kernel.configs_loc, remedy=remedy)
 
@@ -100,7 +100,7 @@ def _condition(
     choices: tuple[Constant, ...],
     fold: expression.Folder,
 ) -> Expression:
-    """Evaluate `where`, which `fold` is of, for a config and choices as far as it is known."""
+    """Evaluate `where` for a config and choices as far as possible; `fold` folds it."""
     where = kernel.where
     if where is None:
         return expression.Integer(1)
@@ -117,16 +117,16 @@ def _condition(
 
 
 def fixed_arguments(kernel: KernelSpec) -> dict[str, Constant]:
-    """Return the integer arguments whose value is compiled in."""
+    """Return the integer arguments with a compiled-in value."""
     return {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
 
 
 def _where_error(
     where: ManifestExpression, config: ConfigEntries, error: ExpressionError
 ) -> ManifestError:
-    found = where.error(error)
-    found.add_context(f"in config {config_text(config)}")
-    return found
+    manifest_error = where.error(error)
+    manifest_error.add_context(f"in config {config_text(config)}")
+    return manifest_error
 
 
 def _listed_configs(
@@ -150,7 +150,7 @@ def _listed_configs(
 def _autotune_configs(
     kernel: KernelSpec, autotune: AutotuneReader, target: Target
 ) -> Iterator[ConfigEntries]:
-    """Return the source's configs, checked as the manifest's are, without repeats.
+    """Return the source's configs, checked like the manifest's, without repeats.
 
     Triton distinguishes configs that differ only in a hook; here they are the same.
     """
@@ -160,12 +160,12 @@ def _autotune_configs(
         if argument.value is not None or argument.kind == "none"
     }
     constants = {**fixed, **kernel.constants}
-    found = autotune(kernel.source, kernel.function.name, constants, target)
-    if not found:
+    source_configs = autotune(kernel.source, kernel.function.name, constants, target)
+    if not source_configs:
         message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
         raise ManifestError(message, kernel.configs_loc)
     seen: dict[tuple[object, ...], None] = {}
-    for entries in found:
+    for entries in source_configs:
         # A config key of None stands for the default.
         config = tuple(
             (name, value)
@@ -190,9 +190,9 @@ def _autotune_configs(
 def _config_problem(kernel: KernelSpec, config: Sequence[tuple[str, Constant]]) -> str:
     """Check a config of the source; return the problem, or an empty string."""
     names = [parameter.name for parameter in kernel.function.constexprs]
-    given = {*kernel.constants, *kernel.choices}
+    fixed_names = {*kernel.constants, *kernel.choices}
     for name, value in config:
-        if name in given:
+        if name in fixed_names:
             return f"{name!r} is in the manifest and in the source's configs"
         if name in CONFIG_KEYS:
             problem = config_value_problem(name, value)
@@ -200,7 +200,7 @@ def _config_problem(kernel: KernelSpec, config: Sequence[tuple[str, Constant]]) 
                 return problem
         elif name not in names:
             return f"expected a tl.constexpr parameter or a config key, got {name!r}"
-    missing = missing_constexpr(kernel.function, given | {name for name, _ in config})
+    missing = missing_constexpr(kernel.function, fixed_names | {name for name, _ in config})
     if missing is not None:
         return f"expected a value for the tl.constexpr parameter {missing!r}"
     return ""
@@ -230,22 +230,22 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
 
 
 def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but those whose value is fixed, or None."""
+    """Return the arguments passed by a launch: all but fixed ones and None."""
     return tuple(name for name, argument in kernel.signature.items() if argument.is_passed)
 
 
 def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
-    """Return the values that an expression can use; a boolean is 0 or 1."""
+    """Return the values usable in an expression; a boolean is 0 or 1."""
     return {name: int(value) for name, value in values.items() if isinstance(value, int)}
 
 
 def fixed_values(kernel: KernelSpec, config: ConfigEntries) -> dict[str, Constant]:
-    """Return the values that a config does not leave to the caller."""
+    """Return the values fixed under a config, not left to the caller."""
     return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
 
 
 def num_choices(kernel: KernelSpec) -> int:
-    """Return how many combinations of choices there are, before they are listed."""
+    """Return the number of combinations of choices, without listing them."""
     return math.prod(len(values) for values in kernel.choices.values())
 
 

@@ -1,4 +1,4 @@
-"""Expressions in a manifest: parsed, and every name in them checked against the kernel.
+"""Parse expressions in a manifest, and check every name in them against the kernel.
 
 Invariant: every name in a returned expression is an integer argument, an extent of a tensor
 descriptor, a `tl.constexpr` parameter or a config key.
@@ -24,7 +24,7 @@ MAX_GRID_RANK = 3
 def read_grid(
     table: Table, function: Function, signature: Mapping[str, ArgumentType]
 ) -> tuple[ManifestExpression, ...]:
-    """Return the expressions of a table's `grid`, which must be there.
+    """Return the expressions of a table's required `grid`.
 
     Raises:
         ManifestError: there are not 1 to 3 of them, or one is wrong.
@@ -44,11 +44,11 @@ def read_expression(
 ) -> ManifestExpression:
     """Parse `text` and check that every name in it is an integer or a tensor's extent."""
     try:
-        found = ManifestExpression(expression.parse(text), loc)
+        parsed = ManifestExpression(expression.parse(text), loc)
     except ExpressionError as error:
         raise ManifestExpression(expression.Integer(0), loc).error(error) from None
     constants = [*(parameter.name for parameter in function.constexprs), *CONFIG_KEYS]
-    for node in expression.walk(found.root):
+    for node in expression.walk(parsed.root):
         if not isinstance(node, expression.Name | expression.Extent):
             continue
         argument = signature.get(node.name)
@@ -63,9 +63,9 @@ def read_expression(
             if argument.kind != "scalar" or (element is not None and not element.is_int):
                 problem = f"expected an integer argument, `{node.name}` is not one"
         elif node.name not in constants:
-            known = [*signature, *constants]
+            names = [*signature, *constants]
             problem = f"`{node.name}` is unknown"
-            remedy = did_you_mean(node.name, known) or f"there are {', '.join(known)}"
+            remedy = did_you_mean(node.name, names) or f"there are {', '.join(names)}"
         if problem:
-            raise found.error(ExpressionError(problem, node.col, len(node.name)), remedy)
-    return found
+            raise parsed.error(ExpressionError(problem, node.col, len(node.name)), remedy)
+    return parsed

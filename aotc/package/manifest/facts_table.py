@@ -1,8 +1,8 @@
-"""The `[package.facts]` table: what kernels' files are told of the GPU, where they ask.
+"""Read the `[package.facts]` table: answers to a source's queries about the GPU.
 
 [package.facts]
-num_sms = 114                                  # by name: what the target's row says otherwise
-"torch.cuda.get_device_name()" = "NVIDIA H100 PCIe"  # by the expression that asks, calls without arguments
+num_sms = 114                                  # by name: overrides the target's default
+"torch.cuda.get_device_name()" = "NVIDIA H100 PCIe"  # by expression: a call without arguments
 [package.facts.sm_80]                          # for one target
 num_sms = 108
 """
@@ -19,7 +19,7 @@ Facts: TypeAlias = tuple[tuple[str, Constant], ...]
 
 
 def read_facts(package: Table) -> dict[str, Facts]:
-    """Return the facts of each target; what is wrong is noted in the table's mistakes."""
+    """Return the facts of each target; errors are added to the table's mistakes."""
     section = package.optional_table("facts")
     for_all: dict[str, Constant] = {}
     for_one: dict[str, dict[str, Constant]] = {name: {} for name in TARGETS}
@@ -33,7 +33,9 @@ def read_facts(package: Table) -> dict[str, Facts]:
                 message = f"expected a target, got {name!r}"
                 raise section.wrong_key(name, message, did_you_mean(name, TARGETS))
             for_one[name] = {key: _fact(inner, key) for key in inner}
-    return {name: tuple({**for_all, **own}.items()) for name, own in for_one.items()}
+    return {
+        name: tuple({**for_all, **target_facts}.items()) for name, target_facts in for_one.items()
+    }
 
 
 def _fact(section: Table, name: str) -> Constant:

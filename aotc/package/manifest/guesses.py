@@ -1,6 +1,6 @@
-"""Lines of a manifest that `aotc init` guessed, and that nobody has settled since.
+"""Report lines of a manifest guessed by `aotc init` and still unconfirmed.
 
-Such a line ends in `# TODO: ` and what to look for. A build goes on with the value and says so.
+Such a line ends in `# TODO: ` and a hint. A build uses the value and warns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def guesses(manifest: str) -> list[str]:
     """Return a message for each guessed line of the manifest at a path, in order."""
     text = Path(manifest).read_text(encoding="utf-8-sig", errors="replace")
     return [
-        f"{manifest}:{text.count(chr(10), 0, found.start()) + 1}: {found['line']} is a guess: "
-        f"{found['note']}"
-        for found in _GUESS.finditer(text)
+        f"{manifest}:{text.count(chr(10), 0, match.start()) + 1}: {match['line']} is a guess: "
+        f"{match['note']}"
+        for match in _GUESS.finditer(text)
     ]

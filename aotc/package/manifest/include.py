@@ -1,11 +1,10 @@
-"""Manifests that include others: `include = ["norm/kernels.toml"]`, so that teams keep their own.
+"""Include manifests in others: `include = ["norm/kernels.toml"]`, so that teams keep their own.
 
-An included manifest gives its kernels; what it includes is included too, each file once, however
-many name it. It may have a `[package]` so that it also builds alone. What the including one says of
-the package then counts, and must not go against it: a kernel that was written for some targets, or
-without some feature, is not built otherwise unasked.
+An included manifest contributes its kernels and its own includes, each file once. It may have a
+`[package]` to build alone. The including package's settings win, but must not contradict it:
+kernels limited to some targets, or without some feature, are not built otherwise unasked.
 
-Invariant: a kernel's errors are located in the file that its table is in.
+Invariant: a kernel's errors are located in the file of its table.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ _MAX_FILES = 1000
 def read_included(
     root: Table, file: str, read: Callable[[str, Loc], Table]
 ) -> list[tuple[str, Table]]:
-    """Return all manifests that `file` includes, with their paths, what is included first.
+    """Return all manifests included by `file`, with their paths, includes first.
 
-    `read` returns the top level of the manifest at a path, which it is asked for at a location.
+    `read` returns the top level of the manifest at a path; it also gets the location of the
+    include.
 
-    Raises: ManifestError for a circle; whatever `read` raises.
+    Raises: ManifestError for a circle, and the errors of `read`.
     """
-    found: list[tuple[str, Table]] = []
-    done: set[str] = set()
-    _read(root, file, read, [(os.path.realpath(file), file)], done, found)
-    return found
+    manifests: list[tuple[str, Table]] = []
+    real_paths: set[str] = set()
+    _read(root, file, read, [(os.path.realpath(file), file)], real_paths, manifests)
+    return manifests
 
 
 def _read(
@@ -40,8 +40,8 @@ def _read(
     file: str,
     read: Callable[[str, Loc], Table],
     chain: list[tuple[str, str]],
-    done: set[str],
-    found: list[tuple[str, Table]],
+    real_paths: set[str],
+    manifests: list[tuple[str, Table]],
 ) -> None:
     if not table.has("include"):
         return
@@ -49,16 +49,16 @@ def _read(
         loc = table.element("include", index)
         path = (Path(file).parent / name).as_posix()
         real = os.path.realpath(path)
-        if real in (each for each, _ in chain):
+        if real in (ancestor for ancestor, _ in chain):
             raise _circle(path, loc, [shown for _, shown in chain])
-        if real in done:
+        if real in real_paths:
             continue
-        if len(done) >= _MAX_FILES:
+        if len(real_paths) >= _MAX_FILES:
             raise ManifestError(f"expected at most {_MAX_FILES} included manifests", loc)
-        done.add(real)
+        real_paths.add(real)
         included = read(path, loc)
-        _read(included, path, read, [*chain, (real, path)], done, found)
-        found.append((path, included))
+        _read(included, path, read, [*chain, (real, path)], real_paths, manifests)
+        manifests.append((path, included))
 
 
 def _circle(path: str, loc: Loc, chain: Sequence[str]) -> ManifestError:
@@ -68,27 +68,30 @@ def _circle(path: str, loc: Loc, chain: Sequence[str]) -> ManifestError:
 
 
 def check_agrees(included: Table, package: Table) -> None:
-    """Check that a package does not go against what an included manifest says of its own.
+    """Check that a package does not contradict an included manifest's own package.
 
-    Raises: ManifestError that names both places.
+    Raises: ManifestError naming both locations.
     """
     if not included.has("package"):
         return
-    own = included.table("package", None)
-    given = {name: package.strings(name) if package.has(name) else () for name in _LISTS}
-    listed = {name: own.strings(name) if own.has(name) else () for name in _LISTS}
-    if own.has("targets"):
-        for index, target in enumerate(given["targets"]):
+    included_package = included.table("package", None)
+    package_lists = {name: package.strings(name) if package.has(name) else () for name in _LISTS}
+    listed = {
+        name: included_package.strings(name) if included_package.has(name) else ()
+        for name in _LISTS
+    }
+    if included_package.has("targets"):
+        for index, target in enumerate(package_lists["targets"]):
             if target not in listed["targets"]:
-                place = own.value_loc("targets")
+                loc = included_package.value_loc("targets")
                 message = f"expected only targets of the included manifest, got {target!r}; "
-                message += f"it has {', '.join(listed['targets'])} at {place}"
+                message += f"it has {', '.join(listed['targets'])} at {loc}"
                 remedy = f"add {target!r} there, or leave it out here"
                 raise ManifestError(message, package.element("targets", index), remedy=remedy)
     for index, feature in enumerate(listed["without"]):
-        if feature not in given["without"]:
-            place = own.element("without", index)
-            message = f"expected `without` to have {feature!r}, as the included manifest at {place}"
+        if feature not in package_lists["without"]:
+            loc = included_package.element("without", index)
+            message = f"expected `without` to have {feature!r}, as the included manifest at {loc}"
             where = package.value_loc("without" if package.has("without") else "targets")
             raise ManifestError(message, where, remedy=f"add {feature!r}, or remove it there")
 

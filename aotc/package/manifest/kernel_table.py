@@ -1,7 +1,7 @@
 """Read a `[[kernel]]` table: signature, types, constants, choices, configs, grid, limits.
 
-Each is read by one function and checked against the parameters of the kernel's function; then all
-are checked together: no name is given twice, and no needed one is missing.
+One function reads each section and checks it against the parameters of the kernel's function. Then
+they are checked together: no name is given twice, and no required name is missing.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_kernel(table: Table, name: str, source: str, function: Function) -> KernelSpec:
-    """Read the table of the kernel `name`, whose code is `function` of `source`.
+    """Read the table of the kernel `name`, with code `function` of `source`.
 
-    What is wrong, in a section or between two, is noted in the table's mistakes.
+    Errors in a section or between two are added to the table's mistakes.
     """
     mistakes = table.mistakes
     before = len(mistakes)
@@ -152,7 +152,7 @@ def _read_types(table: Table) -> dict[str, tuple[str, ...]]:
 
 
 def _variables(table: Table) -> tuple[str, ...]:
-    """Return the type variables, also those whose dtypes are wrong: that is said once."""
+    """Return the type variables, including any with wrong dtypes: these are reported once."""
     return tuple(name for name in table.optional_table("types") if name not in SCALARS)
 
 
@@ -172,18 +172,18 @@ def _read_signature(
     for parameter in function.arguments:
         if section.has(parameter.name):
             with table.mistakes.collected():
-                made = _read_type(section, parameter.name, variables)
-                _check_extents(section, parameter.name, function, made)
-                signature.update(made)
+                argument_types = _read_type(section, parameter.name, variables)
+                _check_extents(section, parameter.name, function, argument_types)
+                signature.update(argument_types)
         elif not parameter.has_default and parameter.name not in misspelt:
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
             table.mistakes.add(ManifestError(message, section.loc, remedy=remedy))
     if len(table.mistakes) > before:
         return signature
-    used = {argument.element for argument in signature.values()}
+    elements = {argument.element for argument in signature.values()}
     for name in variables:
-        if name not in used:
+        if name not in elements:
             message = f"expected an argument of type {name!r}, got none"
             remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'
             table.mistakes.add(table.optional_table("types").wrong_key(name, message, remedy))
@@ -193,9 +193,9 @@ def _read_signature(
 def _assumed_signature(
     table: Table, function: Function, signature: Mapping[str, ArgumentType]
 ) -> dict[str, ArgumentType] | None:
-    """Return a signature with integers for what could not be read, to check names against.
+    """Return a signature with integers for unreadable types, to check names against.
 
-    None if something that could not be read has parts with names of their own.
+    None if something unreadable has parts with names of their own.
     """
     section = table.optional_table("signature")
     names = [*(parameter.name for parameter in function.arguments), *section]
@@ -228,9 +228,9 @@ def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> dict[st
         return {name: argument_type.parse(text, variables, loc)}
     types = (*argument_type.DTYPE_WORDS, *variables)
     return {
-        leaf: argument_type.parse(one, variables, loc)
-        for leaf, one in _tuple_type(section, name).leaves(name)
-        if not names_function(one, types)
+        leaf: argument_type.parse(leaf_text, variables, loc)
+        for leaf, leaf_text in _tuple_type(section, name).leaves(name)
+        if not names_function(leaf_text, types)
     }
 
 
@@ -252,7 +252,7 @@ def _has_empty_item(kind: TupleType) -> bool:
 
 
 def _read_tuples(table: Table, function: Function) -> dict[str, TupleType]:
-    """Return the arguments that are tuples; their types were read with the signature."""
+    """Return the tuple arguments; their types were read with the signature."""
     section = table.optional_table("signature")
     names = [parameter.name for parameter in function.parameters]
     tuples: dict[str, TupleType] = {}
@@ -381,8 +381,12 @@ def _check_config_entry(
         names = [parameter.name for parameter in function.constexprs]
         if name not in names:
             message = f"expected a config key or a tl.constexpr parameter, got {name!r}"
-            known = [*CONFIG_KEYS, *names]
-            remedy = renamed_key(name) or did_you_mean(name, known) or _listed("they are", known)
+            valid_names = [*CONFIG_KEYS, *names]
+            remedy = (
+                renamed_key(name)
+                or did_you_mean(name, valid_names)
+                or _listed("they are", valid_names)
+            )
             raise section.wrong_key(name, message, remedy)
         return
     problem = config_value_problem(name, value)
@@ -416,15 +420,15 @@ def _check_given_once(
 def _check_constexprs(table: Table, spec: KernelSpec) -> None:
     """Check that every constexpr parameter has a value in every config."""
     if isinstance(spec.configs, AutotuneConfigs):
-        return  # the configs are known when they are expanded
-    given = {*spec.constants, *spec.choices}
+        return  # the configs are listed when they are expanded
+    fixed_names = {*spec.constants, *spec.choices}
     configs = (
         [[name for name, _ in config] for config in spec.configs.configs]
         if isinstance(spec.configs, ListedConfigs)
         else [_config_keys(spec.configs)]
     )
     for index, keys in enumerate(configs):
-        missing = missing_constexpr(spec.function, given | set(keys))
+        missing = missing_constexpr(spec.function, fixed_names | set(keys))
         if missing is None:
             continue
         message = f"expected a value for the tl.constexpr parameter {missing!r}"
@@ -439,10 +443,10 @@ def _check_extents(
 ) -> None:
     names = [parameter.name for parameter in function.constexprs]
     for argument in types.values():
-        for used in argument.block_names:
-            if used not in names:
-                message = f"expected a tl.constexpr parameter as block extent, got {used!r}"
-                remedy = did_you_mean(used, names) or _listed("they are", names)
+        for block_name in argument.block_names:
+            if block_name not in names:
+                message = f"expected a tl.constexpr parameter as block extent, got {block_name!r}"
+                remedy = did_you_mean(block_name, names) or _listed("they are", names)
                 raise section.wrong(name, message, remedy)
 
 

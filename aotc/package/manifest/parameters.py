@@ -1,8 +1,8 @@
-"""The functions of a kernel source and their parameters, as far as a manifest needs them.
+"""Read the functions of a kernel source and their parameters, as far as a manifest needs them.
 
-The manifest is checked before any kernel is compiled, so that a misspelt argument is reported in
-milliseconds and at the manifest's line. This needs only the names of the parameters and which of
-them are `tl.constexpr`: the file is parsed with `ast`, never executed, and nothing in it is
+The manifest is checked before any kernel is compiled, so a misspelt argument is reported in
+milliseconds and at the manifest's line. This only needs the names of the parameters and their
+`tl.constexpr` annotations. The file is parsed with `ast`, never executed, and nothing in it is
 resolved. The frontend reads the file again, in full, when a kernel is compiled.
 """
 
@@ -20,7 +20,7 @@ from aotc.python_source import parse_python
 class Parameter:
     """A parameter; one with a default may be left out of the manifest.
 
-    A constexpr that `@triton.heuristics` computes, or may compute, has a default.
+    A constexpr possibly computed by `@triton.heuristics` has a default.
     """
 
     name: str
@@ -43,19 +43,20 @@ class Function:
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
-        """Parameters that are passed at launch."""
+        """Parameters passed at launch."""
         return tuple(p for p in self.parameters if not p.is_constexpr)
 
     @property
     def constexprs(self) -> tuple[Parameter, ...]:
-        """Parameters that are fixed when the kernel is built."""
+        """Parameters fixed at compile time."""
         return tuple(p for p in self.parameters if p.is_constexpr)
 
 
 def parse_functions(source: str, file: str) -> dict[str, Function]:
-    """Parse the functions that `source` defines at module level, also under `if` and `try`.
+    """Parse the functions defined at module level, also under `if` and `try`.
 
-    Kernels in functions and classes go by their dotted names, as in `make.kernel`. The last of several definitions of a name counts, as in Python.
+    Kernels in functions and classes have dotted names, such as `make.kernel`. The last definition
+    of a name counts, as in Python.
 
     Raises:
         CompileError: the text is not Python, or is nested too deeply to be parsed.
@@ -142,9 +143,13 @@ def _variables(node: ast.FunctionDef) -> list[str]:
 
 def _is_jit(node: ast.FunctionDef) -> bool:
     """Return whether a decorator of a function is Triton's, by its name."""
-    calls = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    calls = (
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for decorator in node.decorator_list
+    )
     names = (
-        one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in calls
+        decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
+        for decorator in calls
     )
     return any(name == "jit" for name in names)
 
@@ -192,9 +197,9 @@ def _function(node: ast.FunctionDef, file: str, is_rebound: bool) -> Function:  
 
 
 def _heuristics(node: ast.FunctionDef) -> set[str] | None:
-    """Return the parameters that `@triton.heuristics` computes.
+    """Return the parameters computed by `@triton.heuristics`.
 
-    None if that is not written there: values that are no literal, a decorator that may do anything.
+    None if the text does not show them: values that are not literals, or an unknown decorator.
     """
     names: set[str] = set()
     for decorator in node.decorator_list:
@@ -207,7 +212,7 @@ def _heuristics(node: ast.FunctionDef) -> set[str] | None:
         values = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
         for value in values:
             if not isinstance(value, ast.Dict):
-                return None  # a name: the frontend resolves it and reports what is missing
+                return None  # a name: the frontend resolves it and reports unresolved ones
             keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
             if len(keys) < len(value.keys):
                 return None

@@ -1,9 +1,9 @@
 """Read the manifest, `kernels.toml`, and check it to the last key.
 
-Every mistake that shows in the manifest and in the names of the kernel sources is reported here,
-before anything is compiled: with file, line and column, what was expected, what was given and the
-nearest valid name. The values returned are in `spec.py`; `kernel_table.py` reads the sections of a
-kernel's table, and `grid.py` expands variants.
+Every mistake visible in the manifest and in the names of the kernel sources is reported here,
+before anything is compiled. A report has file, line and column, the expected and the given value,
+and the nearest valid name. The values returned are in `spec.py`; `kernel_table.py` reads the
+sections of a kernel's table, and `variant_grid.py` expands variants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 
 
 def load(path: str) -> Manifest:
-    """Read the manifest at `path` and check it against the kernel sources it names.
+    """Read the manifest at `path` and check it against its kernel sources.
 
     Raises:
         ManifestError: the manifest cannot be read or is wrong.
@@ -49,7 +49,7 @@ def parse(text: str, path: str) -> Manifest:
     """Parse a manifest; sources are relative to the folder of `path`.
 
     Raises:
-        ManifestError: the manifest is wrong; what else is wrong is in its `others`.
+        ManifestError: the manifest is wrong; further mistakes are in its `others`.
         CompileError: a kernel source is not Python.
     """
     reader = _Reader(Document.parse(text, path))
@@ -80,7 +80,7 @@ class _Reader:
     )
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest, or None if `mistakes` says why there is none."""
+        """Return the manifest, or None if there are `mistakes`."""
         collected = self.mistakes.collected
         root = self.document.root(_ROOT_KEYS, self.mistakes)
         included: list[tuple[str, Table]] = []
@@ -94,38 +94,45 @@ class _Reader:
                 with collected():
                     check_agrees(other, table)
         tables: list[tuple[str, Table]] = []
-        for file, each in (*included, (self.document.file, root)):
-            if each.has("kernel") or not included:
+        for file, manifest_table in (*included, (self.document.file, root)):
+            if manifest_table.has("kernel") or not included:
                 with collected():
-                    tables += ((file, one) for one in each.tables("kernel", KERNEL_KEYS))
+                    tables += (
+                        (file, kernel_table)
+                        for kernel_table in manifest_table.tables("kernel", KERNEL_KEYS)
+                    )
         kernels: dict[str, KernelSpec] = {}
         for file, table in tables:
             with collected():
                 kernel = self.kernel(file, table)
                 if kernel.name in kernels:
                     first = kernels[kernel.name].loc
-                    place = "name" if table.has("name") else "source"
+                    key = "name" if table.has("name") else "source"
                     message = f"expected a unique name, got {kernel.name!r} as at {first}"
-                    raise table.wrong(place, message, "give one of the two another `name`")
+                    raise table.wrong(key, message, "give one of the two another `name`")
                 kernels[kernel.name] = kernel
                 if read and file == self.document.file:
                     _check_targets(table, kernel, read[0])
         tuned: list[TunedConfig] = []
-        for file, each in (*included, (self.document.file, root)):
+        for file, manifest_table in (*included, (self.document.file, root)):
             with collected():
-                for table in each.tables("tuned", TUNED_KEYS) if each.has("tuned") else ():
+                for table in (
+                    manifest_table.tables("tuned", TUNED_KEYS)
+                    if manifest_table.has("tuned")
+                    else ()
+                ):
                     with collected():
                         tuned.append(read_tuned(table, *self.source(file, table)))
         if not read:
             return None
         (package,) = read
-        found = tuple(kernels.values())
+        kernel_specs = tuple(kernels.values())
         return Manifest(
             self.document.file,
             package.name,
             package.version,
             package.targets,
-            found,
+            kernel_specs,
             package.without,
             package.facts,
             tuple(tuned),
@@ -145,12 +152,13 @@ class _Reader:
         chosen = package.unique("targets", package.strings("targets"))
         for index, text in enumerate(chosen):
             with self.mistakes.collected():
-                built.append(targets.parse(text, package.element("targets", index)))
+                built += targets.parse_set(text, package.element("targets", index))
+        built = list(dict.fromkeys(built))
         without = package.strings("without") if package.has("without") else ()
         for index, feature in enumerate(without):
             with self.mistakes.collected():
-                place = package.element("without", index)
-                built = [target.excluding([feature], place) for target in built]
+                loc = package.element("without", index)
+                built = [target.excluding([feature], loc) for target in built]
         facts = read_facts(package)
         built = [replace(target, facts=facts[target.name]) for target in built]
         return _Package(name, version, tuple(built), without, facts)
@@ -190,12 +198,13 @@ def _kernel_targets(table: Table) -> tuple[str, ...]:
     named: list[str] = []
     for index, text in enumerate(table.unique("targets", table.strings("targets"))):
         with table.mistakes.collected():
-            named.append(targets.parse(text, table.element("targets", index)).name)
+            members = targets.parse_set(text, table.element("targets", index))
+            named += [target.name for target in members]
     return tuple(named)
 
 
 def _check_targets(table: Table, kernel: KernelSpec, package: _Package) -> None:
-    """Check that a package has the targets of a kernel. Raises: ManifestError."""
+    """Check that the package includes the kernel's targets. Raises: ManifestError."""
     built = [target.name for target in package.targets]
     for index, name in enumerate(kernel.targets):
         if built and name not in built:
@@ -226,20 +235,20 @@ def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | No
     raise ManifestError(f"expected a function of {path}, got {name!r}", loc, remedy=remedy)
 
 
-def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
-    """Read a text file, without the byte-order mark that some editors add.
+def _read_text(path: Path, expected: str, loc: Loc | None, declaration: str) -> str:
+    """Read a text file, without a byte-order mark.
 
-    It is UTF-8 unless a comment that matches `declaration` names another encoding.
+    It is UTF-8 unless a comment matching `declaration` names another encoding.
     """
     if not _is_utf8(str(path)):
-        message = f"expected {what} whose path is UTF-8, got {str(path)!r}"
+        message = f"expected {expected} whose path is UTF-8, got {str(path)!r}"
         raise ManifestError(message, loc, remedy="rename the file or folder")
     try:
         data = read_regular(path, MAX_SOURCE_BYTES)
     except OSError as error:
         reason = error.strerror or error
-        message = f"expected {what}, cannot read {path}: {reason}"
-        remedy = _nearest_file(path) or _IF_UNREADABLE.get(what, "")
+        message = f"expected {expected}, cannot read {path}: {reason}"
+        remedy = _nearest_file(path) or _IF_UNREADABLE.get(expected, "")
         raise ManifestError(message, loc, remedy=remedy) from None
     head = b"\n".join(data.split(b"\n", 2)[:2])
     declared = re.search(declaration.encode(), head) if declaration else None
@@ -248,10 +257,10 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
         return data.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        message = f"expected {what} in UTF-8, {path} is not at line {line}, byte {error.start}"
+        message = f"expected {expected} in UTF-8, {path} is not at line {line}, byte {error.start}"
         raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
     except LookupError:
-        message = f"expected {what} in a known encoding, {path} declares {encoding!r}"
+        message = f"expected {expected} in a known encoding, {path} declares {encoding!r}"
         raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
 
 
@@ -269,12 +278,12 @@ def _nearest_file(path: Path) -> str:
         entries = [entry for entry in path.parent.iterdir() if entry.suffix == path.suffix]
     except (OSError, ValueError):
         return ""
-    # A suffix that all names share would make them look similar.
-    found = nearest(path.stem, [entry.stem for entry in entries if entry.name != path.name])
-    return f"did you mean {found + path.suffix!r}?" if found else ""
+    # A suffix common to all names would make them look similar.
+    stem = nearest(path.stem, [entry.stem for entry in entries if entry.name != path.name])
+    return f"did you mean {stem + path.suffix!r}?" if stem else ""
 
 
-def _check_identifier(table: Table, key: str, name: str, what: str) -> None:
+def _check_identifier(table: Table, key: str, name: str, expected: str) -> None:
     if not _NAME.fullmatch(name):
-        message = f"expected {what} of letters, digits and '_', got {name!r}"
+        message = f"expected {expected} of letters, digits and '_', got {name!r}"
         raise table.wrong(key, message, "it becomes part of the names in the C header")

@@ -1,10 +1,10 @@
-"""The content of a manifest, as plain values: kernels, their axes, their expressions.
+"""Define the content of a manifest as plain values: kernels, their axes, their expressions.
 
-`manifest.py` makes them, `grid.py` expands them.
+`read.py` makes them, `variant_grid.py` expands them.
 
-Invariant: a `Manifest` that `manifest.py` returns is consistent. Every argument has a type or a
-default, every `tl.constexpr` parameter a value, a default or an autotuner, and every name in a grid
-or a `where` is known.
+Invariant: a `Manifest` from `read.py` is consistent. Every argument has a type or a default. Every
+`tl.constexpr` parameter has a value, a default or an autotuner. Every name in a grid or a `where`
+is valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aotc.package.manifest.parameters import Function
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.manifest.tuned import TunedConfig
 from aotc.target import Target
-from aotc.target import parse as parse_target
+from aotc.target import parse_set as parse_target_set
 from aotc.tuple_type import TupleType
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
@@ -54,7 +54,7 @@ Configs: TypeAlias = CartesianConfigs | ListedConfigs | AutotuneConfigs
 
 @dataclass(frozen=True, slots=True)
 class ManifestExpression:
-    """An expression and the location of its text, for errors that show only in a variant."""
+    """An expression and the location of its text, for errors found later in a variant."""
 
     root: Expression
     loc: Loc
@@ -66,16 +66,16 @@ class ManifestExpression:
         col = loc.col + 1 + error.col
         inside = col < loc.end_col
         end_col = min(col + error.num_chars, loc.end_col - 1)
-        place = Loc(loc.file, loc.line, col, max(end_col, col + 1)) if inside else loc
-        return ManifestError(error.message, place, remedy=remedy)
+        error_loc = Loc(loc.file, loc.line, col, max(end_col, col + 1)) if inside else loc
+        return ManifestError(error.message, error_loc, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What a buffer may hold when a kernel is verified: from `low` up to, but excluding, `high`.
+    """The values of a buffer's integers during verification, from `low` to `high`, excluded.
 
-    `is_distinct` integers come in any order, and none is repeated before all have occurred. What
-    `is_cumulative` are sums of such integers, from 0 on. Others are multiples of `multiple_of`.
+    `is_distinct` integers come in any order, each once before any repeats. `is_cumulative` values
+    are running sums of such integers, from 0 on. Others are multiples of `multiple_of`.
     """
 
     low: int | float | ManifestExpression
@@ -87,7 +87,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class PointeeSpec:
-    """What the addresses in a buffer point to when a kernel is verified: `count` buffers.
+    """The target of the addresses in a buffer during verification: `count` buffers.
 
     With a `shape` the buffer holds tensor maps instead, of tensors of this shape.
     """
@@ -99,11 +99,12 @@ class PointeeSpec:
 
 @dataclass(frozen=True, slots=True)
 class VerifySpec:
-    """A `[kernel.verify]` table: inputs of a kernel that its code does not determine.
+    """A `[kernel.verify]` table: inputs of a kernel not determined by its code.
 
-    `values` are used in turn, `expressions` are over the other arguments, `ranges` are for the data
-    of pointers, `pointees` for pointers to addresses, `sizes` are elements of buffers; `tolerance` is an error allowed besides the
-    computed bounds. Unless `in_place`, an argument that is written never aliases another one.
+    `values` are used in turn, `expressions` are over the other arguments. `ranges` are for the data
+    of pointers, `pointees` for pointers to addresses, `sizes` are elements of buffers. `tolerance`
+    is an error allowed besides the computed bounds. Unless `in_place`, a written argument never
+    aliases another one.
     """
 
     values: dict[str, tuple[int | float, ...]] = field(
@@ -125,7 +126,7 @@ class VerifySpec:
 
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
-    """A `[kernel.bench]` table: the work of a launch, and extents of what libraries do instead."""
+    """A `[kernel.bench]` table: the work of a launch, and extents of equivalent library calls."""
 
     flops: ManifestExpression | None = None
     bytes: ManifestExpression | None = None
@@ -134,7 +135,7 @@ class BenchSpec:
     )
 
 
-# Which combinations of optional promises are built: all 2^n, or just all and none.
+# The combinations of optional promises to build: all 2^n, or only all and none.
 Guards: TypeAlias = Literal["each", "together"]
 
 
@@ -142,10 +143,10 @@ Guards: TypeAlias = Literal["each", "together"]
 class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters.
 
-    `targets` are those of the package's that it is built for, empty for all.
-    `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
-    `spill_bytes` what a variant that is shipped may spill if another serves, or if the limit `is_strict`.
-    `captures` are values of variables of the functions around the kernel's.
+    `targets` is a subset of the package's targets, empty for all. `signature` lists the items of
+    each argument of `tuples` in its place. `limits` bound each compile. `spill_bytes` bounds the
+    spills of a shipped variant if another variant serves, or if the limit `is_strict`. `captures`
+    are values of variables of the enclosing functions.
     """
 
     name: str
@@ -173,13 +174,13 @@ class KernelSpec:
     captures: dict[str, Constant] = field(default_factory=dict[str, Constant])
 
     def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:
-        """Return those of some targets that the kernel is built for."""
+        """Return the subset of `targets` this kernel is built for."""
         return tuple(
             target for target in targets if target.name in (self.targets or (target.name,))
         )
 
     def joined(self, types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Return the type of each argument of the function, given those of what launches pass."""
+        """Return the type of each function argument, given the types of the launch arguments."""
         joined: list[tuple[str, str]] = []
         for parameter in self.function.arguments:
             name = parameter.name
@@ -192,10 +193,10 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A whole manifest; `path` is the file it was read from.
+    """A whole manifest; `path` is its file.
 
-    `without` names the target features that the package does not use. `facts` are what files are told of
-    the GPU, by target; `tuned` is what autotuners chose of the kernels' configs.
+    `without` names the target features not used by the package. `facts` answer the source's queries
+    about the GPU, by target; `tuned` holds the autotuners' chosen configs.
     """
 
     path: str
@@ -212,37 +213,39 @@ class Manifest:
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
 
-        They exclude the features that the package excludes, and those in `without`.
+        They exclude the package's excluded features, and the features in `without`.
 
         Raises:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
-        named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
+        named = tuple(dict.fromkeys(target for name in names for target in parse_target_set(name)))
         return tuple(
             replace(target, facts=self.facts.get(target.name, ())).excluding(
                 [*self.without, *without]
             )
-            for target in named
+            for target in named or self.targets
         )
 
     def select(
         self, names: Sequence[str], targets: Sequence[Target]
     ) -> list[tuple[KernelSpec, tuple[Target, ...]]]:
-        """Return the named kernels, or all, each with those of `targets` that it is built for.
+        """Return the named kernels, or all, each with its subset of `targets`.
 
-        Of all kernels, leave out those that are built for other targets only.
+        Without names, kernels built only for other targets are left out.
 
         Raises:
             ManifestError: there is no such kernel, or none for these targets.
         """
-        wanted = [self.kernel(name) for name in dict.fromkeys(names)] or self.kernels
+        requested = [self.kernel(name) for name in dict.fromkeys(names)] or self.kernels
         selected = [
-            (kernel, kernel.targets_among(targets)) for kernel in self.kernels if kernel in wanted
+            (kernel, kernel.targets_among(targets))
+            for kernel in self.kernels
+            if kernel in requested
         ]
         for kernel, among in selected:
-            if not among and (names or not any(held for _, held in selected)):
-                given = ", ".join(str(target) for target in targets)
-                message = f"expected a target of {kernel.name!r}, got {given}"
+            if not among and (names or not any(kernel_targets for _, kernel_targets in selected)):
+                target_names = ", ".join(str(target) for target in targets)
+                message = f"expected a target of {kernel.name!r}, got {target_names}"
                 remedy = f"its targets are {', '.join(kernel.targets)}"
                 raise ManifestError(message, kernel.loc, remedy=remedy)
         return [(kernel, among) for kernel, among in selected if among]
@@ -261,13 +264,13 @@ class Manifest:
         raise ManifestError(message, remedy=did_you_mean(name, names))
 
 
-def missing_constexpr(function: Function, given: set[str]) -> str | None:
-    """Return the first constexpr parameter that is neither given nor has a default.
+def missing_constexpr(function: Function, fixed_names: set[str]) -> str | None:
+    """Return the first constexpr parameter with neither a value nor a default.
 
     A parameter named like a config key with a default, such as `num_warps`, always has a value.
     """
-    known = {*given, *CONFIG_DEFAULTS}
+    names_with_value = {*fixed_names, *CONFIG_DEFAULTS}
     for parameter in function.constexprs:
-        if parameter.name not in known and not parameter.has_default:
+        if parameter.name not in names_with_value and not parameter.has_default:
             return parameter.name
     return None

@@ -1,4 +1,4 @@
-"""The guard of a tensor argument that a descriptor describes."""
+"""Guard a tensor argument used through a descriptor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from aotc.package.manifest.spec import KernelSpec
 
 
 def tensor_guard(kernel: KernelSpec, name: str, *, has_whole_rows: bool) -> Guard:
-    """Return what is promised of a tensor that a descriptor describes.
+    """Return the guard for a tensor used through a descriptor.
 
-    TMA writes 16 bytes at a time, even beyond the end of a row (measured on an H200), so what is stored
-    to must have whole rows of 16 bytes. Loads end with the row.
+    TMA writes 16 bytes at a time, even beyond the end of a row (measured on an H200). So a tensor
+    that is stored to must have whole rows of 16 bytes. Loads end with the row.
     """
     argument = kernel.signature[name]
     last = len(argument.block) - 1

@@ -1,12 +1,12 @@
-"""Locate every key and value of a TOML document, which the TOML parser does not report.
+"""Locate every key and value of a TOML document; the TOML parser does not report them.
 
-`tomli` decides what a document means and whether it is valid; this scanner only runs on what
-tomli has accepted, so it may be lenient and short. It knows the shape of TOML (headers, dotted and
-quoted keys, inline tables, arrays, four kinds of strings) but not numbers and dates, which it skips
-as one run of characters.
+`tomli` decides whether a document is valid and parses it. This scanner only runs on documents
+accepted by tomli, so it may be lenient and short. It knows the shape of TOML: headers, dotted and
+quoted keys, inline tables, arrays, four kinds of strings. Numbers and dates are skipped as one run
+of characters.
 
-Invariant: the paths found are exactly the paths of the data that tomli returns, keys as strings
-and array positions as integers, and the text of a value's span parses to that value.
+Invariant: the paths are exactly the paths of tomli's data, keys as strings and array positions as
+integers. The text of a value's span parses to the value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _INDENT = re.compile(r"[ \t]*")
 _KEY_PART = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
-# A closing delimiter may follow one or two quotes that belong to the string.
+# One or two quotes of the string may precede a closing delimiter.
 _STRING = re.compile(
     r'"""(?:[^\\]|\\.)*?"""(?:"{0,2})'
     r"|'''(?:.)*?'''(?:'{0,2})"
@@ -85,7 +85,7 @@ class Positions:
 
 
 def scan(text: str, file: str = "<toml>") -> Positions:
-    """Return the positions of all keys and values of `text`, a document that tomli accepts."""
+    """Return the positions of all keys and values of `text`, a document valid for tomli."""
     scanner = _Scanner(text.replace("\r\n", "\n"))
     scanner.document()
     return Positions(file, scanner.text, scanner.entries)
@@ -94,7 +94,7 @@ def scan(text: str, file: str = "<toml>") -> Positions:
 @dataclass(slots=True)
 class _Scanner:
     text: str
-    at: int = 0
+    position: int = 0
     entries: dict[KeyPath, Entry] = field(default_factory=dict[KeyPath, Entry])
     # Arrays of tables seen so far, by path, with the number of their tables.
     tables: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
@@ -102,23 +102,23 @@ class _Scanner:
     def document(self) -> None:
         path: KeyPath = ()
         while self._skip(_BLANK) < len(self.text):
-            if self.text.startswith("[", self.at):
+            if self.text.startswith("[", self.position):
                 path = self._header()
             else:
                 self._pair(path)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
-        found = pattern.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
-        return self.at
+        match = pattern.match(self.text, self.position)
+        if match is not None:
+            self.position = match.end()
+        return self.position
 
     def _header(self) -> KeyPath:
-        is_array = self.text.startswith("[[", self.at)
-        self.at += 2 if is_array else 1
+        is_array = self.text.startswith("[[", self.position)
+        self.position += 2 if is_array else 1
         parts = self._key()
         self._skip(_INDENT)
-        self.at += 2 if is_array else 1
+        self.position += 2 if is_array else 1
         path: KeyPath = ()
         for index, (name, start, end) in enumerate(parts):
             path += (name,)
@@ -144,13 +144,13 @@ class _Scanner:
             name: str = tomli.loads(f"k = {raw}")["k"] if raw[:1] in ("'", '"') else raw
             parts.append((name, start, end))
             self._skip(_INDENT)
-            if not self.text.startswith(".", self.at):
+            if not self.text.startswith(".", self.position):
                 return parts
-            self.at += 1
+            self.position += 1
 
     def _pair(self, table: KeyPath) -> None:
         parts = self._key()
-        self.at += 1  # the equals sign
+        self.position += 1  # the equals sign
         self._skip(_INDENT)
         path = table
         for name, start, end in parts[:-1]:
@@ -158,12 +158,12 @@ class _Scanner:
             self.entries.setdefault(path, Entry(start, end, start, end))
         name, key_start, key_end = parts[-1]
         path += (name,)
-        value_start = self.at
+        value_start = self.position
         self._value(path)
-        self.entries[path] = Entry(key_start, key_end, value_start, self.at)
+        self.entries[path] = Entry(key_start, key_end, value_start, self.position)
 
     def _value(self, path: KeyPath) -> None:
-        first = self.text[self.at : self.at + 1]
+        first = self.text[self.position : self.position + 1]
         if first == "[":
             self._array(path)
         elif first == "{":
@@ -174,24 +174,24 @@ class _Scanner:
             self._skip(_SCALAR)
 
     def _array(self, path: KeyPath) -> None:
-        self.at += 1
+        self.position += 1
         index = 0
         while not self.text.startswith("]", self._skip(_BLANK)):
-            start = self.at
+            start = self.position
             element = (*path, index)
             self._value(element)
-            self.entries[element] = Entry(start, self.at, start, self.at)
+            self.entries[element] = Entry(start, self.position, start, self.position)
             index += 1
             self._skip_comma()
-        self.at += 1
+        self.position += 1
 
     def _inline_table(self, path: KeyPath) -> None:
-        self.at += 1
+        self.position += 1
         while not self.text.startswith("}", self._skip(_BLANK)):
             self._pair(path)
             self._skip_comma()
-        self.at += 1
+        self.position += 1
 
     def _skip_comma(self) -> None:
         if self.text.startswith(",", self._skip(_BLANK)):
-            self.at += 1
+            self.position += 1

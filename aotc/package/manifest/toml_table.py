@@ -1,7 +1,7 @@
-"""Tables of a TOML document, with typed, located access to every value.
+"""Wrap the tables of a TOML document, with typed, located access to every value.
 
-This layer between tomli's plain dictionaries and the manifest's meaning knows strings, lists and
-tables; it reports an unknown key with the nearest known one, and a value of the wrong type at its
+This layer between tomli's plain dictionaries and the manifest's meaning reads strings, lists and
+tables. It reports an unknown key with the nearest valid one, and a value of the wrong type at its
 own column. It knows nothing about kernels.
 """
 
@@ -30,20 +30,20 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 class Mistakes:
     """Collect the mistakes of a document, so that all are reported at once.
 
-    Reported are the first `MAX_REPORTED`, and how many more there are.
+    The first `MAX_REPORTED` are reported, and the number of the remaining ones.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], DiagnosticError] = {}
 
     def add(self, error: DiagnosticError) -> None:
-        """Note a mistake; one that is noted already counts once."""
+        """Add a mistake; a repeated one counts once."""
         key = (error.message, error.loc, error.remedy, *error.context)
         self._found.setdefault(key, error)
 
     @contextmanager
     def collected(self) -> Generator[None]:
-        """Note what the `with` block raises, and go on after it."""
+        """Collect the errors raised in the `with` block, and go on after it."""
         try:
             yield
         except DiagnosticError as error:
@@ -53,13 +53,13 @@ class Mistakes:
         return len(self._found)
 
     def check(self) -> None:
-        """Raise the first mistake, with the others, if there is one."""
+        """Raise the first mistake, with the others attached, if there is one."""
         if self._found:
-            first, *others = self._found.values()
+            first, *remaining = self._found.values()
             num_more = len(self._found) - MAX_REPORTED
             if num_more > 0:
-                others[MAX_REPORTED - 1 :] = [ManifestError(f"{num_more} more mistakes")]
-            first.others = tuple(others)
+                remaining[MAX_REPORTED - 1 :] = [ManifestError(f"{num_more} more mistakes")]
+            first.others = tuple(remaining)
             raise first
 
 
@@ -82,15 +82,15 @@ class Document:
             data = tomli.loads(text)
         except tomli.TOMLDecodeError as error:
             col = max(0, error.colno - 1)
-            place = Loc(file, error.lineno, col, col + 1)
+            loc = Loc(file, error.lineno, col, col + 1)
             message = f"expected TOML: {error.msg}"
             if error.msg == _REPEATED_KEY:
-                # The parser reports it after the value; the line tells which key it is.
+                # The parser reports it after the value; the line shows the key.
                 line = text.split("\n")[error.lineno - 1]
                 indent = len(line) - len(line.lstrip())
-                place = Loc(file, error.lineno, indent, max(indent + 1, col))
+                loc = Loc(file, error.lineno, indent, max(indent + 1, col))
                 message = "expected each key of a table once, got one again"
-            raise ManifestError(message, place) from None
+            raise ManifestError(message, loc) from None
         except RecursionError:
             # The parser does not report the position.
             message = f"expected TOML, the values in {file} are nested too deeply"
@@ -106,7 +106,7 @@ class Document:
 class Table:
     """One table of a document; its methods raise `ManifestError` with a location.
 
-    Only unknown keys are noted in `mistakes`: the others mean what they mean all the same.
+    Only unknown keys are added to `mistakes`, since they do not change the meaning of the others.
     """
 
     positions: Positions
@@ -166,7 +166,7 @@ class Table:
         return isinstance(self.data.get(key), list)
 
     def table(self, key: str, allowed: tuple[str, ...] | None) -> Table:
-        """Return the table at `key`, which must be present."""
+        """Return the required table at `key`."""
         value = self._value(key, "a table")
         if not isinstance(value, dict):
             raise self._wrong_type(key, "a table", value)
@@ -179,7 +179,7 @@ class Table:
         return self.inner(key, {})
 
     def tables(self, key: str, allowed: tuple[str, ...] | None) -> tuple[Table, ...]:
-        """Return the array of tables at `key`, which must have at least one."""
+        """Return the array of tables at `key`, with at least one."""
         dotted = ".".join(str(part) for part in (*self.path, key) if isinstance(part, str))
         expected = f"one or more [[{dotted}]] tables"
         value = self._value(key, expected)
@@ -192,7 +192,7 @@ class Table:
         )
 
     def string(self, key: str) -> str:
-        """Return the string at `key`, which must be present and not empty."""
+        """Return the required, non-empty string at `key`."""
         value = self._value(key, "a string")
         if not isinstance(value, str) or not value:
             expected = "a string" if value != "" else "a string that is not empty"
@@ -200,7 +200,7 @@ class Table:
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """Return the list of strings at `key`, which must be present."""
+        """Return the required list of strings at `key`."""
         return tuple(
             item if isinstance(item, str) else self._raise_element(key, index, "a string", item)
             for index, item in enumerate(self._list(key, "a list of strings"))
@@ -271,7 +271,7 @@ class Table:
 def _is_constant(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return _INT64_MIN <= value <= _INT64_MAX
-    # A NaN is not equal to itself, so equal builds could not be recognised.
+    # A NaN is not equal to itself, so equal builds would compare unequal.
     return isinstance(value, (bool, str)) or (isinstance(value, float) and not math.isnan(value))
 
 

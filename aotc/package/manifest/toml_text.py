@@ -1,4 +1,4 @@
-"""Values as TOML text."""
+"""Format values as TOML."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def toml_table(values: Mapping[str, object]) -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a key, in quotes where TOML wants them."""
+    """Return a key, quoted where TOML requires it."""
     return name if _BARE_KEY.fullmatch(name) else toml(name)

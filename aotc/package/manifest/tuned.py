@@ -1,7 +1,8 @@
-"""Read `[[tuned]]` tables: which config an autotuner chose for which values of its key.
+"""Read `[[tuned]]` tables: an autotuner's chosen config for values of its key.
 
-A kernel's tables say what is built; these say what to take of it. An archive has no place for them,
-since a function may be several of its kernels: `NAME.sources.json` has, and `aotc.triton` reads it.
+A kernel's tables list the variants to build; these tables choose among them at launch. An archive
+cannot hold them, since one function may be several of its kernels. They go to `NAME.sources.json`,
+read by `aotc.triton`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TUNED_KEYS = ("source", "key", "dtypes", "config")
 class TunedConfig:
     """The config of a function for some values of its autotuner's key, and dtypes of its tensors.
 
-    What is None in the key is left out.
+    Entries of the key that are None are left out.
     """
 
     source: str
@@ -31,10 +32,10 @@ class TunedConfig:
 
 
 def read_tuned(table: Table, source: str, function: Function) -> TunedConfig:
-    """Read a table whose `source` is a function.
+    """Read a table with a function as its `source`.
 
     Raises:
-        ManifestError: a name is no parameter, or a value is none that a key or a config has.
+        ManifestError: a name is no parameter, or a value is invalid for a key or a config.
     """
     names = [parameter.name for parameter in function.parameters]
     return TunedConfig(

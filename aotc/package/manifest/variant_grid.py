@@ -1,12 +1,12 @@
 """Expand one kernel of the manifest into the list of variants to compile.
 
-A variant is one point of targets × types × choices × guards × configs. They are listed in that
-order, the last varying fastest, each axis in the manifest's order and guards from the most to the
-least specialised; so the same manifest always gives the same list. The size of the product is known
-before anything is listed: a grid too large is an error that names the count.
+A variant is one point of targets × types × choices × guards × configs. They are listed in this
+order, the last varying fastest. Each axis has the manifest's order, and guards go from the most to
+the least specialised, so the same manifest always gives the same list. The product's size is
+computed before anything is listed: a grid too large is an error with the count.
 
-Invariant: every request listed is complete (each argument typed, each constexpr given or
-defaulted) and fits the threads of its target; a config that does not is dropped with a remark.
+Invariant: every listed request is complete (each argument typed, each constexpr given or defaulted)
+and fits the threads of its target. A config that does not fit is dropped with a remark.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ _DIVISIONS = ("//", "%", "cdiv")
 class VariantSpec:
     """One variant to compile.
 
-    `types` and `choices` are the values of the kernel's type variables and choices, in order;
-    `waived` names the arguments whose optional promise this variant does not assume, `absent` the
-    pointers that are None in it. `guards` and
-    `config_index` index the expansion's guards and configs. `grid` names launch arguments only,
-    and is empty if the caller gives the grid.
+    `types` and `choices` are the values of the kernel's type variables and choices, in order.
+    `waived` names the arguments without their optional promise, `absent` the pointers fixed to
+    None. `guards` and `config_index` index the expansion's guards and configs. `grid` names launch
+    arguments only, and is empty if the caller gives the grid.
     """
 
     kernel: KernelSpec
@@ -133,9 +132,9 @@ class VariantSpec:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """All variants of a kernel, with the configs and guards that they index.
+    """All variants of a kernel, with their configs and guards.
 
-    `dropped` has a remark for each config that a target cannot hold.
+    `dropped` has a remark for each config too large for a target.
     """
 
     kernel: KernelSpec
@@ -157,12 +156,12 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     """
     kernel = with_computed(kernel, targets[0])
     _check_count(kernel, len(targets), 1)
-    admitted = configs_of_targets(kernel, targets, autotune)
+    accepted = configs_of_targets(kernel, targets, autotune)
     index_of: dict[tuple[object, ...], int] = {}
-    for config, _ in itertools.chain(*admitted.values()):
+    for config, _ in itertools.chain(*accepted.values()):
         index_of.setdefault(typed(config), len(index_of))
-    configs = tuple({typed(c): c for c, _ in itertools.chain(*admitted.values())}.values())
-    remaining = (serves.values() for _, serves in itertools.chain(*admitted.values()))
+    configs = tuple({typed(c): c for c, _ in itertools.chain(*accepted.values())}.values())
+    remaining = (serves.values() for _, serves in itertools.chain(*accepted.values()))
     guards, guard_of = _guards(kernel, itertools.chain(*remaining))
     _check_count(kernel, len(targets), len(configs))
     variants: list[VariantSpec] = []
@@ -170,7 +169,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
     for target in targets:
         fitting: list[tuple[ConfigEntries, Serves]] = []
-        for config, serves in admitted[target]:
+        for config, serves in accepted[target]:
             misfit = config_misfit(dict(config), target)
             if misfit:
                 dropped.append(f"{kernel.name} {target}: {config_text(config)}: {misfit}")
@@ -183,23 +182,25 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             itertools.product(*kernel.choices.values()),
             _forms(kernel),
         ):
-            held = _held(kernel, guard_of, absent, waived)
-            admitting = [(config, serves) for config, serves in fitting if choices in serves]
-            if not admitting:
+            form_guards = _guards_of_form(kernel, guard_of, absent, waived)
+            serving = [(config, serves) for config, serves in fitting if choices in serves]
+            if not serving:
                 raise _none_for_choices(kernel, target, choices, dropped)
-            for config, serves in admitting:
+            for config, serves in serving:
                 index = index_of[typed(config)]
                 condition = serves[choices]
-                needed = held if condition is None else (*held, guard_of[condition])
+                variant_guards = (
+                    form_guards if condition is None else (*form_guards, guard_of[condition])
+                )
                 spec = VariantSpec(
-                    *(kernel, target, types, choices, waived, absent, needed, index, config)
+                    *(kernel, target, types, choices, waived, absent, variant_guards, index, config)
                 )
                 variants.append(replace(spec, grid=_folded_grid(spec, folders)))
     return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
 
 
 def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> ManifestError:
-    """Return the error for a kernel that a target can hold in no config."""
+    """Return the error for a kernel without a config that fits the target."""
     message = f"expected a config of {kernel.name!r} that {target} can hold, got none"
     error = ManifestError(message, kernel.configs_loc)
     for line in dropped:
@@ -210,9 +211,9 @@ def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> Man
 def _none_for_choices(
     kernel: KernelSpec, target: Target, choices: Sequence[Constant], dropped: Iterable[str]
 ) -> ManifestError:
-    """Return the error for choices for which `where` accepts no config that a target can hold."""
-    given = config_text(zip(kernel.choices, choices, strict=True))
-    message = f"expected `where` to accept a config for {given} on {target}, it rejects all"
+    """Return the error for choices without an accepted config that fits the target."""
+    choices_text = config_text(zip(kernel.choices, choices, strict=True))
+    message = f"expected `where` to accept a config for {choices_text} on {target}, it rejects all"
     error = ManifestError(message, kernel.where.loc if kernel.where else kernel.configs_loc)
     error.remedy = "a launch may ask for these choices: leave one out, or accept a config for it"
     for line in dropped:
@@ -221,11 +222,13 @@ def _none_for_choices(
 
 
 def _forms(kernel: KernelSpec) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return which pointers are None and which promises are waived, for each that is built."""
+    """List the forms to build: the pointers that are None, and the waived promises."""
     pointers = [name for name, argument in kernel.signature.items() if argument.may_be_none]
-    made: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
-    for given in itertools.product((True, False), repeat=len(pointers)):
-        absent = tuple(name for name, is_given in zip(pointers, given, strict=True) if not is_given)
+    forms: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    for presence in itertools.product((True, False), repeat=len(pointers)):
+        absent = tuple(
+            name for name, is_given in zip(pointers, presence, strict=True) if not is_given
+        )
         optional = [
             name
             for name, argument in kernel.signature.items()
@@ -233,50 +236,50 @@ def _forms(kernel: KernelSpec) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
         ]
         for promised in _promises(kernel, len(optional)):
             waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
-            made.append((absent, waived))
-    return made
+            forms.append((absent, waived))
+    return forms
 
 
-def _held(
+def _guards_of_form(
     kernel: KernelSpec,
     guard_of: Mapping[str | Expression, int],
     absent: tuple[str, ...],
     waived: tuple[str, ...],
 ) -> tuple[int, ...]:
-    """Return the guards of a variant in which pointers are None and promises are waived."""
-    held: list[int] = []
+    """Return the guards of a form: null tests, and the promises not waived."""
+    guards: list[int] = []
     for name, argument in kernel.signature.items():
-        # Zero is a multiple of everything, so a promise that all variants make holds for None.
+        # Zero is a multiple of everything, so a promise made by all variants holds for None.
         is_promised = name in guard_of and name not in waived
         if is_promised and not (name in absent and argument.is_optional):
-            held.append(guard_of[name])
+            guards.append(guard_of[name])
         if argument.noalias:
-            held.append(guard_of[f"{name} {NOALIAS}"])
+            guards.append(guard_of[f"{name} {NOALIAS}"])
         if argument.may_be_none:
-            held.append(guard_of[null_test(name, is_null=name in absent)])
-    return tuple(held)
+            guards.append(guard_of[null_test(name, is_null=name in absent)])
+    return tuple(guards)
 
 
 def _promises(kernel: KernelSpec, num_optional: int) -> Iterable[tuple[bool, ...]]:
-    """Return which optional promises hold, for each combination that is built."""
+    """Yield the truth of each optional promise, for each combination to build."""
     if kernel.guards == "together" and num_optional:
         return ((True,) * num_optional, (False,) * num_optional)
     return itertools.product((True, False), repeat=num_optional)
 
 
 def num_forms(kernel: KernelSpec) -> int:
-    """Return how many forms there are, before they are listed."""
+    """Return the number of forms, without listing them."""
     arguments = kernel.signature.values()
     num_pointers = sum(argument.may_be_none for argument in arguments)
     if kernel.guards == "together":
         return 2 ** (num_pointers + any(argument.is_optional for argument in arguments))
-    num_optional = sum(each.is_optional and not each.may_be_none for each in arguments)
-    num_both = sum(each.is_optional and each.may_be_none for each in arguments)
+    num_optional = sum(argument.is_optional and not argument.may_be_none for argument in arguments)
+    num_both = sum(argument.is_optional and argument.may_be_none for argument in arguments)
     return 2 ** (num_pointers - num_both + num_optional) * 3**num_both
 
 
 def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
-    """Check that there are not too many variants of so many configs, before any is listed."""
+    """Check the number of variants before any is listed."""
     axes = {
         "targets": num_targets,
         "types": math.prod(len(dtypes) for dtypes in kernel.types.values()),
@@ -295,7 +298,7 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 
 
 def _longest(kernel: KernelSpec, axis: str) -> str:
-    """Return which lines of an axis list the most values, for a remedy."""
+    """Describe the lines of an axis with the most values, for a remedy."""
     lines = {"types": kernel.types, "choices": kernel.choices}.get(axis, {})
     sizes = {name: len(values) for name, values in lines.items() if len(values) > 1}
     first = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_NAMED]
@@ -309,9 +312,6 @@ _REMEDIES = {
     "guards": 'make fewer promises optional, or build them together: guards = "together"',
     "configs": "filter the configs with `where`",
 }
-
-
-# ------------------------------------------------------------------------------------- variants
 
 
 def _folded_grid(
@@ -353,17 +353,17 @@ def _check_launches(variant: VariantSpec, dimension: ManifestExpression, root: E
 def _grid_error(
     variant: VariantSpec, dimension: ManifestExpression, error: ExpressionError
 ) -> ManifestError:
-    found = dimension.error(error)
-    found.add_context(f"in variant {variant.label}")
-    return found
+    manifest_error = dimension.error(error)
+    manifest_error.add_context(f"in variant {variant.label}")
+    return manifest_error
 
 
 def _guards(
     kernel: KernelSpec, conditions: Iterable[Expression | None]
 ) -> tuple[tuple[Guard, ...], dict[str | Expression, int]]:
-    """Return the kernel's guards, and the index of each by its argument or its condition.
+    """Return the kernel's guards, and the index of each by its argument or condition.
 
-    Promises about arguments come first, then the conditions that remain of `where`.
+    Promises about arguments come first, then the remaining conditions of `where`.
     """
     guards: list[Guard] = []
     index_of: dict[str | Expression, int] = {}
@@ -389,12 +389,12 @@ def _guards(
         index_of[name] = len(guards)
         is_promise = not argument.is_optional
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
-    for name in _places(kernel):
+    for name in _pointers(kernel):
         if kernel.signature[name].noalias:
             index_of[f"{name} {NOALIAS}"] = len(guards)
-            others = [each for each in _places(kernel) if each != name]
-            apart = [f"({name} != {other} or {name} == 0)" for other in others]
-            text = f"{name} points at no memory of {', '.join(others)}"
+            other_pointers = [pointer for pointer in _pointers(kernel) if pointer != name]
+            apart = [f"({name} != {other} or {name} == 0)" for other in other_pointers]
+            text = f"{name} points at no memory of {', '.join(other_pointers)}"
             guards.append(Guard(expression.parse(" and ".join(apart)), text, is_promise=True))
     for root in conditions:
         if root is not None and root not in index_of:
@@ -407,6 +407,6 @@ def _guards(
     return tuple(guards), index_of
 
 
-def _places(kernel: KernelSpec) -> list[str]:
-    """Return the arguments that point at memory."""
+def _pointers(kernel: KernelSpec) -> list[str]:
+    """Return the arguments that are addresses of memory."""
     return [n for n, a in kernel.signature.items() if a.kind in ("pointer", "tensordesc")]

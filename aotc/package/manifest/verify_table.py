@@ -1,16 +1,16 @@
-"""The `[kernel.verify]` table: inputs of a kernel that its code does not determine.
+"""Read the `[kernel.verify]` table: inputs of a kernel not determined by its code.
 
     [kernel.verify]
     n_cols = [1, 100, 4097]                     # a scalar: values, used in turn
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
-    rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
+    rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any repeats
     starts_ptr = { low = 1, high = 99, cumulative = true }    # 0, then sums of such lengths
-    indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
+    indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of its elements
     strides_ptr = { low = 64, high = 512, multiple_of = 8 }   # integers, multiples of 8
     maps_ptr = { maps_of = "bf16", shape = ["n", 64], count = 2 }  # tensor maps in memory
     "x.size" = "n_rows * stride"                # the elements of a pointer's buffer
-    a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
+    a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" of addresses
     max_programs = 64
     in_place = false                            # no two arguments are the same memory
     tolerance = 1e-3
@@ -107,21 +107,25 @@ class _Reader:
     def argument(self, name: str) -> ArgumentType:
         """Return the argument called `name`; an extent of a tensor is an integer argument."""
         free = {
-            known: each
-            for known, each in self.signature.items()
-            if each.value is None and each.kind != "none"
+            argument_name: argument
+            for argument_name, argument in self.signature.items()
+            if argument.value is None and argument.kind != "none"
         }
-        tensors = [(known, each) for known, each in free.items() if each.kind == "tensordesc"]
-        extents = [extent for each in tensors for extent in _extents(*each)]
+        tensors = [
+            (argument_name, argument)
+            for argument_name, argument in free.items()
+            if argument.kind == "tensordesc"
+        ]
+        extents = [extent for argument in tensors for extent in _extents(*argument)]
         if name in extents:
             return ArgumentType("scalar", "i32")
         if name in free:
             return free[name]
-        sizes = [f"{each}{_SIZE}" for each in free if free[each].kind == "pointer"]
-        plain = [each for each in free if free[each].kind != "tensordesc"]
-        known = [*plain, *extents, *sizes, *_OPTIONS]
+        sizes = [f"{argument}{_SIZE}" for argument in free if free[argument].kind == "pointer"]
+        plain = [argument for argument in free if free[argument].kind != "tensordesc"]
+        argument_name = [*plain, *extents, *sizes, *_OPTIONS]
         message = f"expected an argument of {self.kernel.name} or an option, got {name!r}"
-        remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        remedy = did_you_mean(name, argument_name) or f"there are {', '.join(argument_name)}"
         raise self.section.wrong_key(name, message, remedy)
 
     def values(self, name: str, argument: ArgumentType) -> tuple[int | float, ...]:
@@ -135,15 +139,15 @@ class _Reader:
         is_number = isinstance(value, (int, float)) and (
             not isinstance(value, bool) or (scalar is not None and scalar.is_bool)
         )
-        wanted = argument.element
+        expected = argument.element
         if is_number and scalar is not None and scalar.is_int:
             low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
             low = 1 if _EXTENT.fullmatch(name) else low  # tensors have no empty axes
             high = (1 << scalar.bits - int(scalar.is_signed)) - 1
             is_number = isinstance(value, int) and low <= value <= high
-            wanted = f"{argument.element}, {low} to {high},"
+            expected = f"{argument.element}, {low} to {high},"
         if not is_number:
-            message = f"expected a value of {wanted} for {name!r}, got {describe(value)}"
+            message = f"expected a value of {expected} for {name!r}, got {describe(value)}"
             raise ManifestError(message, self.section.element(name, index))
         assert isinstance(value, (int, float))
         if argument.divisor > 1 and not argument.is_optional and value % argument.divisor:
@@ -156,12 +160,12 @@ class _Reader:
         if scalar is None or not scalar.is_int:
             message = f"expected a list of values for {name!r}, got an expression"
             raise self.section.wrong(name, message, "expressions give integers")
-        found = self._expression(self.section, name)
-        for node in expression.walk(found.root):
+        parsed = self._expression(self.section, name)
+        for node in expression.walk(parsed.root):
             if isinstance(node, Name | Extent) and expression.to_text(node) == name:
                 message = f"expected an expression over the other arguments, got `{name}` itself"
-                raise found.error(ExpressionError(message, node.col, len(name)))
-        return found
+                raise parsed.error(ExpressionError(message, node.col, len(name)))
+        return parsed
 
     def size(self, name: str) -> int | ManifestExpression:
         """Return the elements of the buffer of a pointer, such as "x.size"."""
@@ -172,7 +176,7 @@ class _Reader:
             remedy = f"give its extents: {', '.join(_extents(pointer, argument))}"
             raise self.section.wrong_key(name, message, remedy)
         if argument is None or argument.kind != "pointer":
-            self.argument(name)  # which says what there is
+            self.argument(name)  # reports the valid keys
         if self.section.is_string(name):
             return self._expression(self.section, name)
         value = self.section.data[name]
@@ -210,7 +214,7 @@ class _Reader:
         return ValueRange(low, high, is_distinct, is_cumulative, multiple_of)
 
     def _multiple_of(self, table: Table, argument: ArgumentType) -> int:
-        """Return what the integers of a range are multiples of."""
+        """Return the common divisor required of a range's integers."""
         value = table.data.get("multiple_of", 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             message = f"expected a positive integer for 'multiple_of', got {describe(value)}"
@@ -222,7 +226,7 @@ class _Reader:
         return value
 
     def _flag(self, table: Table, key: str, argument: ArgumentType) -> bool:
-        """Return whether the integers of a range are what `key` says."""
+        """Return the boolean at `key`, allowed only for integers."""
         value = table.data.get(key, False)
         if not isinstance(value, bool):
             message = f"expected true or false for {key!r}, got {describe(value)}"
@@ -247,7 +251,7 @@ class _Reader:
         return PointeeSpec(element, self._count(table))
 
     def _maps(self, name: str) -> PointeeSpec:
-        """Return what the tensor maps in a buffer are of."""
+        """Return the tensors for a buffer of tensor maps."""
         table = self.section.table(name, ("maps_of", "shape", "count"))
         element = self._element(table, "maps_of")
         if not table.has("shape"):
@@ -259,7 +263,7 @@ class _Reader:
                 "shape", f"expected {_EXTENTS}, got {describe(cast('object', extents))}"
             )
         listed = cast("list[object]", extents)
-        shape = tuple(self._extent(table, index, each) for index, each in enumerate(listed))
+        shape = tuple(self._extent(table, index, extent) for index, extent in enumerate(listed))
         return PointeeSpec(element, self._count(table) if table.has("count") else 1, shape)
 
     def _extent(self, table: Table, index: int, value: object) -> int | ManifestExpression:

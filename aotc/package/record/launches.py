@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -39,11 +40,22 @@ def run_recorded(command: Sequence[str], folder: Path) -> int:
     environment = {**os.environ, "PYTHONPATH": path, "AOTC_RECORD_DIR": str(parts.resolve())}
     try:
         return subprocess.run(list(command), env=environment, check=False).returncode
-    except (FileNotFoundError, PermissionError) as error:
-        message = f"expected a command, cannot run {command[0]!r}: {error.strerror}"
-        raise CompileError(message, remedy="such as: aotc record -- python app.py") from None
+    except OSError as error:
+        raise cannot_run(command[0], error, "aotc record -- python app.py") from None
     finally:
         merge(folder)
+
+
+def cannot_run(program: str, error: OSError, example: str) -> CompileError:
+    """Return the error of a command that does not start."""
+    message = f"expected a command, cannot run {program!r}: {error.strerror}"
+    return CompileError(message, remedy=f"such as: {example}")
+
+
+def with_python(command: Sequence[str]) -> list[str]:
+    """Return a command; of a script or `-m module`, with this Python before it."""
+    is_program = command[0] == "-m" or command[0].endswith(".py")
+    return [sys.executable, *command] if is_program else [*command]
 
 
 def add(records: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from aotc.frontend.resolve import find_definition
-from aotc.frontend.scope import is_constexpr_annotation
+from aotc.frontend.python.resolve import find_definition
+from aotc.frontend.python.scope import is_constexpr_annotation
 from aotc.ir.diagnostics import CompileError
 from aotc.package.record.jit_log import Compiled, JitLog, read_log
 from aotc.package.record.jit_log import Path as Place

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import function_names
-from aotc.frontend.support import Survey
+from aotc.frontend.python.resolve import function_names
+from aotc.frontend.survey.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
+from aotc.ir.diagnostics import CompileError, DiagnosticError, one_line, printable
 from aotc.ir.expression import ExpressionError
 from aotc.limits import SPILL_BYTES
 from aotc.package.init.dtypes import dtype_word
@@ -29,9 +29,9 @@ from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest.read import parse, read_function
 from aotc.package.manifest.toml_text import toml
+from aotc.target import TARGETS
 
-_ARCHS = (80, 86, 89, 90, 100, 103, 120)
-_TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
+_TARGETS = {target.arch: name for name, target in TARGETS.items() if target.variant != "f"}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
 _SPILL_BYTES = 1 << 16
 _MAX_GRIDS = 8  # that a comment lists
@@ -175,6 +175,12 @@ def _key(kernel: Mapping[str, Any]) -> str:
     return f"{kernel['file']}:{kernel['function']}"
 
 
+def recorded_target(records: Sequence[dict[str, Any]]) -> str:
+    """Return the first target that was launched on, sm_90a if there is none."""
+    targets = sorted({target_of(one) for one in records if "signature" in one} - {""})
+    return targets[0] if targets else "sm_90a"
+
+
 def target_of(launch: Mapping[str, Any]) -> str:
     """Return the target of a launch, empty if there is none."""
     backend, arch = launch["target"]
@@ -235,7 +241,8 @@ class _Table:
         except DiagnosticError as error:
             return error.message
         if captured := kernel.get("captured"):
-            return f"{name} captures {', '.join(captured)} of the function around it"
+            reason = f": {kernel['unsaid']}" if "unsaid" in kernel else ""
+            return f"{name} captures {', '.join(captured)} of the function around it{reason}"
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
@@ -255,6 +262,8 @@ class _Table:
             f"name = {toml(name)}",
             f"source = {toml(_source(self.first['kernel'], self.folder))}",
         ]
+        if reason := self.first["kernel"].get("extracted"):
+            lines.append(one_line(f"# extracted: {reason}"))
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:

@@ -11,29 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from aotc.package.record.extracts import moved
 from aotc.package.text_output import make_folder, write_files
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Copy sources to `FOLDER/sources`; return the records with the places of the copies."""
-    return _moved(records, _Copies(folder / "sources"))
-
-
-def _moved(records: Sequence[dict[str, Any]], copies: _Copies) -> list[dict[str, Any]]:
-    moved: list[dict[str, Any]] = []
-    for one in records:
-        record = dict(one)
-        if "kernel" in one:
-            record["kernel"] = copies.of(one["kernel"])
-        record["constants"] = {
-            name: {"function": copies.of(value["function"])} if "function" in value else value
-            for name, value in one.get("constants", {}).items()
-        }
-        if "launch" in one:
-            (record["launch"],) = _moved([one["launch"]], copies)
-        moved.append(record)
-    return moved
+    return moved(records, _Copies(folder / "sources").of)
 
 
 class _Copies:

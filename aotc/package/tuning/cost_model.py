@@ -1,7 +1,7 @@
-"""Selections from estimates alone, for kernels and GPUs without a measurement.
+"""Fit selections to estimates alone, for kernels and GPUs without a measurement.
 
-Launches are sampled over the arguments that decide how many programs there are and how long they run; the
-configs of each are ranked by the cost model, and trees are fitted as to measured times.
+Launches are sampled over the arguments that determine the number of programs and their length. The
+cost model ranks the configs of each, and trees are fitted as to measured times.
 
 Invariant: equal kernels give equal selections, and the number of samples is bounded.
 """
@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 
 MAX_LAUNCHES = 640
 _ROUND_BITS = 1
-"""Of a sampled number, so many bits follow the first: sizes of layers are round numbers, too."""
+"""Bits after the first in a sampled number: sizes of layers are round numbers, too."""
 
 _LAUNCHES_OF_ONE_ARGUMENT = 64
 _ESTIMATE_TOLERANCE = 0.02
 _LARGEST = 1 << 18
 _LARGEST_ALONE = 1 << 30
-"""Of the only argument that decides, which may count all elements of a tensor."""
+"""Limit of the only sampled argument, which may count all elements of a tensor."""
 
 _OTHER_ARGUMENT = 1 << 16
-"""Arguments that only address memory, such as strides: rows of different programs lie apart."""
+"""Value of arguments used only for addresses, such as strides: rows of different programs do not
+overlap."""
 
 
 def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, ...]:
-    """Return a selection for any GPU of each target and combination that has several configs.
+    """Return a selection for any GPU for each target and combination with several configs.
 
-    `works` has the work of each of the kernel's variants. Nothing is estimated of a kernel whose grid the
-    caller gives.
+    `works` has the work of each of the kernel's variants. A kernel with a grid from the caller has
+    no estimates.
     """
     return tuple(
         selection
@@ -58,9 +59,9 @@ def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, 
 
 
 class TargetEstimates:
-    """The estimates of a kernel's variants on the GPU that stands for a target.
+    """The estimates of a kernel's variants on the GPU representing a target.
 
-    Measured times are fitted with them, too: they fill the gaps between measured launches.
+    Fits to measured times use them, too: they fill the gaps between measured launches.
     """
 
     def __init__(self, kernel: index.Kernel, works: Sequence[Work], target: str) -> None:
@@ -73,12 +74,12 @@ class TargetEstimates:
                 number = index.combination(kernel, variant.types, variant.choices)
                 of_config = self._chosen.setdefault(number, {})
                 earlier = of_config.get(variant.config)
-                # The one that assumes the most of a launch is the one that most launches take.
+                # Most launches take the variant with the most assumptions.
                 if earlier is None or _assumptions(variant) > _assumptions(earlier[0]):
                     of_config[variant.config] = variant, work
 
     def __call__(self, combination: int, configs: Sequence[int]) -> LaunchEstimates | None:
-        """Return a function that estimates configs of a combination, None if one cannot be estimated."""
+        """Return the estimates of a combination's configs, None if one cannot be estimated."""
         chosen = self._chosen.get(combination, {})
         if any(config not in chosen for config in configs):
             return None
@@ -117,7 +118,7 @@ class TargetEstimates:
 
 
 class _VariantEstimates:
-    """The estimates of variants, one of each config, and the launches that are sampled for them."""
+    """The estimates of one variant of each config, and their sampled launches."""
 
     def __init__(self, kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]) -> None:
         self._counted = counted
@@ -125,13 +126,13 @@ class _VariantEstimates:
 
     @property
     def samples(self) -> list[dict[str, int]]:
-        """The sampled launches, without arguments that are the same in all."""
+        """The sampled launches, without arguments equal in all."""
         varied = [name for name, values in self.columns.items() if len(set(values.tolist())) > 1]
         count = max((len(values) for values in self.columns.values()), default=1)
         return [{name: int(self.columns[name][row]) for name in varied} for row in range(count)]
 
     def logarithms(self, keys: Sequence[Mapping[str, int]]) -> list[list[float]]:
-        """Return the logarithms of the times of all variants, a list a launch."""
+        """Return the logarithms of the times of all variants, a list for each launch."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         columns = {name: np.array([key[name] for key in keys], np.int64) for name in keys[0]}
@@ -157,15 +158,13 @@ def _assumptions(variant: index.Variant) -> tuple[int, bool]:
     return len(variant.guards), variant.condition is not None
 
 
-# -------------------------------------------------------------------------------------- launches
-
-
 def sample_launches(
     kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]
 ) -> dict[str, Integers]:
     """Return values of the integer arguments and extents, a column each.
 
-    Those that decide on programs and iterations are spread evenly over the logarithms, up to `_LARGEST` or `_LARGEST_ALONE`.
+    Arguments that determine programs and iterations are spread evenly over the logarithms, up to
+    `_LARGEST` or `_LARGEST_ALONE`.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
@@ -188,7 +187,7 @@ def sample_launches(
 
 
 def _spread_ratio(count: int) -> float:
-    """Return the ratio whose multiples' fractions fill so many dimensions evenly.
+    """Return the ratio for evenly filling `count` dimensions by the fractions of its multiples.
 
     Source: M. Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
     """
@@ -211,7 +210,7 @@ def _addressing(work: Work) -> list[Expression]:
 
 
 def _with_named(work: Work, texts: Iterable[str]) -> list[Expression]:
-    """Return expressions, and those that they refer to by name."""
+    """Return expressions, including the ones they refer to by name."""
     named = dict(work.values)
     reached = dict.fromkeys(texts)
     waiting = list(reached)

@@ -1,8 +1,8 @@
-"""Estimate how long launches take from the compiler's counts: the order of configs without a measurement.
+"""Estimate the time of launches from the compiler's counts, to rank configs without measurements.
 
-A launch is a number of CTAs on SMs that hold a few each. An SM is done with those it holds when the
-slowest of them is, by its chain of latencies, and when its busiest unit is, by the work of all of them.
-Waves of CTAs follow each other, the last one with fewer. Memory that all SMs share bounds the whole.
+A launch is a number of CTAs on SMs that hold a few each. An SM finishes its CTAs when the slowest
+one's chain of latencies ends, and its busiest unit has done the work of all. Waves of CTAs follow
+each other, the last one with fewer. Memory shared by all SMs bounds the whole.
 
 Estimates rank the configs of a kernel; their absolute size matters little.
 """
@@ -22,12 +22,13 @@ _SYSTEM_SHARED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Numbers that no data sheet has, fitted to measured times.
+    """Constants missing from data sheets, fitted to measured times.
 
-    Of things that overlap, the exponents say how well: infinite ones would make the longest hide all
-    others. Latencies are in cycles.
+    An exponent tells how well costs overlap: at infinity the longest hides all others. Latencies
+    are in cycles.
 
-    Source: `benchmarks/cost_model.py --fit`, half of the launches of an NVIDIA H200, 28 November 2026.
+    Source: `benchmarks/cost_model.py --fit`, half of the launches of an NVIDIA H200, 28 November
+    2026.
     """
 
     unit_exponent: float = 4.8
@@ -60,7 +61,7 @@ def estimate(
 
 
 def resident_ctas(variant: index.Variant, target: Target) -> int:
-    """Return how many CTAs of a variant an SM holds."""
+    """Return the number of CTAs of a variant resident on an SM."""
     shared = variant.dynamic_shared_bytes + variant.static_shared_bytes + _SYSTEM_SHARED_BYTES
     return max(
         1,
@@ -121,10 +122,8 @@ class _Estimate:
         shared = [dram / device.dram_bytes_per_second, l2 / device.l2_bytes_per_second]
         return _norm([on_sms, *shared], constants.memory_exponent) + constants.launch_seconds
 
-    # -- SMs ---------------------------------------------------------------------
-
     def _waves(self, ctas: Reals, busy: Reals, stall: Reals) -> Reals:
-        """Return the cycles of CTAs that SMs take one after the other.
+        """Return the cycles of CTAs run by SMs one after the other.
 
         The ends of waves blur with their number.
         """
@@ -141,11 +140,11 @@ class _Estimate:
         return np.where(full > 0, step * in_steps + (1 - step) * evenly, tail)
 
     def _round(self, busy: Reals, stall: Reals, num_held: Reals | float) -> Reals:
-        """Return the cycles in which an SM runs the CTAs that it holds."""
+        """Return the cycles of an SM for its resident CTAs."""
         return _norm([stall, busy * num_held], self._constants.latency_exponent)
 
     def _times(self, arrays: LaunchArrays) -> list[Reals]:
-        """Return how often each segment runs in a program instance."""
+        """Return the executions of each segment in a program instance."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         often: list[Reals] = []
@@ -155,7 +154,7 @@ class _Estimate:
         return often
 
     def _busy_cycles(self, often: list[Reals], arrays: LaunchArrays) -> Reals:
-        """Return the cycles for which a program instance keeps the busiest unit of an SM."""
+        """Return the cycles of a program instance on the busiest unit of an SM."""
         device = self._device
         units: dict[str, Reals | float] = {}
 
@@ -174,7 +173,7 @@ class _Estimate:
         return _norm(list(units.values()), self._constants.unit_exponent)
 
     def _stall_cycles(self, often: list[Reals]) -> Reals:
-        """Return the cycles of a program instance that runs alone, of the slower role."""
+        """Return the latency of a program instance running alone, by its slower role."""
         roles: dict[bool, Reals | float] = {False: 0.0, True: 0.0}
         copies: Reals | float = 0.0
         for segment, times in zip(self._work.segments, often, strict=True):
@@ -184,24 +183,22 @@ class _Estimate:
         return _norm([roles[False], roles[True], copies], 8.0)
 
     def _prologue_cycles(self) -> float:
-        """Return how long a CTA takes to start and to fill its pipelines."""
+        """Return the cycles for a CTA to start and to fill its pipelines."""
         copies = max(map(self._copy_cycles, self._work.segments), default=0.0)
         return self._constants.cta_latency + (self._constants.load_latency if copies else 0.0)
 
     def _copy_cycles(self, segment: Segment) -> float:
-        """Return how long asynchronous copies of an iteration take, for as many as are in flight."""
+        """Return the latency of an iteration's asynchronous copies, divided by the copies in flight."""
         loads = [t for t in segment.transfers if t.stages and not t.is_store]
         if not loads:
             return 0.0
         return self._constants.load_latency / min(transfer.stages for transfer in loads)
 
     def _of_launches(self, values: Reals) -> Reals:
-        """Return a number for each launch, also where all have the same."""
+        """Return a number for each launch, also if all are equal."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         return np.broadcast_to(values, (self._count,))
-
-    # -- memory --------------------------------------------------------------------
 
     def _memory_bytes(self, often: list[Reals], arrays: LaunchArrays) -> tuple[Reals, Reals]:
         """Return the bytes of all CTAs from DRAM and from the L2 cache."""
@@ -231,14 +228,14 @@ class _Estimate:
         return np.broadcast_to(dram, shape)[:, 0], np.broadcast_to(l2, shape)[:, 0]
 
     def _cached(self, size: Reals) -> Reals:
-        """Return which share of so many bytes the L2 cache holds."""
+        """Return the share of `size` bytes held by the L2 cache."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         capacity = self._device.l2_bytes * self._constants.l2_share
         return np.minimum(capacity / np.maximum(size, 1), 1)
 
     def _loads_and_stores(self, often: list[Reals], arrays: LaunchArrays) -> list[_Group]:
-        """Return the transfers of a program instance, loads of the same bytes together."""
+        """Return the transfers of a program instance; loads of the same bytes are joined."""
         first = self._grid.first
         groups: dict[tuple[object, ...], _Group] = {}
         for number, (segment, times) in enumerate(zip(self._work.segments, often, strict=True)):
@@ -257,7 +254,7 @@ class _Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Bytes that a program instance moves, `total`, from or to a range of addresses."""
+    """Bytes moved by a program instance, `total`, from or to a range of addresses."""
 
     origins: tuple[str, ...]
     is_store: bool
@@ -267,13 +264,13 @@ class _Group:
 
     @property
     def once(self) -> Reals:
-        """The bytes without those that are loaded again."""
+        """The bytes without repeated loads."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         return np.minimum(self.total, self.end - self.begin)
 
     def joined(self, other: _Group) -> _Group:
-        """Return both together."""
+        """Join two groups."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         begin = np.minimum(self.begin, other.begin)
@@ -282,7 +279,7 @@ class _Group:
 
 
 def _mac_rate(kind: str, device: Device) -> float:
-    """Return the multiply-adds a cycle of a kind of dot, such as "wgmma.bf16"."""
+    """Return the multiply-adds per cycle for a kind of dot, such as "wgmma.bf16"."""
     instruction, _, dtype = kind.partition(".")
     if dtype == "fp64":
         return device.double_macs
@@ -292,7 +289,7 @@ def _mac_rate(kind: str, device: Device) -> float:
 
 
 def _share(transfer: Transfer, times: Reals, arrays: LaunchArrays) -> Reals:
-    """Return which share of a transfer's bytes lies inside of its tensor."""
+    """Return the share of a transfer's bytes inside its tensor."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
     share = np.ones((1, 1))
@@ -303,7 +300,7 @@ def _share(transfer: Transfer, times: Reals, arrays: LaunchArrays) -> Reals:
 
 
 def _norm(parts: list[Reals | float], exponent: float) -> Reals:
-    """Return how long things take that overlap, the better the greater the exponent."""
+    """Return the total of overlapping costs: the greater the exponent, the better they overlap."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
     most = np.maximum(np.asarray(parts[0]), 1e-30)

@@ -1,7 +1,8 @@
-"""Fit decision trees that select a config to the times of a kernel's configs.
+"""Fit decision trees to the times of a kernel's configs, to select a config for a launch.
 
-A measured launch gets a config within `TOLERANCE` of its best one. Between measured launches, thresholds
-lie at the geometric middle: the nearest bucket. With estimates, launches between them are guessed, too.
+A measured launch gets a config within `TOLERANCE` of its best one. Between measured launches,
+thresholds lie at the geometric middle: the nearest bucket. With estimates, launches between them
+are guessed, too.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from aotc.package.tuning.growth import LOSS_UNIT, Integers, Samples, grow
 from aotc.package.tuning.table import KernelTuning, Measurement
 
 TOLERANCE = 0.015
-"""Relative loss at a measured launch for which a tree grows no further."""
+"""Relative loss at a measured launch below which a tree does not grow further."""
 
 GUESS_TOLERANCE = 0.1
-"""The same at a launch whose times are guessed."""
+"""The same at a launch with guessed times."""
 
 _GUESS_WEIGHT = 0.25
 
@@ -43,8 +44,8 @@ def fit(
 ) -> tuple[Selection, ...]:
     """Return the selection of each measured combination, in order of combinations.
 
-    Configs, types and arguments that the kernel no longer has are left out. The `estimator` gives times of
-    launches that are not measured.
+    Configs, types and arguments missing from the kernel are left out. The `estimator` gives times
+    of launches without measurements.
     """
     configs = _matching_configs(tuning, kernel)
     groups: dict[int, list[Measurement]] = {}
@@ -68,11 +69,8 @@ def fit(
     return tuple(selections)
 
 
-# ------------------------------------------------------------------------ measurements of a kernel
-
-
 def _matching_configs(tuning: KernelTuning, kernel: index.Kernel) -> dict[int, int]:
-    """Map configs of the tuning that may be taken to those of the kernel."""
+    """Map the tuning's accepted configs to the kernel's."""
     positions = {_typed(config): position for position, config in enumerate(kernel.configs)}
     matches = {i: positions.get(_typed(c.items())) for i, c in enumerate(tuning.configs)}
     return {
@@ -146,7 +144,7 @@ def _own(
     configs: Mapping[int, int],
     variants: Sequence[index.Variant],
 ) -> _Launches | None:
-    """Return the measured launches of one combination; None if nothing is measured of its variants."""
+    """Return the measured launches of one combination; None if its variants have no measurement."""
     built = {variant.config for variant in variants}
     columns = {i: position for i, position in configs.items() if position in built}
     launches = _Launches(tuple(columns.values()), [], [], [], 0)
@@ -168,7 +166,7 @@ def _merged(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def _losses(seconds: Sequence[float | None]) -> list[float]:
-    """Return how much longer each config takes than the best, or an empty list if none is timed."""
+    """Return the loss of each config relative to the best, or an empty list if none is timed."""
     timed = [time for time in seconds if time is not None and 0 < time < math.inf]
     if not timed:
         return []
@@ -181,7 +179,7 @@ def _losses(seconds: Sequence[float | None]) -> list[float]:
 
 
 def _unguarded(variants: Sequence[index.Variant]) -> frozenset[int]:
-    """Return the configs that every launch can take, as far as guards decide."""
+    """Return the configs valid for every launch, as far as guards decide."""
     least = min(len(variant.guards) for variant in variants)
     return frozenset(
         variant.config
@@ -190,16 +188,13 @@ def _unguarded(variants: Sequence[index.Variant]) -> frozenset[int]:
     )
 
 
-# -------------------------------------------------------------------------------------- features
-
-
 def _features(
     launches: Sequence[Mapping[str, int]], variants: Sequence[index.Variant], kernel: index.Kernel
 ) -> tuple[tuple[Expression, Integers], ...]:
-    """Return expressions that tell launches apart and their values, the simplest first.
+    """Return expressions that distinguish launches, and their values, the simplest first.
 
-    They are the arguments, the number of programs under each config, and products of arguments.
-    Of expressions that order the launches alike, the first is kept.
+    They are the arguments, the number of programs under each config, and products of arguments. Of
+    expressions that order the launches alike, the first is kept.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
@@ -239,7 +234,7 @@ def _programs(variants: Sequence[index.Variant]) -> list[Expression]:
 
 
 def _value(feature: Expression, launch: Mapping[str, int]) -> int:
-    """Evaluate a feature; one that cannot be evaluated is above all thresholds."""
+    """Evaluate a feature; one without a value is above all thresholds."""
     try:
         return expression.evaluate(feature, launch)
     except ExpressionError:

@@ -1,8 +1,8 @@
 """Grow a decision tree over launches from the losses of configs.
 
-A tree is grown from the top: each branch is the comparison that leaves the least loss when both of its
-sides take one config each. Loss is the logarithm of a config's time over the best one's. Growth ends where
-one config is within the limit of each launch, so a measured launch gets its best config.
+A tree is grown from the top. Each branch is the comparison with the least loss if both sides take
+one config each. Loss is the logarithm of a config's time over the best one's. Growth ends where one
+config is within the limit of each launch, so a measured launch gets its best config.
 
 Invariant: equal samples give equal trees. Losses are integers, so no sum depends on the machine.
 """
@@ -33,10 +33,10 @@ Integers: TypeAlias = "NDArray[np.int64]"
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Losses of configs, a row a launch, weighted and bare, and the features of the launches.
+    """Losses of configs, a row for each launch, weighted and unweighted, and the features of the launches.
 
-    `limits` is, for each launch, the loss up to which a config is as good as the best. Configs that are
-    `unguarded` can be taken by every launch.
+    `limits` is, for each launch, the loss up to which a config is as good as the best. `unguarded`
+    configs are valid for every launch.
     """
 
     configs: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Split(NamedTuple):
 
 @dataclass(slots=True)
 class _Node:
-    """Launches that take the same way down, and the branch that parts them, if any."""
+    """Launches with the same path from the root, and the branch that splits them, if any."""
 
     rows: Integers
     depth: int
@@ -98,22 +98,22 @@ def _is_pure(samples: Samples, rows: Integers) -> bool:
 
 
 def _within(samples: Samples, rows: Integers) -> NDArray[np.bool_]:
-    """Return which configs are within the limits of all launches."""
+    """Return a mask of the configs within the limits of all launches."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
     return np.asarray((samples.losses[rows] <= samples.limits[rows][:, None]).all(axis=0))
 
 
 def _best_split(samples: Samples, node: _Node) -> _Split | None:
-    """Return the comparison that leaves the least loss, None if nothing tells the launches apart.
+    """Return the comparison with the least loss, None if no feature separates the launches.
 
-    Of those that leave about as little, the most even one is taken, then the simplest feature.
+    Of those with nearly the least loss, take the most even one, then the simplest feature.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
     weighted = samples.weighted[node.rows]
     total = weighted.sum(axis=0)
-    # Neither side may have more launches than the levels below can tell apart.
+    # Neither side may have more launches than the levels below can separate.
     most = 1 << (MAX_DEPTH - node.depth - 1)
     least = max(1, len(node.rows) - most)
     splits: list[_Split] = []
@@ -145,7 +145,7 @@ def _gap(below: int, above: int) -> float:
 def _middle(below: int, above: int) -> int:
     """Return the geometric middle of two values where they are positive, at least `below`."""
     if above == INT64_MAX:
-        return below  # no value lies above: the feature cannot be evaluated there
+        return below  # no value lies above: the feature has no value there
     return math.isqrt(below * above) if below > 0 else (below + above) // 2
 
 
@@ -159,9 +159,9 @@ def _tree(samples: Samples, node: _Node) -> Tree:
 
 
 def _leaf(samples: Samples, rows: Integers) -> Leaf:
-    """Order the configs by their loss; the first that every launch can take is the last.
+    """Order the configs by their loss, up to the first one valid for every launch.
 
-    If none of the best is one, the best such config is the last.
+    If none of the best is valid for all, the best such config is the last.
     """
     within = _within(samples, rows).tolist()
     sums = samples.weighted[rows].sum(axis=0).tolist()

@@ -1,7 +1,7 @@
-"""Expressions over many launches at a time, as arrays of integers.
+"""Evaluate expressions over many launches at a time, as arrays of integers.
 
-Axis 0 counts launches, axis 1 the program instances that stand for all of a launch. Values that cannot be
-computed, such as a quotient by zero, are 0: estimates go on where the launcher would refuse.
+Axis 0 counts launches, axis 1 the sampled program instances of a launch. Values without a result,
+such as a quotient by zero, are 0: estimates go on where the launcher would refuse.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Integers: TypeAlias = "NDArray[np.int64]"
 Reals: TypeAlias = "NDArray[np.float64]"
 
 UNKNOWN_EXTENT = 4096
-"""A stand-in for a number that no launch gives, such as a loaded one."""
+"""Assumed value of a number unknown at launch, such as a loaded one."""
 
 NUM_PROGRAMS = 16
-"""Program instances that stand for all of a launch."""
+"""Number of program instances sampled from a launch."""
 
 NUM_NEIGHBOURS = 128
-"""Program instances among which equal loads are counted, next to each other and anywhere."""
+"""Number of program instances, adjacent or scattered, among which equal loads are counted."""
 
 _CTAS = 132
 """CTAs of a persistent kernel, as far as they decide on the order of programs."""
@@ -55,7 +55,7 @@ class Launches:
 
 
 class GridArrays:
-    """Program instances of some launches: a few that stand for all, and how many load the same bytes.
+    """Sampled program instances of some launches, and how many of them load the same bytes.
 
     `named` are the `Work.values` of all variants.
     """
@@ -79,21 +79,21 @@ class GridArrays:
         self._distinct: dict[tuple[str, ...], tuple[Reals, Reals]] = {}
 
     def distinct(self, origins: tuple[str, ...]) -> tuple[Reals, Reals]:
-        """Return at how many places all programs begin to load, and the share of that among neighbours."""
+        """Return the number of distinct load origins of all programs, and their share among neighbours."""
         import numpy as np  # noqa: PLC0415 - start-up time
 
         if origins not in self._distinct:
             programs = self.num_programs.astype(np.float64)
             near = _count_distinct(origins, self._near)
             share = near / np.maximum(np.minimum(programs, NUM_NEIGHBOURS), 1)
-            num_origins = _extrapolated(_count_distinct(origins, self._far), programs)
+            num_origins = _extrapolate(_count_distinct(origins, self._far), programs)
             self._distinct[origins] = num_origins, share
         return self._distinct[origins]
 
     def _spread(self) -> Integers:
-        """Return the linear indices of program instances that are spread evenly over each axis.
+        """Return linear indices of program instances spread evenly over each axis.
 
-        They follow no period, since kernels take indices modulo something.
+        They have no period, since kernels take indices modulo constants.
         """
         import numpy as np  # noqa: PLC0415 - start-up time
 
@@ -128,7 +128,7 @@ class GridArrays:
 
 
 def _count_distinct(origins: tuple[str, ...], arrays: LaunchArrays) -> Reals:
-    """Return at how many different places programs begin to load."""
+    """Return the number of distinct origins of the programs' loads."""
     import numpy as np  # noqa: PLC0415 - start-up time
 
     origin_hash = np.zeros((1, 1), np.int64)
@@ -138,10 +138,10 @@ def _count_distinct(origins: tuple[str, ...], arrays: LaunchArrays) -> Reals:
     return 1.0 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1, keepdims=True)
 
 
-def _extrapolated(seen: Reals, programs: Reals) -> Reals:
-    """Return how many places there are, of which programs from anywhere have seen `seen`.
+def _extrapolate(seen: Reals, programs: Reals) -> Reals:
+    """Extrapolate from the `seen` distinct origins of scattered programs to all origins.
 
-    They have seen u * (1 - exp(-count / u)) of u places, which is solved for u.
+    They have seen u * (1 - exp(-count / u)) of u origins; solve for u.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
@@ -195,7 +195,7 @@ class LaunchArrays:
 
 @lru_cache(_MAX_PARSED)
 def parsed(text: str) -> Expression:
-    """Return the expression of a text; configs have many in common."""
+    """Parse a text; configs have many expressions in common."""
     return expression.parse(text)
 
 

@@ -1,7 +1,7 @@
-"""Join tuning tables: of other kernels, of other GPUs, or of the same measured again.
+"""Merge tuning tables: of other kernels, of other GPUs, or of the same measured again.
 
-Configs are told apart by what they say, not by their index, so that tables of a manifest whose
-configs were reordered or added to still join.
+Configs are compared by their entries, not by their index, so tables still merge after the
+manifest's configs were reordered or extended.
 
 Invariant: the order of the tables does not matter.
 """
@@ -16,20 +16,20 @@ from aotc.package.tuning.table import Identity, KernelTuning, Measurement, Tunin
 
 
 def merge_tunings(tables: Sequence[TuningTable]) -> TuningTable:
-    """Return one table with what all have.
+    """Merge tables into one.
 
-    Of times of the same config at the same launch, those of the later date stay, of one date the
-    shorter. A config that was rejected is not any more if it was measured on a later date.
+    Of times of the same config at the same launch, the later date wins; of one date the shorter
+    time. A rejected config is accepted again if it was measured on a later date.
     """
     groups: dict[tuple[str, str, str], list[KernelTuning]] = {}
     for table in tables:
         for tuning in table.kernels:
             groups.setdefault(tuning.identity, []).append(tuning)
-    return TuningTable(tuple(_merged(groups[identity]) for identity in sorted(groups)))
+    return TuningTable(tuple(_merge_group(groups[identity]) for identity in sorted(groups)))
 
 
-def _merged(tunings: list[KernelTuning]) -> KernelTuning:
-    """Return one tuning of several of the same kernel, target and GPU."""
+def _merge_group(tunings: list[KernelTuning]) -> KernelTuning:
+    """Merge tunings of the same kernel, target and GPU."""
     if len(tunings) == 1:
         return tunings[0]
     tunings = sorted(tunings, key=_age)
@@ -40,16 +40,16 @@ def _merged(tunings: list[KernelTuning]) -> KernelTuning:
     dates: dict[Identity, list[str]] = {}  # of each time of a measurement
     rejected: dict[int, tuple[str, str]] = {}  # date and reason
     for tuning in tunings:
-        places = [indices[config_key(config)] for config in tuning.configs]
+        new_indices = [indices[config_key(config)] for config in tuning.configs]
         for launch in tuning.measurements:
-            moved = _moved(launch, places, len(configs))
-            old = merged.get(launch.identity, replace(moved, seconds=(None,) * len(configs)))
-            known = dates.setdefault(launch.identity, [""] * len(configs))
-            merged[launch.identity] = _newer(old, moved, known, tuning.date)
-            for place, seconds in enumerate(moved.seconds):
-                if seconds is not None and rejected.get(place, ("",))[0] < tuning.date:
-                    rejected.pop(place, None)
-        rejected |= {places[i]: (tuning.date, reason) for i, reason in tuning.rejected.items()}
+            reordered = _reordered(launch, new_indices, len(configs))
+            old = merged.get(launch.identity, replace(reordered, seconds=(None,) * len(configs)))
+            launch_dates = dates.setdefault(launch.identity, [""] * len(configs))
+            merged[launch.identity] = _merge_times(old, reordered, launch_dates, tuning.date)
+            for config_index, seconds in enumerate(reordered.seconds):
+                if seconds is not None and rejected.get(config_index, ("",))[0] < tuning.date:
+                    rejected.pop(config_index, None)
+        rejected |= {new_indices[i]: (tuning.date, reason) for i, reason in tuning.rejected.items()}
     return replace(
         newest,
         configs=tuple(configs.values()),
@@ -60,28 +60,28 @@ def _merged(tunings: list[KernelTuning]) -> KernelTuning:
 
 
 def _age(tuning: KernelTuning) -> tuple[object, ...]:
-    """Return what orders tunings, the oldest first; of one date by all that they hold."""
+    """Return a sort key, the oldest first; tunings of one date are ordered by their content."""
     return tuning.date, len(tuning.configs), repr(tuning)
 
 
 def config_key(config: Mapping[str, Constant]) -> tuple[tuple[str, str], ...]:
-    """Return what two configs have in common that are the same; 1 and true are not."""
+    """Return a key equal for equal configs; 1 and true differ."""
     return tuple(sorted((name, repr(value)) for name, value in config.items()))
 
 
-def _moved(launch: Measurement, places: Sequence[int], num_configs: int) -> Measurement:
+def _reordered(launch: Measurement, new_indices: Sequence[int], num_configs: int) -> Measurement:
     seconds: list[float | None] = [None] * num_configs
-    for place, time in zip(places, launch.seconds, strict=True):
-        seconds[place] = time
+    for index, time in zip(new_indices, launch.seconds, strict=True):
+        seconds[index] = time
     return replace(launch, seconds=tuple(seconds))
 
 
-def _newer(old: Measurement, new: Measurement, dates: list[str], date: str) -> Measurement:
-    """Return `old` with the times of `new` that win; `dates` becomes those of the result."""
+def _merge_times(old: Measurement, new: Measurement, dates: list[str], date: str) -> Measurement:
+    """Return `old` with the winning times of `new`; `dates` is updated to the result's."""
     seconds = list(old.seconds)
-    for place, time in enumerate(new.seconds):
-        before = seconds[place]
-        if time is None or (before is not None and dates[place] == date and before <= time):
+    for index, time in enumerate(new.seconds):
+        before = seconds[index]
+        if time is None or (before is not None and dates[index] == date and before <= time):
             continue
-        seconds[place], dates[place] = time, date
+        seconds[index], dates[index] = time, date
     return replace(new, seconds=tuple(seconds))

@@ -1,21 +1,21 @@
-"""The launches to tune for, as a table of shapes.
+"""Parse a table of shapes: the launches to tune for.
 
     [[shape]]
     kernel = "matmul"                # or a list of kernels
-    types = { T = "bf16" }           # or lists; what is left out takes all that is built
+    types = { T = "bf16" }           # or lists; a missing one takes all built dtypes
     choices = { CAUSAL = true }
-    weight = 12                      # how often such a launch occurs
-    zip = ["N", "K"]                 # these lists go in step, all others cross
+    weight = 12                      # frequency of such a launch
+    zip = ["N", "K"]                 # these lists advance together, all others cross
     M = "1..4096 log 5"              # 1, 8, 64, 512, 4096; also "1..9 x3" and "0..64 step 16"
     N = [4096, 11008]
     K = [4096, 4096]
     stride_am = "K"                  # an expression over the other arguments
     "x.shape[0]" = "M"               # an extent of a tensor
     "a_ptr.size" = "M * K"           # the elements of a pointer's buffer
-    grid = ["cdiv(M, 64)"]           # where the caller gives it
+    grid = ["cdiv(M, 64)"]           # if the caller gives it
     none = ["bias_ptr"]              # pointers that are None
 
-Invariant: what is wrong with the text itself is reported at its place; `shapes.py` compares it with
+Invariant: errors in the text itself are reported with their location; `shapes.py` compares it with
 a kernel.
 """
 
@@ -35,7 +35,7 @@ from aotc.package.manifest.toml_table import Constant, Document, Mistakes, Table
 from aotc.package.tuning.text import read_document
 
 MAX_LAUNCHES = 4096
-"""Of one kernel: more are a range without steps that nobody meant."""
+"""Limit for one kernel: more launches are a range without steps, by mistake."""
 
 OPTIONS = ("kernel", "types", "choices", "weight", "zip", "grid", "none")
 _RANGE = re.compile(r"\s*(-?\d+)\s*\.\.\s*(-?\d+)(?:\s+(x|log|step)\s*(\d+))?\s*")
@@ -50,7 +50,7 @@ Entry: TypeAlias = "tuple[Number, ...] | Expression"
 class Shape:
     """One `[[shape]]`: values of arguments by name, listed or as an expression over others.
 
-    `zipped` go in step. `places` has where values stand, for messages.
+    `zipped` lists advance together. `locations` of the keys are for messages.
     """
 
     kernels: tuple[str, ...]
@@ -60,13 +60,13 @@ class Shape:
     zipped: tuple[str, ...]
     weights: tuple[float, ...]
     grid: tuple[Expression, ...]
-    none: tuple[str, ...]
-    places: Mapping[str, Loc]
+    null_pointers: tuple[str, ...]
+    locations: Mapping[str, Loc]
     loc: Loc
 
     def wrong(self, name: str, message: str, remedy: str = "") -> ManifestError:
-        """Return an error at what the table says of `name`."""
-        return ManifestError(message, self.places.get(name, self.loc), remedy=remedy)
+        """Return an error at the table's entry for `name`."""
+        return ManifestError(message, self.locations.get(name, self.loc), remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,6 @@ class Shapes:
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels with shapes, in order."""
         return tuple(dict.fromkeys(name for shape in self.shapes for name in shape.kernels))
-
-
-# ---- reading -----------------------------------------------------------------------------------
 
 
 def read_shapes(path: Path) -> Shapes:
@@ -124,14 +121,14 @@ def _shape(table: Table) -> Shape:
     grid = table.strings("grid") if table.has("grid") else ()
     return Shape(
         kernels=table.unique("kernel", kernels),
-        types={name: tuple(map(str, each)) for name, each in _listed(table, "types").items()},
+        types={name: tuple(map(str, dtypes)) for name, dtypes in _listed(table, "types").items()},
         choices=_listed(table, "choices"),
         entries=entries,
         zipped=zipped,
         weights=weights,
         grid=tuple(_parsed(text, table.element("grid", index)) for index, text in enumerate(grid)),
-        none=table.strings("none") if table.has("none") else (),
-        places={name: table.value_loc(name) for name in table},
+        null_pointers=table.strings("none") if table.has("none") else (),
+        locations={name: table.value_loc(name) for name in table},
         loc=table.loc,
     )
 

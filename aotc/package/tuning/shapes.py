@@ -1,4 +1,4 @@
-"""The launches of a kernel to tune for, as a table of shapes asks for them.
+"""Expand a table of shapes into a kernel's launches to tune for.
 
 Invariant: every launch has a value for each integer argument and extent, in the order of the
 parameters, and occurs once.
@@ -37,8 +37,8 @@ class Launch:
     """One launch to measure.
 
     `key` has the integer arguments and the extents of tensors, `scalars` the other scalars, `sizes`
-    the elements of buffers where the shapes say so. `grid` is empty if the kernel has its own;
-    pointers in `none` are None.
+    the elements of buffers given by the shapes. `grid` is empty if the kernel has its own;
+    `null_pointers` are None.
     """
 
     kernel: str
@@ -49,32 +49,32 @@ class Launch:
     weight: float = 1.0
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     grid: tuple[int, ...] = ()
-    none: tuple[str, ...] = ()
+    null_pointers: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
-        """What messages call it: kernel, types, choices and arguments."""
+        """Label in messages: kernel, types, choices and arguments."""
         values = {**self.types, **self.choices, **self.key}
         return " ".join([self.kernel, *(f"{name}={value}" for name, value in values.items())])
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes two launches the same."""
+        """Key equal for equal launches."""
         parts: tuple[Mapping[str, object], ...]
         parts = (self.types, self.choices, self.key, self.scalars, self.sizes)
         texts = (tuple((name, repr(value)) for name, value in part.items()) for part in parts)
-        return (self.kernel, *texts, self.grid, self.none)
+        return (self.kernel, *texts, self.grid, self.null_pointers)
 
 
 def launches(
     shapes: Shapes, kernel: Kernel, defaults: Mapping[str, Entry] | None = None
 ) -> tuple[Launch, ...]:
-    """Return the launches of a kernel that shapes ask for; weights of equal ones add up.
+    """Return a kernel's launches in `shapes`; weights of equal ones add up.
 
-    `defaults` are for arguments that a shape leaves out, such as the manifest's `[kernel.verify]` has.
+    `defaults` are for arguments missing from a shape, such as the manifest's `[kernel.verify]`.
 
     Raises:
-        ManifestError: a shape names what the kernel does not have, or leaves an argument out.
+        ManifestError: a shape names an unknown argument, or leaves one out.
     """
     merged: dict[tuple[object, ...], Launch] = {}
     for shape in shapes.shapes:
@@ -103,18 +103,16 @@ class _Expander:
             for types, choices in combinations:
                 yield self._launch(types, choices, values, weight)
 
-    # ---- names ----
-
     def _check_names(self) -> None:
         shape, kernel = self.shape, self.kernel
         pointers = [param.name for param in kernel.params if param.kind == "pointer"]
-        known = [*self._arguments(), *(f"{name}{SIZE}" for name in pointers)]
+        names = [*self._arguments(), *(f"{name}{SIZE}" for name in pointers)]
         for name in shape.entries:
-            if name not in known:
+            if name not in names:
                 message = f"expected an argument of {kernel.name} or an option, got {name!r}"
-                remedy = did_you_mean(name, [*known, *OPTIONS])
-                raise shape.wrong(name, message, remedy or f"there are {', '.join(known)}")
-        for name in shape.none:
+                remedy = did_you_mean(name, [*names, *OPTIONS])
+                raise shape.wrong(name, message, remedy or f"there are {', '.join(names)}")
+        for name in shape.null_pointers:
             if name not in kernel.nullable:
                 listed = ", ".join(kernel.nullable) or "no pointer"
                 message = f"expected a pointer of {kernel.name} that may be None, got {name!r}"
@@ -126,21 +124,19 @@ class _Expander:
             raise shape.wrong("kernel", message, 'add grid = ["cdiv(n, 128)"] to the shape')
 
     def _arguments(self) -> dict[str, Param]:
-        """Return what has a number: scalars, and extents of tensors."""
-        found: dict[str, Param] = {}
+        """Return the scalars, and the extents of tensors."""
+        arguments: dict[str, Param] = {}
         for param in self.kernel.params:
             if param.kind == "scalar":
-                found[param.name] = param
+                arguments[param.name] = param
             elif param.kind == "tensor":
-                found |= {f"{param.name}.shape[{axis}]": param for axis in range(param.rank)}
-        return found
-
-    # ---- types and choices ----
+                arguments |= {f"{param.name}.shape[{axis}]": param for axis in range(param.rank)}
+        return arguments
 
     def _combinations(self) -> Iterator[tuple[tuple[str, ...], tuple[Value, ...]]]:
-        """Yield the types and choices of the shape that there are variants of."""
+        """Yield the shape's types and choices with variants."""
         kernel = self.kernel
-        variables = {each.name: each.dtypes for each in kernel.type_variables}
+        variables = {variable.name: variable.dtypes for variable in kernel.type_variables}
         self._check_listed("types", self.shape.types, variables)
         self._check_listed(
             "choices", self.shape.choices, {c.name: c.values for c in kernel.choices}
@@ -157,30 +153,28 @@ class _Expander:
 
     def _check_listed(
         self,
-        what: str,
-        given: Mapping[str, Sequence[Value]],
-        known: Mapping[str, Sequence[Value]],
+        key: str,
+        listed_values: Mapping[str, Sequence[Value]],
+        valid_values: Mapping[str, Sequence[Value]],
     ) -> None:
-        for name, values in given.items():
-            if name not in known:
-                message = f"expected {what} of {self.kernel.name}, got {name!r}"
-                listed = ", ".join(known) or "none"
-                remedy = did_you_mean(name, list(known)) or f"there are {listed}"
-                raise self.shape.wrong(what, message, remedy)
+        for name, values in listed_values.items():
+            if name not in valid_values:
+                message = f"expected {key} of {self.kernel.name}, got {name!r}"
+                listed = ", ".join(valid_values) or "none"
+                remedy = did_you_mean(name, list(valid_values)) or f"there are {listed}"
+                raise self.shape.wrong(key, message, remedy)
             for value in values:
-                if value_key(value) not in map(value_key, known[name]):
-                    listed = ", ".join(map(str, known[name]))
+                if value_key(value) not in map(value_key, valid_values[name]):
+                    listed = ", ".join(map(str, valid_values[name]))
                     message = f"expected {name} to be one of {listed}, got {value}"
-                    raise self.shape.wrong(what, message)
-
-    # ---- values ----
+                    raise self.shape.wrong(key, message)
 
     def _values(self) -> Iterator[tuple[dict[str, Entry], float]]:
         """Yield listed values, one for each name, and expressions, with the weight."""
         shape = self.shape
         entries = {**self._defaults(), **shape.entries}
-        listed = {name: each for name, each in entries.items() if isinstance(each, tuple)}
-        rest: dict[str, Entry] = {n: each for n, each in entries.items() if n not in listed}
+        listed = {name: entry for name, entry in entries.items() if isinstance(entry, tuple)}
+        rest: dict[str, Entry] = {n: entry for n, entry in entries.items() if n not in listed}
         columns = [shape.weights if n == "weight" else listed[n] for n in shape.zipped]
         steps = list(zip(*columns, strict=True)) if shape.zipped else [()]
         crossed = [name for name in listed if name not in shape.zipped]
@@ -192,7 +186,7 @@ class _Expander:
                 yield {**rest, **{name: (value,) for name, value in chosen.items()}}, weight
 
     def _defaults(self) -> dict[str, Entry]:
-        """Return what a shape may leave out: expressions, and the first value of what is no extent."""
+        """Return defaults for a shape: expressions, and the first value of each non-extent."""
         arguments = self._arguments()
         sizes = {f"{param.name}{SIZE}" for param in self.kernel.params}
         defaults: dict[str, Entry] = {}
@@ -220,13 +214,13 @@ class _Expander:
     ) -> Launch:
         kernel = self.kernel
         named = dict(zip((c.name for c in kernel.choices), choices, strict=True))
-        known = {
+        integers = {
             name: int(value)
             for name, value in (*kernel.constants, *named.items())
             if isinstance(value, int)
         }
         self._check_integers(values, types)
-        numbers = self._numbers(values, known)
+        numbers = self._numbers(values, integers)
         key: dict[str, int] = {}
         scalars: dict[str, float] = {}
         for name, param in self._arguments().items():
@@ -245,7 +239,7 @@ class _Expander:
             for name, value in numbers.items()
             if name.endswith(SIZE)
         }
-        known |= key
+        integers |= key
         return Launch(
             kernel=kernel.name,
             types=dict(zip((v.name for v in kernel.type_variables), types, strict=True)),
@@ -254,12 +248,12 @@ class _Expander:
             scalars=scalars,
             weight=weight,
             sizes=sizes,
-            grid=tuple(self._evaluated("grid", each, known) for each in self.shape.grid),
-            none=self.shape.none,
+            grid=tuple(self._evaluated("grid", extent, integers) for extent in self.shape.grid),
+            null_pointers=self.shape.null_pointers,
         )
 
     def _check_integers(self, values: Mapping[str, Entry], types: tuple[str, ...]) -> None:
-        """Raise for a number that is no integer where one is needed."""
+        """Raise for a number that is not an integer where one is required."""
         arguments = self._arguments()
         for name, entry in values.items():
             takes_float = name in arguments and not self._is_integer(arguments[name], types)
@@ -267,7 +261,9 @@ class _Expander:
                 message = f"expected an integer for {name!r}, got {entry[0]}"
                 raise self.shape.wrong(name, message)
 
-    def _numbers(self, values: Mapping[str, Entry], known: Mapping[str, int]) -> dict[str, Number]:
+    def _numbers(
+        self, values: Mapping[str, Entry], fixed_integers: Mapping[str, int]
+    ) -> dict[str, Number]:
         """Return the number of each name; expressions may name each other."""
         numbers: dict[str, Number] = {}
         waiting: dict[str, Expression] = {}
@@ -277,11 +273,16 @@ class _Expander:
             else:
                 waiting[name] = entry
         while waiting:
-            integers = {**known, **{n: v for n, v in numbers.items() if isinstance(v, int)}}
+            integers = {
+                **fixed_integers,
+                **{n: v for n, v in numbers.items() if isinstance(v, int)},
+            }
             ready = [name for name, root in waiting.items() if set(_names(root)) <= integers.keys()]
             if not ready:
                 name, root = next(iter(waiting.items()))
-                missing = next(each for each in _names(root) if each not in integers)
+                missing = next(
+                    missing_name for missing_name in _names(root) if missing_name not in integers
+                )
                 message = f"expected arguments with values in {expression.to_text(root)!r}"
                 raise self.shape.wrong(name, f"{message}, {missing!r} has none")
             for name in ready:

@@ -1,7 +1,7 @@
-"""The tuning table: times of a kernel's configs by GPU and by the values of a launch's arguments.
+"""Define the tuning table: times of a kernel's configs by GPU and a launch's arguments.
 
-It is a text beside the manifest, `NAME.tuning.toml`, that people review and merge. `aotc tune` writes
-it, a build packs the selections that are fitted from it.
+It is a text next to the manifest, `NAME.tuning.toml`, for people to review and merge. `aotc tune`
+writes it; a build packs selections fitted to it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Identity: TypeAlias = "tuple[tuple[tuple[str, str], ...], ...]"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of one launch: `seconds[i]` is that of config `i`, None where it was not measured.
+    """Times of one launch: `seconds[i]` is config `i`'s, None if not measured.
 
-    `key` has the launch's integer arguments, and the extents of tensors under the name that
-    expressions give them, such as "x.shape[0]". `types` and `choices` are the combination's.
-    `weight` says how often the launch occurs.
+    `key` has the launch's integer arguments, and the extents of tensors under their names in
+    expressions, such as "x.shape[0]". `types` and `choices` are the combination's. `weight` is the
+    launch's frequency.
     """
 
     key: Mapping[str, int]
@@ -33,10 +33,10 @@ class Measurement:
 
     @property
     def identity(self) -> Identity:
-        """What makes two measurements ones of the same launch; sorts them, too."""
+        """Key equal for measurements of the same launch; also their sort key."""
         shown = (self.types, self.choices)
-        named = tuple(tuple(sorted((k, repr(v)) for k, v in each.items())) for each in shown)
-        # Numbers sort by size: longer ones are larger.
+        named = tuple(tuple(sorted((k, repr(v)) for k, v in mapping.items())) for mapping in shown)
+        # Pad numbers, so that they sort by size.
         numbers = ((name, f"{value:020d}") for name, value in self.key.items())
         return (*named, tuple(sorted(numbers)))
 
@@ -46,9 +46,9 @@ class KernelTuning:
     """Measurements of one kernel on one kind of GPU.
 
     `gpu` is the driver's name of the device, `ANY_GPU` for estimates of the cost model. `rejected`
-    says why configs are not to be taken: hung, faulted, wrong. `l2` is the state of the L2 before a
-    timed launch. With probability `confidence` a config that was dropped early is not the fastest;
-    0 says nothing.
+    maps configs to the reason not to use them: hung, faulted, wrong. `l2` is the state of the L2
+    before a timed launch. With probability `confidence` a config dropped early is not the fastest;
+    0 makes no claim.
     """
 
     kernel: str
@@ -65,7 +65,7 @@ class KernelTuning:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What the table has once, and is sorted by."""
+        """Unique key in the table, and its sort key."""
         return self.kernel, self.target, self.gpu
 
 

@@ -1,4 +1,4 @@
-"""The text of a tuning table: TOML with one line per config and per launch's times.
+"""Read and write a tuning table: TOML with one line per config and per launch's times.
 
     [[tuning]]
     kernel = "matmul"
@@ -22,9 +22,9 @@
     choices = {}
     key = { M = 16, N = 4096 }
     weight = 12.0
-    microseconds = [8.192, nan]             # by config; nan where it was not measured
+    microseconds = [8.192, nan]             # by config; nan if not measured
 
-Invariant: equal tables have equal texts, and a table that was read is written as the text it came from.
+Invariant: equal tables have equal texts, and writing a table after reading it gives the same text.
 """
 
 from __future__ import annotations
@@ -61,16 +61,13 @@ _DECIMALS = 3  # of microseconds: the resolution of a GPU's clock is far above a
 
 
 def tuning_path(manifest: Path) -> Path:
-    """Return where the table of a manifest lies: `kernels.tuning.toml` beside `kernels.toml`."""
+    """Return the path of a manifest's table: `kernels.tuning.toml` next to `kernels.toml`."""
     return manifest.with_name(manifest.stem + SUFFIX)
 
 
 def rounded(seconds: float) -> float:
-    """Return a time as a table's text can hold it."""
+    """Round a time to the precision of a table's text."""
     return round(seconds * 1e6, _DECIMALS) / 1e6
-
-
-# ---- writing -----------------------------------------------------------------------------------
 
 
 def write_tuning(table: TuningTable, path: Path) -> None:
@@ -111,23 +108,20 @@ def _microseconds(seconds: float | None) -> str:
     return "nan" if seconds is None else repr(round(seconds * 1e6, _DECIMALS))
 
 
-# ---- reading -----------------------------------------------------------------------------------
-
-
 def read_tuning(path: Path) -> TuningTable:
     """Read the table at `path`. Raises: ManifestError."""
     return parse_tuning(read_document(path, "a tuning table"), str(path))
 
 
-def read_document(path: Path, what: str) -> str:
+def read_document(path: Path, expected: str) -> str:
     """Return the text of a TOML file. Raises: ManifestError."""
     try:
         return read_regular(path, MAX_RECORDS_BYTES).decode().removeprefix("\ufeff")
     except OSError as error:
-        message = f"expected {what}, cannot read {path}: {error.strerror or error}"
+        message = f"expected {expected}, cannot read {path}: {error.strerror or error}"
         raise ManifestError(message) from None
     except UnicodeDecodeError as error:
-        message = f"expected {what} in UTF-8, {path} is not at byte {error.start}"
+        message = f"expected {expected} in UTF-8, {path} is not at byte {error.start}"
         raise ManifestError(message, remedy="save the file as UTF-8") from None
 
 
@@ -153,7 +147,7 @@ def parse_tuning(text: str, file: str) -> TuningTable:
 
 
 def _tuning(table: Table, mistakes: Mistakes) -> KernelTuning:
-    configs = tuple(_constants(each) for each in _rows(table, "configs", None))
+    configs = tuple(_constants(config_table) for config_table in _rows(table, "configs", None))
     if not configs:
         raise table.wrong("configs", "expected at least one config, got none")
     launches = table.tables("launch", _LAUNCH_KEYS) if table.has("launch") else ()
@@ -188,12 +182,14 @@ def _cache_state(table: Table) -> CacheState:
 
 def _rejected(table: Table, num_configs: int) -> dict[int, str]:
     rejected: dict[int, str] = {}
-    for each in _rows(table, "rejected", ("config", "reason")) if table.has("rejected") else ():
-        index = each.data.get("config")
+    for rejected_table in (
+        _rows(table, "rejected", ("config", "reason")) if table.has("rejected") else ()
+    ):
+        index = rejected_table.data.get("config")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < num_configs:
             message = f"expected the index of a config, 0 to {num_configs - 1}, got"
-            raise each.wrong("config", f"{message} {describe(index)}")
-        rejected[index] = each.string("reason")
+            raise rejected_table.wrong("config", f"{message} {describe(index)}")
+        rejected[index] = rejected_table.string("reason")
     return rejected
 
 
@@ -242,7 +238,7 @@ def _seconds(table: Table, num_configs: int) -> tuple[float | None, ...]:
 
 
 def _rows(table: Table, key: str, allowed: tuple[str, ...] | None) -> Iterator[Table]:
-    """Yield the tables of a list, which may be empty."""
+    """Yield the tables of a list, possibly empty."""
     listed = table.data.get(key)
     if listed is not None and not isinstance(listed, list):
         raise table.wrong(key, f"expected a list of tables for {key!r}, got {describe(listed)}")
@@ -258,7 +254,7 @@ def _constants(table: Table) -> dict[str, Constant]:
 
 
 def _text(table: Table, key: str) -> str:
-    """Return the string at `key`, which may be empty or missing."""
+    """Return the string at `key`, possibly empty or missing."""
     value = table.data.get(key, "")
     if not isinstance(value, str):
         raise table.wrong(key, f"expected a string for {key!r}, got {describe(value)}")

@@ -1,4 +1,4 @@
-"""Selections as text to read, and as plain data for `--json`."""
+"""Format selections as text, and as plain data for `--json`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(archive: Archive) -> str:
 
 
 def describe(kernel: Kernel) -> list[Data]:
-    """Return a kernel's selections as JSON-ready data; no GPU is named if it is for any."""
+    """Return a kernel's selections as JSON-ready data, without a GPU's name if for any GPU."""
     described: list[Data] = []
     for selection in kernel.selections:
         types, choices = split_combination(
@@ -65,8 +65,8 @@ def _lines_of(kernel: Kernel, selection: Selection) -> Iterator[str]:
     types, choices = split_combination(kernel.type_variables, kernel.choices, selection.combination)
     named = [f"{v.name}={dtype}" for v, dtype in zip(kernel.type_variables, types, strict=True)]
     named += [f"{c.name}={value_text(v)}" for c, v in zip(kernel.choices, choices, strict=True)]
-    place = f"{kernel.name} for {selection.target}, {selection.gpu or 'any GPU'}"
-    yield f"{', '.join([place, *named])}:"
+    subject = f"{kernel.name} for {selection.target}, {selection.gpu or 'any GPU'}"
+    yield f"{', '.join([subject, *named])}:"
     yield from _tree_lines(kernel, selection.tree, _INDENT)
 
 

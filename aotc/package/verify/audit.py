@@ -1,11 +1,11 @@
-"""Audit the cubins of variants: does the SASS do what the verified PTX says?
+"""Audit the cubins of variants: does the SASS match the verified PTX?
 
-The PTX that an archive holds is assembled again: a cubin that is anything else is refused.
+An archive's PTX is assembled again: any difference from its cubin is an error.
 
 A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
-shipped ones: an archive's own cubins, or those that a build would store in one. To locate a finding
-in the source, the same PTX is assembled once more with line numbers; its code may be scheduled
-a little differently, so lines are used only where the findings are the same.
+shipped ones: an archive's own cubins, or those a build would store. To locate a finding in the
+source, the same PTX is assembled once more with line numbers. Its code may be scheduled a little
+differently, so lines are used only where the findings are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.stages import disassemble, disassemble_located, reassembled_difference
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding
 
-_TOOL_SECTION = ".note.nv.tkinfo"  # which ptxas made a cubin; it comes before code
+_TOOL_SECTION = ".note.nv.tkinfo"  # names the ptxas of a cubin; it comes before code
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ def verify_and_audit(
     options: VerifyOptions,
     verify: Callable[[Subject, VerifyOptions], VariantResult],
 ) -> VariantResult:
-    """Verify a variant and, if its target can hold it, audit its cubins.
+    """Verify a variant and, if it fits its target, audit its cubins.
 
-    What ptxas spills too much of is dropped, as by a build, though its PTX may be right.
+    A variant with too many spills is dropped, as by a build, though its PTX may be right.
 
-    Raises: as `verify`, and CompileError if a cubin cannot be made.
+    Raises: as `verify`, and CompileError if a cubin cannot be built.
     """
     result = verify(subject, options)
     if result.dropped:
@@ -59,7 +59,7 @@ def verify_and_audit(
 def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
     """Return the findings in each cubin of a variant; the one with tensor maps comes first.
 
-    Raises: ResourceError if the target can hold none, and CompileError if a cubin cannot be made.
+    Raises: ResourceError if none fits the target, and CompileError if a cubin cannot be built.
     """
     if subject.archived is None:
         return tuple(_audit(cubin) for cubin in _cubins(subject))
@@ -67,9 +67,9 @@ def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
 
 
 def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
-    """Yield a finding if the cubin is not what its PTX assembles to.
+    """Yield a finding if the cubin differs from its assembled PTX.
 
-    Raises: CompileError if another ptxas has made it, or the PTX is none.
+    Raises: CompileError if another ptxas built it, or the PTX is invalid.
     """
     try:
         section = reassembled_difference(cubin.content, cubin.ptx, cubin.target)
@@ -106,16 +106,17 @@ def _cubins(subject: Subject) -> Iterator[_Cubin]:
 
 
 def _audit(cubin: _Cubin) -> tuple[Finding, ...]:
-    found = audit(disassemble(cubin.content), cubin.ptx)
-    if not any(each.is_failure and not each.source for each in found):
-        return found
+    findings = audit(disassemble(cubin.content), cubin.ptx)
+    if not any(finding.is_failure and not finding.source for finding in findings):
+        return findings
     located = audit(disassemble_located(cubin.ptx, cubin.target), cubin.ptx)
-    if [_what(each) for each in located] != [_what(each) for each in found]:
-        return found
+    if [_identity(finding) for finding in located] != [_identity(finding) for finding in findings]:
+        return findings
     return tuple(
-        replace(each, source=other.source) for each, other in zip(found, located, strict=True)
+        replace(finding, source=other.source)
+        for finding, other in zip(findings, located, strict=True)
     )
 
 
-def _what(finding: Finding) -> tuple[str, str]:
+def _identity(finding: Finding) -> tuple[str, str]:
     return finding.kind, finding.text

@@ -1,9 +1,9 @@
-"""Which launches of a subject are checked: its guards and grid, choices, and what inputs hold.
+"""Turn a subject's guards, grid, choices and input ranges into checks of its launches.
 
-The manifest and the variant's record state these as expressions over the arguments; the checks
-take them as functions of the scalars that they choose.
+The manifest and the variant's record state these as expressions over the arguments; the checks take
+them as functions of their chosen scalars.
 
-Invariant: a launch that is checked is one that the launcher would give to this variant.
+Invariant: the launcher would give every checked launch to this variant.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from aotc.verify.checks.launches import DEFAULT_MAX_PROGRAMS, DEFAULT_NUM_STAGES
 
 _NO_GRID = (-1,)
 _ADDRESS = 1 << 20
-"""Of a pointer that guards ask about: aligned, and not null."""
+"""Assumed address of a pointer in guards: aligned, and not null."""
 
 
 def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:
-    """Return which launches of a subject are checked, on which inputs, and how closely."""
+    """Return the checks of a subject: its launches, their inputs, and the tolerance."""
     spec = subject.spec
     choices = {name: Choice(values=values) for name, values in spec.values.items()}
     for name, root in spec.expressions.items():
         choices[name] = Choice(function=_function(root, subject.values))
-    grid: Sequence[Expression] = subject.grid or [each.root for each in spec.grid or ()]
+    grid: Sequence[Expression] = subject.grid or [parsed.root for parsed in spec.grid or ()]
     conditions = Conditions(
         grid=_grid(tuple(grid), subject.values),
         admits=_admits(subject),
-        named=_named((*grid, *subject.guards, *(each.root for each in spec.expressions.values()))),
+        named=_named(
+            (*grid, *subject.guards, *(parsed.root for parsed in spec.expressions.values()))
+        ),
         fixed=subject.values,
         divisors=_divisors(subject.guards),
         choices=choices,
@@ -52,24 +54,24 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
     )
     ranges = {
         name: Range(
-            _limit(each.low, subject.values),
-            _limit(each.high, subject.values),
-            is_distinct=each.is_distinct,
-            is_cumulative=each.is_cumulative,
-            multiple_of=each.multiple_of,
+            _limit(parsed.low, subject.values),
+            _limit(parsed.high, subject.values),
+            is_distinct=parsed.is_distinct,
+            is_cumulative=parsed.is_cumulative,
+            multiple_of=parsed.multiple_of,
         )
-        for name, each in spec.ranges.items()
+        for name, parsed in spec.ranges.items()
     }
     pointees = {
         name: Pointees(
-            SCALARS[each.element],
-            _limit(each.count, subject.values),
-            tuple(_limit(extent, subject.values) for extent in each.shape),
+            SCALARS[parsed.element],
+            _limit(parsed.count, subject.values),
+            tuple(_limit(extent, subject.values) for extent in parsed.shape),
             tensor_map_of,
         )
-        for name, each in spec.pointees.items()
+        for name, parsed in spec.pointees.items()
     }
-    sizes = {name: _limit(each, subject.values) for name, each in spec.sizes.items()}
+    sizes = {name: _limit(parsed, subject.values) for name, parsed in spec.sizes.items()}
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
     return Checks(
         *(conditions, Inputs(ranges, pointees, limit, sizes), options.seed, spec.tolerance),
@@ -85,20 +87,20 @@ def _num_stages(subject: Subject) -> int:
 
 
 def _num_groups(subject: Subject) -> int:
-    """Return the number of consumer groups that divide the tiles of a persistent CTA."""
+    """Return the number of consumer groups dividing the tiles of a persistent CTA."""
     if subject.request is not None:
         return subject.request.config.num_consumer_groups
     return subject.values.get("num_consumer_groups", 1)
 
 
 def _function(
-    given: ManifestExpression, values: Mapping[str, int]
+    parsed: ManifestExpression, values: Mapping[str, int]
 ) -> Callable[[Mapping[str, int]], int]:
     def function(scalars: Mapping[str, int]) -> int:
         try:
-            return expression.evaluate(given.root, {**values, **scalars})
+            return expression.evaluate(parsed.root, {**values, **scalars})
         except ExpressionError as error:
-            raise given.error(error) from None
+            raise parsed.error(error) from None
 
     return function
 
@@ -130,20 +132,20 @@ def _grid(
 def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
     """Return whether a launch selects this variant: its guards hold.
 
-    Pointers are aligned, and no two are one.
+    Pointers are assumed aligned and distinct.
     """
 
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
             # A tensor's address and strides are aligned, and its last axis is dense.
             names = sorted(expression.free_names(guard))
-            known = {name: _ADDRESS * number for number, name in enumerate(names, 1)}
+            name_values = {name: _ADDRESS * number for number, name in enumerate(names, 1)}
             for node in expression.walk(guard):
                 if isinstance(node, expression.Extent):
                     is_last = f"{node.name}.shape[{node.dim + 1}]" not in scalars
-                    known[expression.to_text(node)] = 1 if is_last else PROMISED_DIVISOR
+                    name_values[expression.to_text(node)] = 1 if is_last else PROMISED_DIVISOR
             try:
-                if not expression.evaluate(guard, {**known, **subject.values, **scalars}):
+                if not expression.evaluate(guard, {**name_values, **subject.values, **scalars}):
                     return False
             except ExpressionError:
                 return False
@@ -153,7 +155,7 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
 
 
 def _named(roots: Iterable[Expression]) -> frozenset[str]:
-    """Return the names that expressions look up: "n", "x.shape[0]"."""
+    """Return the names in expressions: "n", "x.shape[0]"."""
     names = (expression.Name, expression.Extent)
     return frozenset(
         expression.to_text(node)
@@ -164,25 +166,25 @@ def _named(roots: Iterable[Expression]) -> frozenset[str]:
 
 
 def _divisors(guards: Iterable[Expression]) -> dict[str, int]:
-    """Return the divisor of each argument that must be a multiple of a number."""
-    found: dict[str, int] = {}
+    """Return the required divisor of each argument."""
+    divisors: dict[str, int] = {}
     for guard in guards:
         for part in expression.conjuncts(guard):
             match part:
                 case Binary("==", Binary("%", Name(name), Integer(divisor)), Integer(0)):
-                    found[name] = math.lcm(found.get(name, 1), max(1, abs(divisor)))
+                    divisors[name] = math.lcm(divisors.get(name, 1), max(1, abs(divisor)))
                 case _:
                     pass
-    return found
+    return divisors
 
 
 def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:
-    """Return the arguments that a grid names, each with the tile size that divides it.
+    """Return the arguments in a grid, each with the tile size dividing it.
 
     >>> grid_blocks([expression.parse("cdiv(n, 128)"), expression.parse("rows")])
     {'n': 128, 'rows': 1}
     """
-    found: dict[str, int] = {}
+    blocks: dict[str, int] = {}
     for root in grid:
         for node in expression.walk(root):
             block = 1
@@ -198,5 +200,5 @@ def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:
             ):
                 block = shared_block(block, len(names))
             for name in names:
-                found[name] = max(block, found.get(name, 1))
-    return found
+                blocks[name] = max(block, blocks.get(name, 1))
+    return blocks

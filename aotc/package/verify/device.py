@@ -1,7 +1,7 @@
-"""Verify variants on a GPU: the cubin, launched as a host would launch it.
+"""Verify variants on a GPU: launch the cubin as a host would.
 
-Each variant becomes an archive of its own that `aotc.load` opens, so that the cubin is checked
-together with its argument layout, guards and grid, and no other variant can be selected.
+Each variant becomes an archive of its own, opened by `aotc.load`. So the cubin is checked together
+with its argument layout, guards and grid, and no other variant can be selected.
 
 Invariant: a launch gets the same inputs as in the emulator, seed for seed.
 """
@@ -66,7 +66,7 @@ def open_driver() -> Driver:
 
 
 def _record(subject: Subject) -> Kernel:
-    """Return a kernel record with only this variant, or the two that it is built as."""
+    """Return a kernel record with only this variant, or its two forms."""
     if subject.archived is not None:
         kernel, variant = subject.archived
         return kernel.alone(variant)
@@ -92,8 +92,8 @@ class DeviceRun:
             for param in self.kernel.params:
                 buffer = reference.buffer(param.name)
                 if buffer is not None and buffer.shape:
-                    place = buffers.pointer(buffer), buffer.pointee.name
-                    args.append(runtime.Tensor(*place, buffer.shape, buffer.strides))
+                    address = buffers.pointer(buffer), buffer.pointee.name
+                    args.append(runtime.Tensor(*address, buffer.shape, buffer.strides))
                 elif buffer is not None:
                     pointer = buffers.pointer(buffer)
                     args.append(runtime.Pointer(pointer, buffer.pointee.name))

@@ -1,13 +1,13 @@
-"""Launch the variant under verification: the runtime's C code, over an archive of one variant.
+"""Plan launches of one variant with the runtime's C code, over an archive of it alone.
 
 A variant becomes an archive of its own, encoded and opened as any other, and `aotc.runtime` plans
-each launch: the archive's records go through the same evaluator, selection and encoder as a real
-launch. A manifest's variant, which is not assembled yet, gets a dummy cubin; its parameters, guards
-and maps are those that `aotc build` would write.
+each launch. So the archive's records go through the same evaluator, selection and encoder as a real
+launch. A manifest's variant is not assembled yet, so it gets a dummy cubin; its parameters, guards
+and maps are the ones `aotc build` would write.
 
-Neighbouring launches, with arguments one off, are planned as well: they must select the variant
-exactly where its guards hold, and a map that they take is one that the driver encodes. They also fill the plan cache with entries that a later launch
-must not be mistaken for.
+Neighbouring launches, with arguments one off, are planned as well. They must select the variant
+exactly where its guards hold, and the driver must be able to encode their maps. They also fill the
+plan cache with entries that a later launch must not confuse with its own.
 
 Invariant: one archive serves all launches of a variant, in order.
 """
@@ -48,21 +48,21 @@ _ELEMENTS = (
     *("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16"),
     *("f32.ftz", "tf32", "tf32.ftz"),
 )
-"""The emulator's name of each CUtensorMapDataType that it supports."""
+"""The emulator's name of each supported CUtensorMapDataType."""
 
 _SWIZZLES = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """The emulator's swizzle and atomicity of each CUtensorMapSwizzle."""
 
 _MAX_SCRATCH_BYTES = 1 << 62
-"""What no launch takes: the emulator sees what is used of scratch memory, and where it ends."""
+"""More than any launch uses: the emulator sees which scratch memory is used, and its end."""
 
 
 def launcher_of_record(
     kernel: Kernel, guards: Sequence[Expression], fixed: Mapping[str, int], needs: Needs
 ) -> PlannedLauncher:
-    """Return the launcher of a kernel's record that has one variant, whose code `needs` something.
+    """Return the launcher of a kernel's record with one variant; its code `needs` something.
 
-    Launches select the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
+    Launches select the variant if `guards` hold; `fixed` are arguments with compiled-in values.
     """
     (variant,) = kernel.variants
     record = kernel.alone(replace(variant, ptx=None))
@@ -80,7 +80,7 @@ def launcher_of_request(
     fixed: Mapping[str, int],
     needs: Needs,
 ) -> PlannedLauncher:
-    """Return the launcher of a manifest's variant that is compiled as far as PTX."""
+    """Return the launcher of a manifest's variant compiled as far as PTX."""
     metadata = Metadata(
         name=spec.kernel.name,
         symbol=compiled.symbol,
@@ -106,7 +106,7 @@ def launcher_of_request(
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
     if launch_condition(spec.request, compiled.guards, compiled.params) is not None:
-        # Other launches use the fallback, which is not needed here.
+        # Other launches use the fallback; it is not needed here.
         rest = replace(
             metadata,
             params=(),
@@ -119,14 +119,16 @@ def launcher_of_request(
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
     variant = kernel.variants[0]
-    # Those that follow from the code are no guards of the manifest's.
-    more = [kernel.guards[at] for at in variant.guards if at >= len(expansion.guards)]
-    asked = (*guards, *(guard.expression for guard in more))
-    return launcher_of_record(kernel.alone(variant), asked, fixed, needs)
+    # Guards derived from the code are not in the manifest.
+    code_guards = [
+        kernel.guards[index] for index in variant.guards if index >= len(expansion.guards)
+    ]
+    all_guards = (*guards, *(guard.expression for guard in code_guards))
+    return launcher_of_record(kernel.alone(variant), all_guards, fixed, needs)
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:
-    """Return an ELF file with all that a loader checks of a cubin: target and function."""
+    """Return an ELF file with the parts of a cubin that a loader checks: target and function."""
     names = b"\0.shstrtab\0.text." + symbol.encode() + b"\0"
     section = struct.Struct("<IIQQQQIIQQ")
     table = section.pack(*[0] * 10)
@@ -139,7 +141,7 @@ def stand_in_cubin(target: str, symbol: str) -> bytes:
 
 
 _MAX_EXTENT, _MAX_STRIDE = 1 << 32, 1 << 40
-"""What tensor maps hold: extents up to the first, and strides in bytes below the second."""
+"""Limits of tensor maps: extents up to the first, and strides in bytes below the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +154,12 @@ class PlannedLauncher:
     fixed: Mapping[str, int]
     needs: Needs
     refused: list[int] = field(default_factory=list[int])
-    """The number of the launch of which it was tried what must be refused: one is enough."""
+    """Number of the launch used to try arguments that must be refused: one is enough."""
 
     def __call__(
         self, reference: Reference, addresses: Mapping[str, int], at_once: int
     ) -> Launched | None:
-        """Return the launch that the runtime plans. Raises: ExecutionFault if it refuses."""
+        """Return the launch planned by the runtime. Raises: ExecutionFault if it refuses."""
         args = self._arguments(reference, addresses)
         scratch = addresses.get(SCRATCH_SOURCE, 0)
         grid = None if self.record.variants[0].grid else reference.launch.grid
@@ -170,7 +172,7 @@ class PlannedLauncher:
         self._check_neighbours(args, grid, at_once, scratch)
         if grid is not None:
             self._check_other_grid(plan, args, (grid[0] + 1, *grid[1:]), at_once, scratch)
-        with suppress(AotcError):  # so that nothing is left of this launch where it is planned
+        with suppress(AotcError):  # the plan cache must not have this launch yet
             self._plan(_larger(args), grid, at_once, scratch)
         again = self._plan(args, grid, at_once, scratch)  # from the cache, unless evicted
         if again != plan:
@@ -194,17 +196,17 @@ class PlannedLauncher:
     def _check_plan(
         self, plan: Plan, args: Sequence[object], reference: Reference, at_once: int
     ) -> None:
-        """Check what is not passed as a parameter. Raises: ExecutionFault."""
+        """Check the parts of a plan besides parameters. Raises: ExecutionFault."""
         variant = self.record.variants[0]
         grid = None if variant.grid else reference.launch.grid
         refusals.check_plan(self.needs, plan)
         if self.needs.scratch_bytes:
-            own = self._plan(args, grid, at_once, 0)
-            assert own is not None
-            place = next(p.offset for p in variant.cubin_params if p.source == "scratch")
-            pointer = int.from_bytes(own.params[place : place + 8], "little")
+            scratch_plan = self._plan(args, grid, at_once, 0)
+            assert scratch_plan is not None
+            offset = next(p.offset for p in variant.cubin_params if p.source == "scratch")
+            pointer = int.from_bytes(scratch_plan.params[offset : offset + 8], "little")
             size_bytes = self.needs.scratch_bytes * prod(reference.launch.grid)
-            refusals.check_scratch(own, pointer, size_bytes, SCRATCH_ALIGNMENT_BYTES)
+            refusals.check_scratch(scratch_plan, pointer, size_bytes, SCRATCH_ALIGNMENT_BYTES)
         if not self.refused:
             names = [param.name for param in self.record.params]
             refusals.check_refusals(
@@ -213,7 +215,7 @@ class PlannedLauncher:
                 args,
                 grid,
                 at_once,
-                lambda given, extents, most: self._plan(given, extents, most, 0),
+                lambda arguments, extents, most: self._plan(arguments, extents, most, 0),
             )
             self.refused.append(reference.launch.seed)
 
@@ -224,12 +226,12 @@ class PlannedLauncher:
         for param in self.record.params:
             buffer = reference.buffer(param.name)
             if buffer is not None and buffer.shape:
-                place = addresses[param.name], buffer.pointee.name
-                args.append(Tensor(*place, buffer.shape, buffer.strides))
+                address = addresses[param.name], buffer.pointee.name
+                args.append(Tensor(*address, buffer.shape, buffer.strides))
             elif buffer is not None:
                 args.append(Pointer(addresses[param.name], buffer.pointee.name))
             elif param.kind == "pointer":
-                # The code of this variant, in which it is None, does not know it.
+                # None in this variant, so its code does not use it.
                 args.append(Pointer(0, types.get(param.element, param.element)))
             elif param.name in reference.launch.scalars:
                 args.append(reference.launch.scalars[param.name])
@@ -254,14 +256,12 @@ class PlannedLauncher:
 
     def _launched(self, plan: Plan) -> Launched:
         params = bytearray(plan.params)
-        for found in plan.maps:
-            params[found.offset : found.offset + 128] = _encoded(found)
+        for tensor_map in plan.maps:
+            params[tensor_map.offset : tensor_map.offset + 128] = _encoded(tensor_map)
         layout = tuple((p.offset, p.size) for p in self.record.variants[0].cubin_params)
         return Launched(
             plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout
         )
-
-    # ---- guards ------------------------------------------------------------------------------
 
     def _check_neighbours(
         self, args: list[object], grid: tuple[int, ...] | None, at_once: int, scratch: int
@@ -269,35 +269,35 @@ class PlannedLauncher:
         """Check that launches select the variant iff its guards hold. Raises: ExecutionFault."""
         if not self.guards:
             return
-        known = self._values(args)
+        current = self._values(args)
         names = [frozenset(expression.free_names(guard)) for guard in self.guards]
-        held = [_holds(guard, known) for guard in self.guards]
+        held_before = [_holds(guard, current) for guard in self.guards]
         for index, value in (*_neighbours(args), *self._boundaries(args)):
-            given = [*args[:index], value, *args[index + 1 :]]
-            name, values = self.record.params[index].name, {**known, **self._named(index, value)}
+            changed = [*args[:index], value, *args[index + 1 :]]
+            name, values = self.record.params[index].name, {**current, **self._named(index, value)}
             holds = all(
                 _holds(guard, values) if name in named else was
-                for guard, named, was in zip(self.guards, names, held, strict=True)
+                for guard, named, was in zip(self.guards, names, held_before, strict=True)
             )
             try:
-                plan = self._plan(given, grid, at_once, scratch)
+                plan = self._plan(changed, grid, at_once, scratch)
                 takes = True
                 for tensor_map in () if plan is None else plan.maps:
                     _encoded(tensor_map)
             except AotcError as error:
                 if not error.field.startswith(("variant", "promises")):
-                    continue  # it is invalid for another reason
+                    continue  # invalid for another reason
                 takes = False
             if takes != holds:
                 texts = " and ".join(expression.to_text(guard) for guard in self.guards)
-                what = f"{self.record.params[index].name} = {value}"
+                change = f"{self.record.params[index].name} = {value}"
                 verb = "takes" if takes else "refuses"
                 hold = "holds" if holds else "does not hold"
-                raise ExecutionFault(f"the launcher {verb} {what}, where {texts} {hold}")
+                raise ExecutionFault(f"the launcher {verb} {change}, where {texts} {hold}")
 
     def _boundaries(self, args: Sequence[object]) -> Iterator[tuple[int, int]]:
-        """Yield numbers around the constants of guards, for each number that a guard names."""
-        indices = {param.name: at for at, param in enumerate(self.record.params)}
+        """Yield integers around the constants of guards, for each integer argument in a guard."""
+        indices = {param.name: param_index for param_index, param in enumerate(self.record.params)}
         for guard in self.guards:
             numbered = [indices.get(name) for name in sorted(expression.free_names(guard))]
             constants = [n.value for n in expression.walk(guard) if isinstance(n, Integer)]
@@ -315,7 +315,7 @@ class PlannedLauncher:
         return values
 
     def _named(self, index: int, arg: object) -> dict[str, int]:
-        """Return the values of the names that expressions have for an argument."""
+        """Return the values of an argument's names in expressions."""
         name = self.record.params[index].name
         if isinstance(arg, int):
             return {name: int(arg)}
@@ -340,11 +340,11 @@ def _neighbours(args: Sequence[object]) -> Iterator[tuple[int, object]]:
         elif isinstance(arg, Pointer | Tensor):
             yield from ((index, arg._replace(address=arg.address + step)) for step in (2, 8, 16))
         if isinstance(arg, Tensor):
-            yield from ((index, each) for each in _other_tensors(arg))
+            yield from ((index, neighbour) for neighbour in _other_tensors(arg))
 
 
 def _other_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield tensors of other extents and strides, too, that no map describes."""
+    """Yield tensors of other extents and strides, including some no map can describe."""
     for axis, extent in enumerate(tensor.shape):
         for size in (extent + 1, 0, _MAX_EXTENT + 1):
             yield tensor._replace(shape=(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]))
@@ -355,7 +355,7 @@ def _other_tensors(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _larger(args: Sequence[object]) -> list[object]:
-    """Return arguments whose tensors have more of everything along each axis."""
+    """Return arguments with larger tensors along each axis."""
     return [
         arg._replace(shape=tuple(extent + PROMISED_DIVISOR for extent in arg.shape))
         if isinstance(arg, Tensor)
@@ -371,23 +371,23 @@ def _holds(guard: Expression, values: Mapping[str, int]) -> bool:
         return False
 
 
-def _encoded(found: PlannedMap) -> bytes:
+def _encoded(tensor_map: PlannedMap) -> bytes:
     """Encode a planned map for the emulator."""
-    if found.data_type >= len(_ELEMENTS):
-        raise ExecutionFault(f"the launcher asks for a map of data type {found.data_type}")
-    swizzle, atomicity = _SWIZZLES[found.swizzle]
+    if tensor_map.data_type >= len(_ELEMENTS):
+        raise ExecutionFault(f"the launcher asks for a map of data type {tensor_map.data_type}")
+    swizzle, atomicity = _SWIZZLES[tensor_map.swizzle]
     tensor = TensorMap(
-        _ELEMENTS[found.data_type],
-        found.address,
-        found.dims,
-        found.strides,
-        found.box,
-        found.element_strides,
+        _ELEMENTS[tensor_map.data_type],
+        tensor_map.address,
+        tensor_map.dims,
+        tensor_map.strides,
+        tensor_map.box,
+        tensor_map.element_strides,
         swizzle=swizzle,
         atomicity=atomicity,
-        interleave=found.interleave,
-        fill=found.oob_fill,
-        l2_promotion=found.l2_promotion,
+        interleave=tensor_map.interleave,
+        fill=tensor_map.oob_fill,
+        l2_promotion=tensor_map.l2_promotion,
     )
     try:
         return tensor.to_bytes()

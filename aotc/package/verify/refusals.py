@@ -1,8 +1,8 @@
-"""Launches that a launcher must refuse, and what it must do for a kernel besides passing parameters.
+"""Check that a launcher refuses invalid launches, and that its plans meet the kernel's needs.
 
-What a kernel relies on is read off its tile IR: multiples of a number, the dtypes of pointers, CTAs that
-wait for each other. So a promise, a limit or a flag that is lost on the way to the archive is noticed
-though no launch that keeps to it computes anything else.
+A kernel's needs are read off its tile IR: multiples of a number, the dtypes of pointers, CTAs that
+wait for each other. So a promise, limit or flag lost on the way to the archive is noticed, even
+though every valid launch still computes the same.
 
 Invariant: nothing here runs; a launch is planned or refused.
 """
@@ -22,7 +22,8 @@ from aotc.verify.checks.check import ExecutionFault
 
 Grid: TypeAlias = tuple[int, ...]
 Planner: TypeAlias = Callable[[Sequence[object], "Grid | None", int], Plan | None]
-"""Plan a launch of arguments and a grid where so many programs run at a time. Raises: AotcError."""
+"""Plan a launch of arguments and a grid, given the number of resident programs. Raises:
+AotcError."""
 
 _LARGEST_GRID = ((1 << 31) - 1, 65535, 65535)
 _OTHER_DTYPES = {
@@ -41,15 +42,15 @@ _OTHER_DTYPES = {
     "i8": "fp8e5",
     "u8": "fp8e5",
 }
-"""Of each dtype one that has as many bytes and that no kernel takes for it."""
+"""For each dtype another one of the same size, wrong for every kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a kernel relies on.
+    """The needs of a kernel.
 
-    The divisor of each argument, the types of integers, whether programs wait for each other, and
-    how many bytes of scratch memory and how many CTAs a program has.
+    The divisor of each argument, the types of integers, whether programs wait for each other, and a
+    program's scratch bytes and number of CTAs.
     """
 
     divisors: Mapping[str, int]
@@ -60,7 +61,7 @@ class Needs:
 
 
 def needs_of(kernel: Kernel, scratch_bytes: int, num_ctas: int) -> Needs:
-    """Return what a kernel in tile IR relies on."""
+    """Return the needs of a kernel in tile IR."""
     divisors: dict[str, int] = {}
     scalars: dict[str, ScalarType] = {}
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
@@ -82,13 +83,13 @@ def check_refusals(
     at_once: int,
     plan: Planner,
 ) -> None:
-    """Check that launches that differ in one argument, or in the grid, are refused.
+    """Check that launches with one wrong argument, or a wrong grid, are refused.
 
     Raises: ExecutionFault.
     """
     for index, value, why in _wrong_arguments(needs, names, args):
-        given = [*args[:index], value, *args[index + 1 :]]
-        if _takes(plan, given, grid, at_once):
+        changed = [*args[:index], value, *args[index + 1 :]]
+        if _takes(plan, changed, grid, at_once):
             raise ExecutionFault(f"the launcher takes {names[index]} = {_shown(value)}, {why}")
     for wrong in _wrong_grids(needs.cluster):
         if _takes(plan, args, wrong, at_once):
@@ -104,7 +105,7 @@ def check_refusals(
 
 
 def check_plan(needs: Needs, plan: Plan) -> None:
-    """Check what a plan says besides parameters. Raises: ExecutionFault."""
+    """Check the parts of a plan besides parameters. Raises: ExecutionFault."""
     if plan.is_cooperative != needs.meets_grid:
         verb = "is" if plan.is_cooperative else "is not"
         waits = "wait" if needs.meets_grid else "do not wait"
@@ -117,15 +118,15 @@ def check_plan(needs: Needs, plan: Plan) -> None:
 
 
 def check_scratch(plan: Plan, pointer: int, size_bytes: int, align: int) -> None:
-    """Check the scratch memory that a launch takes from the device's pool, and passes on.
+    """Check the scratch memory a launch takes from the device's pool, and passes on.
 
-    `pointer` is what the kernel is given; it uses `size_bytes` at a multiple of `align`. Raises:
+    `pointer` is the kernel's argument; it uses `size_bytes` at a multiple of `align`. Raises:
     ExecutionFault.
     """
-    start, taken = plan.scratch
-    if not start <= pointer <= pointer + size_bytes <= start + taken or pointer % align:
+    start, reserved_bytes = plan.scratch
+    if not start <= pointer <= pointer + size_bytes <= start + reserved_bytes or pointer % align:
         raise ExecutionFault(
-            f"the launcher passes scratch memory at {pointer:#x}, where {taken} bytes at {start:#x} are "
+            f"the launcher passes scratch memory at {pointer:#x}, where {reserved_bytes} bytes at {start:#x} are "
             f"its own, and {size_bytes} at a multiple of {align} needed"
         )
     if not plan.is_scratch_returned:
@@ -135,7 +136,7 @@ def check_scratch(plan: Plan, pointer: int, size_bytes: int, align: int) -> None
 def _wrong_arguments(
     needs: Needs, names: Sequence[str], args: Sequence[object]
 ) -> Iterator[tuple[int, object, str]]:
-    """Yield arguments that must be refused, each with its index and why."""
+    """Yield arguments that must be refused, each with its index and the reason."""
     for index, (name, arg) in enumerate(zip(names, args, strict=True)):
         divisor = needs.divisors.get(name, 1)
         promise = f"whose code relies on multiples of {divisor}"

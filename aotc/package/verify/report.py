@@ -1,4 +1,4 @@
-"""The report of `aotc verify`: a table, texts for what is wrong, and the same as plain data.
+"""Report `aotc verify`: a table, texts for wrong variants, and the same as plain data.
 
 Invariant: keys of the data are added, never renamed.
 """
@@ -32,37 +32,39 @@ _MAX_AUDITED = 4
 class Report:
     """Collect the results of variants; `command` verifies all of them again with the same seed.
 
-    With `allow_partial`, a variant of which some launches were not run also counts as right.
+    With `allow_partial`, a variant with some launches not run also counts as right.
     """
 
     command: tuple[str, ...]
-    done: list[Verified] = field(default_factory=list[Verified])
+    outcomes: list[Verified] = field(default_factory=list[Verified])
     allow_partial: bool = False
 
     @property
     def results(self) -> list[VariantResult]:
-        """The results of the variants that were judged, in order of completion."""
-        return [each.result for each in self.done if isinstance(each.result, VariantResult)]
+        """Results of the verified variants, in order of completion."""
+        return [
+            outcome.result for outcome in self.outcomes if isinstance(outcome.result, VariantResult)
+        ]
 
     @property
     def failures(self) -> list[Failure]:
-        """The variants that could not be compiled or emulated."""
-        return [each.result for each in self.done if isinstance(each.result, Failure)]
+        """Variants that could not be compiled or emulated."""
+        return [outcome.result for outcome in self.outcomes if isinstance(outcome.result, Failure)]
 
     @property
     def is_bug(self) -> bool:
-        """Whether anything failed because of a bug in aotc."""
+        """Return whether anything failed because of a bug in aotc."""
         return any(failure.is_bug for failure in self.failures)
 
     @property
     def is_right(self) -> bool:
-        """Whether every variant that its target can hold is verified."""
+        """Return whether every variant that fits its target is verified."""
         states = [result.status for result in self.results]
         right = ("verified", "dropped", *(["partly verified"] if self.allow_partial else []))
         return not self.failures and all(state in right for state in states)
 
     def reproduce(self, label: str) -> str:
-        """Return the command that verifies one variant again."""
+        """Return the command to verify one variant again."""
         return shlex.join([*self.command, "--variant", label])
 
     def wrong(self) -> list[str]:
@@ -75,7 +77,7 @@ class Report:
 
     def summary(self, seconds: float) -> str:
         """Summarise all results in one line."""
-        states = [_state(each) for each in self.done]
+        states = [_state(outcome) for outcome in self.outcomes]
         counts = [f"{states.count(state)} {state}" for state in _WORST if state in states]
         audited = sum(len(result.cubins) for result in self.results)
         if audited:
@@ -83,84 +85,84 @@ class Report:
         return f"{', '.join(counts) or 'nothing to verify'} ({seconds:.1f} s)"
 
     @staticmethod
-    def state(each: Verified) -> str:
+    def state(outcome: Verified) -> str:
         """Return a variant's status in a word if it is not right, else an empty string."""
-        state = _state(each)
+        state = _state(outcome)
         return "" if state in ("verified", "dropped") else state.upper()
 
     def describe(self) -> Data:
         """Return everything as JSON-ready data."""
         return {
             "status": "verified" if self.is_right else "failed",
-            "variants": [self._describe(each) for each in self.done],
+            "variants": [self._describe(outcome) for outcome in self.outcomes],
         }
 
-    def _describe(self, each: Verified) -> Data:
+    def _describe(self, outcome: Verified) -> Data:
         head: Data = {
-            "variant": each.task.label,
-            "kernel": each.task.request.kernel,
-            "target": each.task.request.target.name,
-            "status": _state(each),
-            "seconds": round(each.seconds, 3),
-            "worker": each.worker,
-            "command": self.reproduce(each.task.label),
+            "variant": outcome.task.label,
+            "kernel": outcome.task.request.kernel,
+            "target": outcome.task.request.target.name,
+            "status": _state(outcome),
+            "seconds": round(outcome.seconds, 3),
+            "worker": outcome.worker,
+            "command": self.reproduce(outcome.task.label),
         }
-        if isinstance(each.result, Failure):
-            return {**head, "report": each.result.report, "bug": each.result.is_bug}
+        if isinstance(outcome.result, Failure):
+            return {**head, "report": outcome.result.report, "bug": outcome.result.is_bug}
         return {
             **head,
-            "dropped": each.result.dropped,
-            "lane_instructions": each.result.lane_instructions,
+            "dropped": outcome.result.dropped,
+            "lane_instructions": outcome.result.lane_instructions,
             "launches": [
                 {**_describe_finding(finding), "fallback": is_fallback}
-                for is_fallback, findings in _members(each.result)
+                for is_fallback, findings in _members(outcome.result)
                 for finding in findings
             ],
             "cubins": [
                 {"findings": [_describe_audited(finding) for finding in cubin]}
-                for cubin in each.result.cubins
+                for cubin in outcome.result.cubins
             ],
         }
 
 
-def table(done: Sequence[Verified], *, by_variant: bool) -> Table:
+def table(outcomes: Sequence[Verified], *, by_variant: bool) -> Table:
     """Return a row for each kernel and target, or for each variant."""
     rows: dict[str, list[Verified]] = {}
-    for each in done:
-        subject = each.task.request
+    for outcome in outcomes:
+        subject = outcome.task.request
         key = subject.label if by_variant else f"{subject.kernel} {subject.target}"
-        rows.setdefault(key, []).append(each)
-    made = Table(box=None, pad_edge=False)
-    made.add_column("variant" if by_variant else "kernel", overflow="fold")
+        rows.setdefault(key, []).append(outcome)
+    output = Table(box=None, pad_edge=False)
+    output.add_column("variant" if by_variant else "kernel", overflow="fold")
     for name in ("variants", "launches", "passed over", "lane instructions", "seconds"):
-        made.add_column(name, justify="right")
-    made.add_column("status")
+        output.add_column(name, justify="right")
+    output.add_column("status")
     for key in sorted(rows):
-        made.add_row(Text(one_line(key)), *_cells(rows[key]))
-    return made
+        output.add_row(Text(one_line(key)), *_cells(rows[key]))
+    return output
 
 
-def _cells(done: Sequence[Verified]) -> list[str]:
-    results = [each.result for each in done if isinstance(each.result, VariantResult)]
+def _cells(outcomes: Sequence[Verified]) -> list[str]:
+    results = [outcome.result for outcome in outcomes if isinstance(outcome.result, VariantResult)]
     findings = [finding for result in results for finding in result.launches]
     passed = sum(finding.status == "passed over" for finding in findings)
-    states = [_state(each) for each in done]
+    states = [_state(outcome) for outcome in outcomes]
     return [
-        str(len(done)),
+        str(len(outcomes)),
         str(len(findings)),
         str(passed),
         f"{sum(result.lane_instructions for result in results):,}",
-        f"{sum(each.seconds for each in done):.2f}",
+        f"{sum(outcome.seconds for outcome in outcomes):.2f}",
         next(state for state in _WORST if state in states),
     ]
 
 
-def _state(each: Verified) -> str:
-    return "failed" if isinstance(each.result, Failure) else each.result.status
+def _state(outcome: Verified) -> str:
+    return "failed" if isinstance(outcome.result, Failure) else outcome.result.status
 
 
 def _members(result: VariantResult) -> Iterator[tuple[bool, tuple[Finding, ...]]]:
-    """Yield whether it is the fallback, and the findings, for each kernel of a variant."""
+    """Yield (is it the fallback, findings) for each kernel of a variant."""
     yield False, result.findings
     if result.fallback is not None:
         yield True, result.fallback

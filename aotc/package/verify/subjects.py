@@ -1,8 +1,8 @@
-"""What `aotc verify` verifies: the variants of a manifest or an archive, as subjects.
+"""List the subjects of `aotc verify`: the variants of a manifest or an archive.
 
-A `Subject` is one variant with all that is needed to judge it: how to compile it (or, from an
-archive, its stored PTX and tile IR), its grid, the guards under which a launch selects it, and
-what the manifest states about its inputs.
+A `Subject` is one variant with everything needed to verify it. It has the compile request (or, from
+an archive, the stored PTX and tile IR). It also has the grid, the guards that select it, and the
+manifest's description of its inputs.
 
 Invariant: a subject is plain data, so any process can verify it; a variant has the same label
 whether it comes from a manifest or from the archive built of it.
@@ -40,9 +40,9 @@ from aotc.verify.checks.emulated import (
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to verify: `seed` determines the inputs and, unless 0, the order in which warps run.
+    """Options of a verification: `seed` determines the inputs and, unless 0, the order of warps.
 
-    With `is_compared_later` executing only keeps references, for launches elsewhere.
+    With `is_compared_later` executing only stores references, for launches elsewhere.
     """
 
     seed: int = 0
@@ -55,9 +55,9 @@ class VerifyOptions:
 class Subject:
     """One variant to verify; its PTX comes from `request` or from `stored`.
 
-    `values` are the integers that expressions may name besides the launch's arguments: constants,
-    config entries, and arguments whose value is compiled in. `grid` is empty if the caller gives
-    it. `expanded` or `archived` is the variant's record.
+    `values` are integers in expressions besides the launch's arguments: constants, config entries,
+    and compiled-in arguments. `grid` is empty if the caller gives it. `expanded` or `archived` is
+    the variant's record.
     """
 
     label: str
@@ -80,17 +80,17 @@ def subjects_of_manifest(
     target_names: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> list[Subject]:
-    """Return the variants of a manifest, all or those of some kernels and targets.
+    """Return the variants of a manifest, all or only of some kernels and targets.
 
     Raises:
         DiagnosticError: there is no such kernel or target, or a kernel's configs are wrong.
     """
     chosen = manifest.targets_for(target_names, without)
-    found: list[Subject] = []
+    subjects: list[Subject] = []
     for kernel, among in manifest.select(kernels, chosen):
         expansion = expand(kernel, among, autotune_configs)
-        found += [subject_of(expansion, variant) for variant in expansion.variants]
-    return found
+        subjects += [subject_of(expansion, variant) for variant in expansion.variants]
+    return subjects
 
 
 def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
@@ -119,20 +119,20 @@ def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
 def subjects_of_archive(
     archive: Archive, path: str, kernels: Sequence[str] = (), target_names: Sequence[str] = ()
 ) -> list[Subject]:
-    """Return the variants of an archive, all or those of some kernels and targets.
+    """Return the variants of an archive, all or only of some kernels and targets.
 
     Raises:
         ManifestError: there is no such kernel or target, or the archive has no PTX.
     """
     names = [kernel.name for kernel in archive.kernels]
-    for what, wanted, known in (
+    for noun, requested, available in (
         ("kernel", kernels, names),
         ("target", target_names, list(archive.targets)),
     ):
-        for name in wanted:
-            if name not in known:
-                message = f"expected a {what} of {path} ({', '.join(known)}), got {name!r}"
-                raise ManifestError(message, remedy=did_you_mean(name, known))
+        for name in requested:
+            if name not in available:
+                message = f"expected a {noun} of {path} ({', '.join(available)}), got {name!r}"
+                raise ManifestError(message, remedy=did_you_mean(name, available))
     return [
         _stored_subject(kernel, variant, path)
         for kernel in archive.kernels
@@ -150,7 +150,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         raise ManifestError(message, remedy="build it with `aotc build --with-ptx`")
     config = dict(kernel.configs[variant.config])
     choices = zip((c.name for c in kernel.choices), variant.choices, strict=True)
-    known = {**dict(kernel.constants), **config, **dict(choices)}
+    named_values = {**dict(kernel.constants), **config, **dict(choices)}
     return Subject(
         label=label,
         kernel=kernel.name,
@@ -171,11 +171,11 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             *(() if variant.condition is None else (variant.condition,)),
         ),
         values={
-            **{name: int(value) for name, value in known.items() if isinstance(value, int)},
+            **{name: int(value) for name, value in named_values.items() if isinstance(value, int)},
             **dict.fromkeys(absent_pointers(kernel, variant), 0),
         },
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
-        archived=(kernel.alone(variant), variant),  # no more than it needs travels
+        archived=(kernel.alone(variant), variant),  # alone, so that little is sent to the worker
     )
 
 
@@ -193,7 +193,7 @@ def load_subjects(
 ) -> list[Subject]:
     """Return the variants of the manifest or the archive at `path`; `labels` restricts them.
 
-    Those of a manifest are compiled `without` the named features.
+    A manifest's variants are compiled `without` the named features.
 
     Raises:
         DiagnosticError: the manifest is wrong, or there is no such kernel, target or variant.
@@ -203,12 +203,12 @@ def load_subjects(
         if without:
             message = f"expected a manifest to compile without {', '.join(without)}, got {path}"
             raise ManifestError(message, remedy="an archive is verified as it was built")
-        found = subjects_of_archive(archives.read(Path(path)), path, kernels, target_names)
+        subjects = subjects_of_archive(archives.read(Path(path)), path, kernels, target_names)
     else:
-        found = subjects_of_manifest(load(path), kernels, target_names, without)
-    known = [subject.label for subject in found]
+        subjects = subjects_of_manifest(load(path), kernels, target_names, without)
+    all_labels = [subject.label for subject in subjects]
     for label in labels:
-        if label not in known:
+        if label not in all_labels:
             message = f"expected a variant of {path}, got {label!r}"
-            raise ManifestError(message, remedy=did_you_mean(label, known))
-    return [subject for subject in found if not labels or subject.label in labels]
+            raise ManifestError(message, remedy=did_you_mean(label, all_labels))
+    return [subject for subject in subjects if not labels or subject.label in labels]

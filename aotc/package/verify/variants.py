@@ -1,11 +1,10 @@
 """Verify variants without a GPU: the work of `aotc verify`, for a manifest or an archive.
 
-Each subject (`verify_subjects`) is compiled as far as PTX, or its stored PTX taken, and the emulator
-runs what `verify_conditions` says of its launches. Subjects are verified independently, in any
-process.
+Each subject (`subjects`) is compiled to PTX, or its stored PTX is used, and the emulator runs the
+launches chosen by `conditions`. Subjects are verified independently, in any process.
 
-Invariant: the result of a subject depends on it and on the options, not on other subjects or on
-the number of processes: what a process has interpreted is kept for subjects that mean the same.
+Invariant: the result of a subject depends on it and on the options, not on other subjects or the
+number of processes. References cached in a process are only used for equal tile IR and inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from aotc.package.builder.condition import NEVER, launch_condition
 from aotc.package.builder.workers import Done, Job, misfit_text, run_all
 from aotc.package.verify.conditions import checks_of, grid_blocks
 from aotc.package.verify.planned_launch import launcher_of_record, launcher_of_request
-from aotc.package.verify.reference_cache import KeptReferences
+from aotc.package.verify.reference_cache import ReferenceCache
 from aotc.package.verify.refusals import needs_of
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.stages import find_assembly_error
@@ -47,8 +46,8 @@ from aotc.verify.emulator.text.parse import parse_module
 from aotc.verify.emulator.text.program import Module
 from aotc.verify.sass import findings as sass
 
-_KEPT = KeptReferences()
-_SECONDS = 3.0  # of a variant, for want of anything measured
+_REFERENCES = ReferenceCache()
+_SECONDS = 3.0  # of a variant, without any measurement
 _COLLECTION_THRESHOLDS = (5000, 20, 20)  # of objects; Python's are (700, 10, 10)
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
@@ -57,7 +56,7 @@ Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified"
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """The result for a variant; `dropped` says why its target cannot hold it.
+    """The result for a variant; `dropped` is the reason it does not fit its target.
 
     `fallback` is the result for the same config without tensor maps, if it is compiled both ways;
     `cubins` are the audit's findings in each cubin, empty without an audit.
@@ -73,7 +72,7 @@ class VariantResult:
 
     @property
     def is_audited_wrong(self) -> bool:
-        """Whether the audit found an error that must not ship."""
+        """Return whether the audit found an error that must not ship."""
         return any(finding.is_failure for cubin in self.cubins for finding in cubin)
 
     @property
@@ -86,14 +85,16 @@ class VariantResult:
         if any(finding.status in ("wrong", "fault") for finding in self.launches):
             return "wrong"
         members = [self.findings] if self.fallback is None else [self.findings, self.fallback]
-        have_run = [any(f.status == "right" and f.num_stored for f in each) for each in members]
+        have_run = [
+            any(f.status == "right" and f.num_stored for f in findings) for findings in members
+        ]
         if not all(have_run):
             return "unverified"
         return "partly verified" if any(f.gap for f in self.launches) else "verified"
 
     @property
     def launches(self) -> tuple[Finding, ...]:
-        """All findings, those without tensor maps last."""
+        """All findings, the fallback's last."""
         return (*self.findings, *(self.fallback or ()))
 
     @property
@@ -117,13 +118,13 @@ def verify_all(
 
 
 def verify_next(subject: Subject, options: VerifyOptions | None = None) -> VariantResult:
-    """Verify as `verify_variant`, with what this process has interpreted for variants before."""
-    return verify_variant(subject, options, kept=_KEPT)
+    """Verify as `verify_variant`, with the references cached in this process."""
+    return verify_variant(subject, options, cache=_REFERENCES)
 
 
 @contextmanager
 def _rare_collections() -> Generator[None]:
-    """Let Python look for cycles less often: what is run here makes many objects, and few cycles."""
+    """Run the garbage collector less often: the work creates many objects, and few cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECTION_THRESHOLDS)
     try:
@@ -138,12 +139,12 @@ def verify_variant(
     options: VerifyOptions | None = None,
     compiler: PtxCompiler = compile_ptx,
     execute: Callable[[Expression | None], Execute] | None = None,
-    kept: KeptReferences | None = None,
+    cache: ReferenceCache | None = None,
 ) -> VariantResult:
     """Verify one variant in this process: with and without tensor maps, if compiled both ways.
 
-    `execute` returns a function that runs launches, given the condition that selects one of the
-    two; the default is the emulator. What other variants' launches must give may be `kept`.
+    `execute` returns a function that runs launches, given the condition for one of the two; the
+    default is the emulator. `cache` has the references of other variants' launches.
 
     Raises:
         CompileError: the kernel cannot be compiled, or exceeds the emulator's limits.
@@ -151,8 +152,8 @@ def verify_variant(
     """
     options = options or VerifyOptions()
     limit = subject.target.max_shared_bytes
-    found: list[tuple[Finding, ...]] = []
-    kept = kept or KeptReferences()
+    findings: list[tuple[Finding, ...]] = []
+    cache = cache or ReferenceCache()
     reason = ""
     for compiled, condition in _members(subject, compiler):
         if isinstance(compiled, ResourceError):
@@ -166,38 +167,38 @@ def verify_variant(
             member = replace(member, guards=(*member.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        # A GPU runs all program instances, and so does a persistent kernel in the emulator, or one
-        # whose program instances wait for each other.
+        # A GPU runs all program instances. In the emulator so does a persistent kernel, or one with
+        # program instances that wait for each other.
         is_device = execute is not None
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
         all_run = is_device or loops or compiled.cooperative
         checks = checks_of(member, options, may_be_left_out=not all_run)
         # Another form of the same tile IR may follow.
-        checks = replace(checks, references=kept.of(compiled.tile_ir, subject, options))
-        found.append(_findings(member, compiled, checks, run))
-        kept.trim()
+        checks = replace(checks, references=cache.of(compiled.tile_ir, subject, options))
+        findings.append(_findings(member, compiled, checks, run))
+        cache.trim()
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
-    fallback = found[1] if len(found) > 1 else None
+    fallback = findings[1] if len(findings) > 1 else None
     names = (subject.label, subject.kernel, subject.target.name)
-    return VariantResult(*names, found[0], fallback=fallback)
+    return VariantResult(*names, findings[0], fallback=fallback)
 
 
 def _guards(subject: Subject, compiled: PtxKernel) -> tuple[Expression, ...]:
-    """Return the guards of an archive that has this variant alone."""
+    """Return the guards for an archive of this variant alone."""
     if subject.expanded is None:
         return subject.guards
     expansion, _ = subject.expanded
     built = guards_of(expansion, [compiled])
     of_manifest = (guard.expression for guard in expansion.guards)
-    kept = dict(zip(of_manifest, (guard.expression for guard in built), strict=True))
-    return tuple(kept.get(guard, guard) for guard in subject.guards)
+    replacements = dict(zip(of_manifest, (guard.expression for guard in built), strict=True))
+    return tuple(replacements.get(guard, guard) for guard in subject.guards)
 
 
 def _members(
     subject: Subject, compiler: PtxCompiler
 ) -> Iterator[tuple[PtxKernel | ResourceError, Expression | None]]:
-    """Yield each kernel that is built of a variant, or its error; the conditional one first."""
+    """Yield each kernel built for a variant, or its error; the conditional one first."""
     if subject.stored is not None:
         yield subject.stored, None
         return
@@ -232,13 +233,13 @@ def _findings(
             raise mistake from None
         if error.line and subject.stored is None:
             raise
-        # The user's mistake: a modified archive, or a limit that is too low.
+        # The user's mistake: a modified archive, or a limit set too low.
         remedy = "" if error.line else "--max-memory and --max-steps set the limits"
         raise CompileError(f"cannot emulate {subject.label}: {error}", remedy=remedy) from None
 
 
 def _assembly_error(compiled: PtxKernel, error: EmulationError) -> CompileError | None:
-    """Return an error at the inline assembly in the source that the emulator rejects."""
+    """Return an error at the source's inline assembly, if the emulator rejects it."""
     return find_assembly_error(compiled, error.line, "the emulator", error.message)
 
 
@@ -265,21 +266,21 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
 
 
 def _num_ctas(compiled: PtxKernel, module: Module) -> int:
-    """Return the CTAs of a program: one if it cannot be divided, whatever the config says."""
+    """Return the CTAs of a program: one if it cannot be divided, even if the config asks for more."""
     kernel = module.kernels.get(compiled.symbol)
     return 1 if kernel is None else max(1, prod(kernel.cluster_ctas))
 
 
 def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
-    """Return the planner of launches; None for a subject that no archive can hold."""
+    """Return the planner of launches; None for a subject without an archive form."""
     tile_ir = parse_kernel(compiled.tile_ir)
     needs = needs_of(tile_ir, compiled.scratch_bytes, _num_ctas(compiled, module))
-    known = (subject.guards, subject.values, needs)
+    context = (subject.guards, subject.values, needs)
     if subject.archived is not None:
         kernel, variant = subject.archived
-        return launcher_of_record(kernel.alone(variant), *known)
+        return launcher_of_record(kernel.alone(variant), *context)
     if subject.expanded is not None:
-        return launcher_of_request(*subject.expanded, compiled, module, *known)
+        return launcher_of_request(*subject.expanded, compiled, module, *context)
     return None
 
 

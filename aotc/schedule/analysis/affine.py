@@ -1,11 +1,11 @@
-"""Which addresses are sums of a pointer, scalars times scalars, and positions times scalars.
+"""Write addresses as sums of a pointer, scalars times scalars, and positions times scalars.
 
-Every integer and pointer of a kernel is written as `base + offset`: `offset` is a polynomial over
-symbols, `base` a pointer that nothing is known of, or None for an integer. A symbol is a scalar of
-the kernel, the position along an axis of the tile (`axis_symbol`), or what is left of a scalar when
-it is taken modulo something (`Wrapped`). What a loop carries is its first value plus the number of
-iterations times its step, and that number follows from the induction variable: so a pointer that
-walks along, and one that is computed anew from the induction variable, are the same polynomial.
+Every integer and pointer of a kernel becomes `base + offset`: `offset` is a polynomial over
+symbols, `base` an opaque pointer, or None for an integer. A symbol is a scalar of the kernel, the
+position along an axis of the tile (`axis_symbol`), or the remainder of a scalar by some divisor
+(`Wrapped`). A loop-carried value is its first value plus the number of iterations times its step,
+and this number follows from the induction variable. So a pointer that walks along, and one
+recomputed from the induction variable, are the same polynomial.
 
 Signed index arithmetic is taken not to overflow where an element is accessed, as in C.
 
@@ -40,10 +40,10 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """The remainder of `dividend` by `divisor`, both multiples of `extent`, which is a constant.
+    """The remainder of `dividend` by `divisor`, both multiples of `extent`, a constant.
 
-    So a tile of `extent` consecutive indices that starts at the dividend has them consecutive
-    modulo the divisor, too. That the divisor is such a multiple is for the launch to check.
+    So a tile of `extent` consecutive indices from the dividend on is consecutive modulo the
+    divisor, too. The launch checks the divisor.
     """
 
     dividend: Polynomial
@@ -70,11 +70,11 @@ class AffineAnalysis:
 
     def __getitem__(self, value: Value) -> Affine:
         """Return the polynomial of a value; if nothing is known, it is itself."""
-        known = self._known.get(value)
-        return self._opaque(value) if known is None else known
+        affine = self._known.get(value)
+        return self._opaque(value) if affine is None else affine
 
     def symbol(self, source: Value | Wrapped) -> Polynomial:
-        """Return the symbol that stands for a scalar or a remainder."""
+        """Return the symbol of a scalar or a remainder."""
         number = self._numbers.setdefault(source, len(self.sources))
         if number == len(self.sources):
             self.sources.append(source)
@@ -86,15 +86,15 @@ class AffineAnalysis:
         return isinstance(source, Value) and source.owner is self._parameters
 
     def scalars(self, polynomial: Polynomial) -> list[Value]:
-        """Return the i32 scalars of the kernel that have the value of `polynomial`."""
+        """Return the i32 scalars of the kernel with the value of `polynomial`."""
         if not self._scalars:
-            for value, known in self._known.items():
-                if value.type == I32 and known.base is None:
-                    self._scalars.setdefault(known.offset, []).append(value)
+            for value, affine in self._known.items():
+                if value.type == I32 and affine.base is None:
+                    self._scalars.setdefault(affine.offset, []).append(value)
         return self._scalars.get(polynomial, [])
 
     def bounds(self, mask: Value) -> tuple[Polynomial, ...] | None:
-        """Return polynomials, all of which are below 0 just where `mask` is true, or None."""
+        """Return polynomials, all below 0 exactly where `mask` is true, or None."""
         return run(self._bounds(mask))
 
     def _bounds(self, mask: Value) -> Steps[tuple[Polynomial, ...] | None]:
@@ -108,16 +108,16 @@ class AffineAnalysis:
         if isinstance(op, arith.Compare):
             return self._bound_of(op)
         names = None if op is None else axis_names(op)
-        found = None if op is None or names is None else (yield self._bounds(op.operands[0]))
-        return None if found is None or names is None else tuple(p.renamed(names) for p in found)
+        bounds = None if op is None or names is None else (yield self._bounds(op.operands[0]))
+        return None if bounds is None or names is None else tuple(p.renamed(names) for p in bounds)
 
     def _bound_of(self, op: arith.Compare) -> tuple[Polynomial, ...] | None:
         left, right = self[op.lhs], self[op.rhs]
         if left.base is not None or right.base is not None:
             return None
         below, above = left.offset - right.offset, right.offset - left.offset
-        found = {"lt": below, "le": below - ONE, "gt": above, "ge": above - ONE}
-        return (found[op.predicate],) if op.predicate in found else None
+        limits = {"lt": below, "le": below - ONE, "gt": above, "ge": above - ONE}
+        return (limits[op.predicate],) if op.predicate in limits else None
 
     # -- control flow ----------------------------------------------------------
 
@@ -130,25 +130,25 @@ class AffineAnalysis:
                 self._visit(nested)
             rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
             if rule is not None and _is_index(op.results[0]):
-                found = rule(self, op, [self[operand] for operand in op.operands])
+                affine = rule(self, op, [self[operand] for operand in op.operands])
                 self._known.pop(op.results[0], None)  # stale: from before a loop was understood
-                if found is not None and len(found.offset.terms) <= _MAX_TERMS:
-                    self._known[op.results[0]] = found
+                if affine is not None and len(affine.offset.terms) <= _MAX_TERMS:
+                    self._known[op.results[0]] = affine
 
     def _visit_loop(self, loop: scf.For) -> None:
-        """Visit the body with carried values opaque, derive how they change, and visit it again.
+        """Visit the body with carried values opaque, derive their steps, and visit it again.
 
-        What is carried and not understood is opaque, and a scalar among it a symbol.
+        Carried values without a step stay opaque, and scalars among them are symbols.
         """
         carried = [arg for arg in loop.carried if _is_index(arg)]
         for arg in carried:
             self._known[arg] = Affine(arg, ZERO)
         self._visit(loop.body)
-        found = {arg: self._induced(loop, arg) for arg in carried}
+        induced = {arg: self._induced(loop, arg) for arg in carried}
         for arg in carried:
             del self._known[arg]
         if carried:
-            self._known.update((arg, value) for arg, value in found.items() if value is not None)
+            self._known.update((arg, value) for arg, value in induced.items() if value is not None)
             self._visit(loop.body)
 
     def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
@@ -166,10 +166,12 @@ class AffineAnalysis:
     def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
         symbols = reached(polynomial.symbols, self.symbols_of)
         sources = (self.sources[symbol] for symbol in symbols if symbol >= 0)
-        return not any(isinstance(each, Value) and is_inside(each.owner, loop) for each in sources)
+        return not any(
+            isinstance(source, Value) and is_inside(source.owner, loop) for source in sources
+        )
 
     def symbols_of(self, symbol: int) -> Iterable[int]:
-        """Return the symbols that a remainder is computed of."""
+        """Return the symbols in a remainder's dividend and divisor."""
         source = self.sources[symbol] if symbol >= 0 else None
         return (source.dividend + source.divisor).symbols if isinstance(source, Wrapped) else ()
 
@@ -198,14 +200,14 @@ def axis_names(op: Op) -> Mapping[int, int] | None:
         after = [axis for axis, extent in enumerate(op.shape) if extent > 1]
         if [shape[axis] for axis in before] != [op.shape[axis] for axis in after]:
             return None
-        places = dict(zip(before, after, strict=True))
-        axes = [places.get(axis) for axis in range(len(shape))]
+        new_axes = dict(zip(before, after, strict=True))
+        axes = [new_axes.get(axis) for axis in range(len(shape))]
     else:
         return None
     return {axis_symbol(old): axis_symbol(new) for old, new in enumerate(axes) if new is not None}
 
 
-# ---- rules: one function an op, None for a value that is no such sum --------------------------
+# ---- rules: one function an op, None for a value outside of this form -------------------------
 
 
 def _constant(_: AffineAnalysis, op: Op, __: list[Affine]) -> Affine | None:
@@ -220,59 +222,59 @@ def _arange(_: AffineAnalysis, op: Op, __: list[Affine]) -> Affine | None:
     return Affine(None, start + Polynomial.symbol(axis_symbol(0)) if counts else start)
 
 
-def _add(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    left, right = found
+def _add(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    left, right = operands
     if left.base is not None and right.base is not None:
         return None
     return Affine(left.base or right.base, left.offset + right.offset)
 
 
-def _sub(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    left, right = found
+def _sub(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    left, right = operands
     return Affine(left.base, left.offset - right.offset) if right.base is None else None
 
 
-def _mul(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    left, right = found
+def _mul(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    left, right = operands
     if left.base is not None or right.base is not None:
         return None
     return Affine(None, left.offset * right.offset)
 
 
-def _div(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    """Divide what is a multiple of the divisor, so that nothing is rounded."""
-    left, right = found
+def _div(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    """Divide a multiple of the divisor, so nothing is rounded."""
+    left, right = operands
     if left.base is not None or right.base is not None or not right.offset.value:
         return None
     quotient = left.offset.divided_by(right.offset)
     return None if quotient is None else Affine(None, quotient)
 
 
-def _shl(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    left, right = found
+def _shl(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    left, right = operands
     bits = right.offset.value
     if left.base is not None or right.base is not None or bits is None or not 0 <= bits < 31:
         return None
     return Affine(None, left.offset * Polynomial.constant(1 << bits))
 
 
-def _neg(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
-    return Affine(None, -found[0].offset) if found[0].base is None else None
+def _neg(_: AffineAnalysis, __: Op, operands: list[Affine]) -> Affine | None:
+    return Affine(None, -operands[0].offset) if operands[0].base is None else None
 
 
-def _cast(_: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
-    """Pass on what a wider type holds as it is, and what is an index in both."""
+def _cast(_: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
+    """Pass on values exact in a wider type, and indices in either type."""
     assert isinstance(op, arith.Cast)
     source = element_of(op.value.type)
     if not isinstance(source, ScalarType) or not source.is_int or source == I1:
         return None
     exact = op.dtype.bits > source.bits or source in (I32, I64)
-    return found[0] if exact and found[0].base is None else None
+    return operands[0] if exact and operands[0].base is None else None
 
 
-def _rem(analysis: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
-    """Keep consecutive indices consecutive that start, and wrap around, at multiples of a tile."""
-    left, right = found
+def _rem(analysis: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
+    """Keep indices consecutive if they start, and wrap around, at multiples of a tile."""
+    left, right = operands
     axes = [symbol for symbol in left.offset.symbols if symbol < 0]
     if left.base is not None or right.base is not None or len(axes) != 1:
         return None
@@ -290,12 +292,12 @@ def _rem(analysis: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None
     return Affine(None, analysis.symbol(Wrapped(start, divisor, extent)) + along)
 
 
-def _renaming(_: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
+def _renaming(_: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
     names = axis_names(op)
-    base = found[0].base
+    base = operands[0].base
     if names is None or (base is not None and isinstance(base.type, TileType)):
         return None
-    return Affine(base, found[0].offset.renamed(names))
+    return Affine(base, operands[0].offset.renamed(names))
 
 
 Rule = Callable[[AffineAnalysis, Op, list[Affine]], Affine | None]

@@ -1,12 +1,12 @@
-"""Which buffers, descriptors and tensor maps may be the same memory.
+"""Alias analysis of buffers, descriptors and tensor maps.
 
-A buffer in shared memory is an allocation, one stage of it, or a view of either: two may alias if
+A buffer in shared memory is an allocation, one stage of it, or a view of either. Two may alias if
 their allocations are one, unless they are different stages counted from one stage index.
 Descriptors and tensor maps are of tensors in global memory. Different parameters of a kernel are of
-different tensors, or nothing is promised of the order; those that a kernel makes from one pointer
-are of one.
+different tensors, or no order is promised. Descriptors made by a kernel from one pointer are of one
+tensor.
 
-Invariant: what may not alias has no byte in common, in one iteration of the loops around both.
+Invariant: without an alias there is no byte in common, in one iteration of the loops around both.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def may_alias(left: Value, right: Value) -> bool:
         names = argument_of(left), argument_of(right)
         return left is right or (names[0] == names[1] and names[0] != "")
     pointers = [_map_address(left), _map_address(right)]
-    known = [pointer for pointer in pointers if pointer is not None]
-    return len(known) == len(pointers) and bool(shared_roots(*known))
+    traced = [pointer for pointer in pointers if pointer is not None]
+    return len(traced) == len(pointers) and bool(shared_roots(*traced))
 
 
 def _buffers_may_alias(left: Value, right: Value) -> bool:
@@ -42,7 +42,7 @@ def _buffers_may_alias(left: Value, right: Value) -> bool:
 
 
 def allocation_of(buffer: Value) -> Value:
-    """Return the whole of which a buffer is a view or a stage."""
+    """Return the allocation of a buffer, a view or a stage."""
     op = buffer.op
     while op is not None and op.has(Trait.ALIAS):
         buffer = op.operands[0]
@@ -51,23 +51,23 @@ def allocation_of(buffer: Value) -> Value:
 
 
 def is_written_by_threads(buffer: Value, loop: scf.For) -> bool:
-    """Return whether a thread writes, in a loop, any of what a buffer is a view or a stage of.
+    """Return whether a thread writes any of a buffer's allocation in a loop.
 
-    So it is of a buffer that is allocated in the loop: each iteration has another one.
+    True for a buffer allocated in the loop: each iteration has another one.
     """
     whole = allocation_of(buffer)
     if whole.op is None or whole.op.block is loop.body:
         return True
     return any(
-        allocation_of(getattr(op, each.of)) is whole
+        allocation_of(getattr(op, effect.of)) is whole
         for op in loop.body.walk()
-        for each in op.effects_on(Resource.SHARED, "write", proxy="generic")
-        if each.of
+        for effect in op.effects_on(Resource.SHARED, "write", proxy="generic")
+        if effect.of
     )
 
 
 def stage_of(buffer: Value) -> gpu.SharedStage | None:
-    """Return the op that selects the stage that a buffer is, or is a view of."""
+    """Return the op selecting the stage of a buffer or view."""
     op = buffer.op
     while op is not None and not isinstance(op, gpu.SharedStage):
         op = op.operands[0].op if op.has(Trait.ALIAS) else None
@@ -75,7 +75,7 @@ def stage_of(buffer: Value) -> gpu.SharedStage | None:
 
 
 def views_of(buffer: Value) -> Iterator[Value]:
-    """Yield a buffer, what it is a view or a stage of, and so on to the allocation."""
+    """Yield a buffer, its source as a view or a stage, and so on to the allocation."""
     yield buffer
     while buffer.op is not None and buffer.op.has(Trait.ALIAS):
         buffer = buffer.op.operands[0]
@@ -93,4 +93,4 @@ def _map_address(tensor: Value) -> Value | None:
     """Return where the tensor map of a tensor lies in memory, if the kernel takes it from there."""
     op = tensor.op
     effects = () if op is None else op.effects_on(Resource.TENSOR_MAP, "read")
-    return next((getattr(op, each.of) for each in effects), None)
+    return next((getattr(op, effect.of) for effect in effects), None)

@@ -1,19 +1,19 @@
-"""Axis analysis: what is known of integers and addresses along each axis of a tile.
+"""Axis analysis: facts about integers and addresses along each axis of a tile.
 
 For every integer or pointer value it finds, axis by axis,
 
     contiguity c     elements come in runs of c that count up by one, each run starting at an
-                     index that is a multiple of c
+                     index divisible by c
     divisibility d   the first element of every such run is a multiple of d (bytes for a pointer)
     constancy k      elements come in aligned runs of k equal values
 
 and, for scalars, the value itself if it is constant. All numbers are powers of two. Coalescing,
-vector widths and the pipeline's `cp.async` widths all rest on it. It works on tile IR and on gpu
-IR alike, since the ops are the same.
+vector widths and the pipeline's `cp.async` widths all rest on it. It works on tile IR and on gpu IR
+alike, since the ops are the same.
 
 Invariant: every fact holds for all launches that keep the promises of the signature and divide
-numbers of 0 or more by positive ones alone. Unknown ops know nothing (1 everywhere), so a new op is
-safe before it is precise.
+numbers of 0 or more by positive ones alone. Unknown ops have no facts (1 everywhere), so a new op
+is safe before it is precise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.types import PointerType, TileType, Type, element_of
 
-# Divisibility of zero: as good as any power of two that matters.
+# Divisibility of zero: as good as any relevant power of two.
 _MAX_DIVISIBILITY = 1 << 30
 _MAX_LOOP_ROUNDS = 8
 
@@ -49,13 +49,13 @@ class AxisInfo:
         return len(self.contiguity)
 
     def divisible_at(self, axis: int, granularity: int) -> int:
-        """Return what divides every element whose index is a multiple of `granularity`."""
+        """Return a divisor of every element whose index is a multiple of `granularity`."""
         if granularity >= self.contiguity[axis]:
             return self.divisibility[axis]
         return gcd(self.divisibility[axis], granularity)
 
     def meet(self, other: AxisInfo) -> AxisInfo:
-        """Return what holds of both."""
+        """Return the facts common to both."""
         return AxisInfo(
             _gcds(self.contiguity, other.contiguity),
             tuple(
@@ -76,7 +76,7 @@ def _gcds(left: Facts, right: Facts) -> Facts:
 
 
 def largest_power_of_two(value: int) -> int:
-    """Return the largest power of two that divides `value`."""
+    """Return the largest power of two dividing `value`."""
     return min(value & -value, _MAX_DIVISIBILITY) if value else _MAX_DIVISIBILITY
 
 
@@ -85,22 +85,24 @@ def _shape(type_: Type) -> tuple[int, ...]:
 
 
 def unknown(type_: Type) -> AxisInfo:
-    """Return the facts of a value of which nothing is known."""
-    ones = (1,) * len(_shape(type_))
-    return AxisInfo(ones, ones, ones)
+    """Return the facts of an unknown value."""
+    unit_runs = (1,) * len(_shape(type_))
+    return AxisInfo(unit_runs, unit_runs, unit_runs)
 
 
 def constant(type_: Type, value: int) -> AxisInfo:
-    """Return the facts of a value that is `value` everywhere."""
+    """Return the facts of a constant `value`."""
     shape = _shape(type_)
-    ones = (1,) * len(shape)
-    return AxisInfo(ones, (largest_power_of_two(value),) * len(shape), shape, value, value >= 0)
+    unit_runs = (1,) * len(shape)
+    return AxisInfo(
+        unit_runs, (largest_power_of_two(value),) * len(shape), shape, value, value >= 0
+    )
 
 
 class AxisAnalysis:
     """The facts of every value of a kernel; see the module docstring.
 
-    `supposed` are facts of arguments that are taken to hold besides what the signature promises.
+    `supposed` are facts of arguments assumed besides the promises of the signature.
     """
 
     def __init__(self, kernel: Kernel, supposed: Mapping[Value, AxisInfo] | None = None) -> None:
@@ -113,8 +115,8 @@ class AxisAnalysis:
 
     def __getitem__(self, value: Value) -> AxisInfo:
         """Return the facts of `value`."""
-        found = self._infos.get(value)
-        return unknown(value.type) if found is None else found
+        info = self._infos.get(value)
+        return unknown(value.type) if info is None else info
 
     # -- control flow ----------------------------------------------------------
 
@@ -168,7 +170,7 @@ class AxisAnalysis:
         body: Block,
         yielded: Callable[[], Sequence[Value]],
     ) -> None:
-        """Start from the initial values and drop the facts that an iteration does not keep."""
+        """Start from the initial values and drop facts broken by an iteration."""
         for arg, value in zip(args, init, strict=True):
             if value is not None:
                 self._infos[arg] = self[value]
@@ -188,9 +190,9 @@ class AxisAnalysis:
     def _meet(
         self, outs: Sequence[Value], left: Sequence[Value | None], right: Sequence[Value]
     ) -> None:
-        for out, one, two in zip(outs, left, right, strict=True):
-            if one is not None:
-                self._infos[out] = self[one].meet(self[two])
+        for out, first, second in zip(outs, left, right, strict=True):
+            if first is not None:
+                self._infos[out] = self[first].meet(self[second])
 
 
 def _is_integral(type_: Type) -> bool:
@@ -220,9 +222,12 @@ def _grid(op: Op, _: list[AxisInfo]) -> AxisInfo:
 
 def _splat(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     shape = _shape(op.results[0].type)
-    ones = (1,) * len(shape)
+    unit_runs = (1,) * len(shape)
     return replace(
-        infos[0], contiguity=ones, divisibility=infos[0].divisibility * len(shape), constancy=shape
+        infos[0],
+        contiguity=unit_runs,
+        divisibility=infos[0].divisibility * len(shape),
+        constancy=shape,
     )
 
 
@@ -273,13 +278,13 @@ def _product(op: Op, left: AxisInfo, right: AxisInfo) -> AxisInfo:
         return right
     if right.constant == 1:
         return left
-    ones = (1,) * left.rank
+    unit_runs = (1,) * left.rank
     divisibility = tuple(
         min(left.divisible_at(axis, 1) * right.divisible_at(axis, 1), _MAX_DIVISIBILITY)
         for axis in range(left.rank)
     )
     return AxisInfo(
-        ones,
+        unit_runs,
         divisibility,
         _gcds(left.constancy, right.constancy),
         nonnegative=left.nonnegative and right.nonnegative,
@@ -309,7 +314,7 @@ def _div(op: Op, infos: list[AxisInfo]) -> AxisInfo:
         # unknown divisor is taken to be positive, as in `signs`.
         constancy = tuple(
             max(
-                known,
+                run,
                 gcd(
                     left.contiguity[axis],
                     left.divisibility[axis],
@@ -317,7 +322,7 @@ def _div(op: Op, infos: list[AxisInfo]) -> AxisInfo:
                     right.constancy[axis],
                 ),
             )
-            for axis, known in enumerate(constancy)
+            for axis, run in enumerate(constancy)
         )
     if right.constant is None:
         return replace(
@@ -335,8 +340,8 @@ def _rem(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     left, right = infos
     if right.constant == 1:
         return constant(op.results[0].type, 0)
-    # x % m keeps counting up to the next multiple of m; runs that start at multiples of a common
-    # power of two stay whole when m is a multiple of it. Below zero it jumps after multiples.
+    # x % m keeps counting up to the next multiple of m; runs from multiples of a common power of
+    # two stay whole when m is a multiple of it. Below zero it jumps after multiples.
     contiguity = tuple(
         gcd(left.contiguity[axis], left.divisibility[axis], right.divisibility[axis])
         if left.nonnegative
@@ -376,7 +381,7 @@ def _and(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     modulus = (right.constant or 0) + 1
     if modulus <= 1 or modulus & (modulus - 1):
         return facts
-    # The remainder of a division that rounds down: runs count up to a multiple of the modulus.
+    # The remainder of a division rounded down: runs count up to a multiple of the modulus.
     axes = range(left.rank)
     contiguity = tuple(
         gcd(left.contiguity[axis], left.divisibility[axis], modulus) for axis in axes
@@ -406,8 +411,8 @@ def _compare(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     assert isinstance(op, arith.Compare)
     left, right = infos
     facts = _constant_runs(op, infos)
-    # A run that counts up from a multiple of g crosses a bound that is a multiple of g only
-    # between groups of g, if "crossing" is between bound - 1 and bound.
+    # A run from a multiple of g crosses a bound divisible by g only between groups of g, if
+    # "crossing" is between bound - 1 and bound.
     if op.predicate in ("lt", "ge"):
         counting, bound = left, right
     elif op.predicate in ("gt", "le"):
@@ -473,8 +478,8 @@ def _broadcast(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     info = infos[0]
     source, shape = _shape(op.operands[0].type), _shape(op.results[0].type)
     constancy = tuple(
-        want if have == 1 else known
-        for have, want, known in zip(source, shape, info.constancy, strict=True)
+        want if have == 1 else run
+        for have, want, run in zip(source, shape, info.constancy, strict=True)
     )
     return replace(info, constancy=constancy)
 
@@ -494,11 +499,11 @@ def _hint(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     assert isinstance(op, tile.Hint)
     info = infos[0]
 
-    def raised(known: Facts, promised: tuple[int, ...]) -> Facts:
+    def raised(facts: Facts, promised: tuple[int, ...]) -> Facts:
         if not promised:
-            return known
+            return facts
         powers = [largest_power_of_two(value) for value in promised]
-        return tuple(max(a, b) for a, b in zip(known, powers, strict=True))
+        return tuple(max(a, b) for a, b in zip(facts, powers, strict=True))
 
     shape = _shape(op.results[0].type)
     contiguity = tuple(map(min, raised(info.contiguity, op.contiguity), shape))

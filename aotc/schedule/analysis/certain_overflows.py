@@ -1,10 +1,10 @@
-"""Launches at which an address that is certainly accessed overflows 32 bits.
+"""Launches in which a certainly accessed address overflows 32 bits.
 
-One lane of one program is followed: a last one, for which the index of a product is largest. All that it
-computes is an expression over the arguments and the numbers of programs, or unknown. An access counts
-if its path and its mask are known; then a condition over these says that the product overflows there.
+One lane of one program is lane_values, with the largest index of a product. All its values are
+expressions over the arguments and the numbers of programs, or unknown. An access counts if its path
+and its mask are known: then a condition over these tells when the product overflows.
 
-Invariant: where a condition holds, some program accesses memory at an address that wrapped around.
+Invariant: if a condition is true, some program accesses memory at an address that wrapped around.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aotc.ir.expression import Binary, Expression, Integer, Name, evaluate, to_t
 from aotc.ir.types import ScalarType, element_of, shape_of
 
 LARGEST = (1 << 31) - 1
-_MANY = 1 << 19  # programs or elements; a product by a constant that takes more is left out
+_MANY = 1 << 19  # programs or elements; a product by a constant is left out if it takes more
 _MAX_NODES = 40
 _MAX_CONDITIONS = 4
-# An unrolled kernel has many that are alike, and long chains of sums.
+# An unrolled kernel has many similar ones, and long chains of sums.
 _MAX_ACCESSES, _MAX_LANES = 64, 8
 _MAX_DEPTH = _MAX_TERMS = 64
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -49,9 +49,9 @@ class _Lane:
 
 
 def certain_overflows(kernel: Kernel) -> tuple[str, ...]:
-    """Return the conditions for a kernel in tile IR, such as "norm.py:9: (n - 1) * stride > 2147483647".
+    """Return the overflow conditions of a kernel in tile IR.
 
-    What no launch but a huge one exceeds is left out.
+    One is "norm.py:9: (n - 1) * stride > 2147483647". Conditions exceeded by huge launches alone are left out.
     """
     ops = list(kernel.walk())
     if any(op.has(Trait.MAY_TRAP, Trait.MAY_NOT_END) for op in ops):
@@ -61,37 +61,37 @@ def certain_overflows(kernel: Kernel) -> tuple[str, ...]:
         for info, arg in zip(kernel.params, kernel.body.args, strict=True)
         if isinstance(arg.type, ScalarType) and arg.type.is_int
     }
-    found: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     for access, pointer in _accesses(ops):
         for lane in islice(_lanes(access, pointer, names), _MAX_LANES):
             for product, parts in _overflows(access, pointer, lane, names):
-                if len(found) < _MAX_CONDITIONS:
-                    place = f"{product.loc.file.rpartition('/')[2]}:{product.loc.line}"
+                if len(conditions) < _MAX_CONDITIONS:
+                    line = f"{product.loc.file.rpartition('/')[2]}:{product.loc.line}"
                     texts = dict.fromkeys(map(to_text, parts))
-                    found.setdefault(to_text(parts[0]), f"{place}: {' and '.join(texts)}")
-    return tuple(found.values())
+                    conditions.setdefault(to_text(parts[0]), f"{line}: {' and '.join(texts)}")
+    return tuple(conditions.values())
 
 
 def _accesses(ops: Sequence[Op]) -> Iterator[tuple[Op, Value]]:
-    """Yield the first stores, atomics and loads that some store depends on, and their pointers."""
+    """Yield the first stores, atomics and loads with an effect on a store, and their pointers."""
     stored = [value for op in ops if op.writes(Resource.GLOBAL) for value in op.operands]
-    needed: dict[Value, None] = {}
+    conditions: dict[Value, None] = {}
     while stored:
         value = stored.pop()
-        if value not in needed:
-            needed[value] = None
+        if value not in conditions:
+            conditions[value] = None
             stored += _needed_by(value)
     accesses = (
         (op, op.pointer)
         for op in ops
         if isinstance(op, tile.Store | tile.AtomicRmw)
-        or (isinstance(op, tile.Load) and op.out in needed)
+        or (isinstance(op, tile.Load) and op.out in conditions)
     )
     return islice(accesses, _MAX_ACCESSES)
 
 
 def _needed_by(value: Value) -> list[Value]:
-    """Return the values that one is computed from, through loops and branches."""
+    """Return the operands of a value's computation, through loops and branches."""
     op = value.op
     if op is None:
         loop = value.owner.parent if isinstance(value.owner, Block) else None
@@ -103,7 +103,7 @@ def _needed_by(value: Value) -> list[Value]:
         initial, yielded = op.operands[3 + value.index], op.body.terminator.operands[value.index]
         return [initial, yielded, op.lower, op.upper, op.step]
     if isinstance(op, scf.If):
-        return [op.condition, *(each.terminator.operands[value.index] for each in op.blocks)]
+        return [op.condition, *(arm.terminator.operands[value.index] for arm in op.blocks)]
     return list(op.operands)
 
 
@@ -111,29 +111,29 @@ def _needed_by(value: Value) -> list[Value]:
 
 
 def _lanes(access: Op, pointer: Value, names: Mapping[Value, Expression]) -> Iterator[_Lane]:
-    """Yield the lanes for which an index of an access may be largest."""
+    """Yield the lanes in which an index of an access may be largest."""
     rank = len(shape_of(pointer.type))
     mask = getattr(access, "mask", None)
     comparisons = (
         [] if mask is None else [op for op in _sources(mask) if isinstance(op, arith.Compare)]
     )
     for op in comparisons:
-        place = _block_of_rows(op.lhs)
+        rows = _block_of_rows(op.lhs)
         extent = names.get(_stripped(op.rhs)) if op.predicate == "lt" else None
-        if place is None or extent is None:
+        if rows is None or extent is None:
             continue
-        axis, block = place
+        axis, block = rows
         last = Binary("-", extent, _TRUE)
         program = Binary("//", last, Integer(block))
-        there = Binary("<", program, _programs(axis))
+        exists = Binary("<", program, _programs(axis))
         for dim in range(rank):
-            parts = Binary(">", extent, Integer(0)), there
+            parts = Binary(">", extent, Integer(0)), exists
             yield _Lane(axis, program, dim, Binary("%", last, Integer(block)), parts)
     for axis in dict.fromkeys(
         op.axis for op in _sources(pointer) if isinstance(op, tile.ProgramId)
     ):
-        there = Binary(">", _programs(axis), Integer(0))
-        yield _Lane(axis, Binary("-", _programs(axis), _TRUE), parts=(there,))
+        exists = Binary(">", _programs(axis), Integer(0))
+        yield _Lane(axis, Binary("-", _programs(axis), _TRUE), parts=(exists,))
 
 
 def _programs(axis: int) -> Name:
@@ -151,8 +151,8 @@ def _block_of_rows(value: Value) -> tuple[int, int] | None:
     if product is None or within is None or within.start != 0:
         return None
     factors = [_stripped(side).op for side in product.operands]
-    program = next((each for each in factors if isinstance(each, tile.ProgramId)), None)
-    block = next((each for each in factors if isinstance(each, arith.Constant)), None)
+    program = next((factor for factor in factors if isinstance(factor, tile.ProgramId)), None)
+    block = next((factor for factor in factors if isinstance(factor, arith.Constant)), None)
     if program is None or block is None or int(block.value) != within.end:
         return None
     return program.axis, within.end
@@ -168,56 +168,58 @@ def _stripped(value: Value) -> Value:
 
 
 def _sources(value: Value) -> Iterator[Op]:
-    """Yield the ops that a value is computed from, through the first iteration of loops."""
+    """Yield the ops of a value's computation, through the first iteration of loops."""
     seen: dict[Value, None] = {}
     worklist = [value]
     while worklist:
-        each = _at_first(worklist.pop())
-        if each in seen:
+        source = _in_first_iteration(worklist.pop())
+        if source in seen:
             continue
-        seen[each] = None
-        if each.op is not None and not each.op.blocks and not each.op.effects:
-            yield each.op
-            worklist += each.op.operands
+        seen[source] = None
+        if source.op is not None and not source.op.blocks and not source.op.effects:
+            yield source.op
+            worklist += source.op.operands
 
 
-def _at_first(value: Value) -> Value:
-    """Return what an argument of a loop's block is in the first iteration."""
+def _in_first_iteration(value: Value) -> Value:
+    """Return the first-iteration value of an argument of a loop's block."""
     while isinstance(value.owner, Block) and isinstance(value.owner.parent, scf.For):
         loop = value.owner.parent
         value = loop.lower if value.index == 0 else loop.operands[2 + value.index]
     return value
 
 
-# ---- what a lane computes ---------------------------------------------------------------------
+# ---- values of a lane -------------------------------------------------------------------------
 
 
 def _overflows(
     access: Op, pointer: Value, lane: _Lane, names: Mapping[Value, Expression]
 ) -> Iterator[tuple[Op, list[Expression]]]:
-    """Yield the products of an address that may overflow in a lane, each with its condition."""
-    followed = _Followed(lane, names)
+    """Yield the products of an address with a possible overflow in a lane, and their conditions."""
+    lane_values = _LaneValues(lane, names)
     coords = tuple(
         lane.position if dim == lane.dim else Integer(0)
         for dim in range(len(shape_of(pointer.type)))
     )
-    path = _path(access, coords, followed)
+    path = _path(access, coords, lane_values)
     if path is None:
         return
-    others = [Binary(">", _programs(axis), Integer(0)) for axis in range(3) if axis != lane.axis]
-    for op, at, addends in _products(pointer, coords, followed):
-        bound = followed.of(op.out, at)
+    other_axes = [
+        Binary(">", _programs(axis), Integer(0)) for axis in range(3) if axis != lane.axis
+    ]
+    for op, product_coords, addends in _products(pointer, coords, lane_values):
+        bound = lane_values.of(op.out, product_coords)
         if bound is None or _is_far_off(bound) or not all(map(_is_nonnegative, addends)):
             continue
-        parts = [Binary(">", bound, Integer(LARGEST)), *lane.parts, *path, *others]
+        parts = [Binary(">", bound, Integer(LARGEST)), *lane.parts, *path, *other_axes]
         if Integer(0) not in parts and sum(1 for part in parts for _ in walk(part)) <= _MAX_NODES:
             yield op, [part for part in parts if part != _TRUE]
 
 
 def _is_far_off(bound: Expression) -> bool:
-    """Return whether no extent, or none but a huge one, makes a product overflow.
+    """Return whether only huge extents, or none, make a product overflow.
 
-    Or none that says something: a remainder is the position in a tile, of which other lanes have a larger one.
+    Bounds with a remainder are meaningless: it is a position in a tile, larger in other lanes.
     """
     if any(isinstance(node, Binary) and node.op == "%" for node in walk(bound)):
         return True
@@ -225,18 +227,18 @@ def _is_far_off(bound: Expression) -> bool:
     return len(names) < 2 and evaluate(bound, dict.fromkeys(names, _MANY)) <= LARGEST
 
 
-def _path(access: Op, coords: Coords, followed: _Followed) -> list[Expression] | None:
-    """Return when a lane comes to an access and its mask holds there; None if that is unknown."""
+def _path(access: Op, coords: Coords, lane_values: _LaneValues) -> list[Expression] | None:
+    """Return the conditions for a lane to make an access; None if unknown."""
     parts: list[Expression | None] = []
     inner = access
     for outer in access.ancestors():
         if isinstance(outer, scf.For):
-            lower, upper = followed.of(outer.lower, ()), followed.of(outer.upper, ())
+            lower, upper = lane_values.of(outer.lower, ()), lane_values.of(outer.upper, ())
             if lower is None or upper is None or not _goes_up(outer):
                 return None
             parts.append(_compared("<", lower, upper))
         elif isinstance(outer, scf.If):
-            condition = followed.of(outer.condition, ())
+            condition = lane_values.of(outer.condition, ())
             is_then = inner.block is outer.blocks[0]
             parts.append(condition if is_then or condition is None else _negated(condition))
         else:
@@ -244,9 +246,9 @@ def _path(access: Op, coords: Coords, followed: _Followed) -> list[Expression] |
         inner = outer
     mask = getattr(access, "mask", None)
     if mask is not None:
-        parts.append(followed.of(mask, coords if shape_of(mask.type) else ()))
-    known = [part for part in parts if part is not None and _is_plain(part)]
-    return known if len(known) == len(parts) else None
+        parts.append(lane_values.of(mask, coords if shape_of(mask.type) else ()))
+    plain = [part for part in parts if part is not None and _is_plain(part)]
+    return plain if len(plain) == len(parts) else None
 
 
 def _goes_up(loop: scf.For) -> bool:
@@ -268,28 +270,28 @@ def _is_plain(condition: Expression) -> bool:
 
 
 def _products(
-    pointer: Value, coords: Coords, followed: _Followed
+    pointer: Value, coords: Coords, lane_values: _LaneValues
 ) -> Iterator[tuple[arith.Mul, Coords, list[Expression | None]]]:
-    """Yield the narrow products that a pointer's offset adds up, with what is added in 32 bits."""
+    """Yield the narrow products in a pointer's offset, with their 32-bit addends."""
     worklist: list[tuple[Value, Coords, list[Expression | None]]] = [(pointer, coords, [])]
     for _ in range(_MAX_TERMS):
         if not worklist:
             break
-        value, at, addends = worklist.pop()
-        value = _at_first(value)
+        value, value_coords, addends = worklist.pop()
+        value = _in_first_iteration(value)
         op = value.op
         if isinstance(op, arith.AddPtr):
-            worklist += [(op.pointer, at, []), (op.offset, at, [])]
+            worklist += [(op.pointer, value_coords, []), (op.offset, value_coords, [])]
         elif isinstance(op, arith.Add) and _is_signed(value):
             for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-                more = [*addends, followed.of(other, at)] if _is_narrow(value) else []
-                worklist.append((side, at, more))
+                more = [*addends, lane_values.of(other, value_coords)] if _is_narrow(value) else []
+                worklist.append((side, value_coords, more))
         elif isinstance(op, arith.Mul) and _is_narrow(value):
-            yield op, at, addends
+            yield op, value_coords, addends
         elif isinstance(op, arith.Cast) and _extends(op):
-            worklist.append((op.operands[0], at, addends))
+            worklist.append((op.operands[0], value_coords, addends))
         elif isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims | tile.Hint):
-            worklist.append((op.operands[0], _inner(op, at), addends))
+            worklist.append((op.operands[0], _operand_coords(op, value_coords), addends))
 
 
 def _is_signed(value: Value) -> bool:
@@ -302,20 +304,20 @@ def _is_narrow(value: Value) -> bool:
     return isinstance(kind, ScalarType) and _is_signed(value) and kind.bits == 32
 
 
-def _inner(op: Op, at: Coords) -> Coords:
-    """Return the coordinates in the operand of an op that changes a tile's shape alone."""
+def _operand_coords(op: Op, coords: Coords) -> Coords:
+    """Return the operand's coordinates for an op that only changes a tile's shape."""
     if isinstance(op, tile.ExpandDims):
-        return (*at[: op.axis], *at[op.axis + 1 :])
+        return (*coords[: op.axis], *coords[op.axis + 1 :])
     if isinstance(op, tile.Hint):
-        return at
+        return coords
     if isinstance(op, tile.Broadcast):
         shape = shape_of(op.operands[0].type)
-        return tuple(Integer(0) if n == 1 else c for n, c in zip(shape, at, strict=True))
+        return tuple(Integer(0) if n == 1 else c for n, c in zip(shape, coords, strict=True))
     return ()
 
 
-class _Followed:
-    """What values are in a lane, as expressions; None where that is unknown."""
+class _LaneValues:
+    """Values of a lane as expressions; None if unknown."""
 
     def __init__(self, lane: _Lane, names: Mapping[Value, Expression]) -> None:
         self._lane = lane
@@ -323,19 +325,19 @@ class _Followed:
         self._known: dict[tuple[Value, Coords], Expression | None] = {}
         self._depth = 0
 
-    def of(self, value: Value, at: Coords) -> Expression | None:
+    def of(self, value: Value, coords: Coords) -> Expression | None:
         """Return a value's element at coordinates."""
-        value = _at_first(value)
-        key = value, at
+        value = _in_first_iteration(value)
+        key = value, coords
         if key not in self._known and self._depth < _MAX_DEPTH:
             self._depth += 1
-            number = self._computed(value, at)
+            number = self._computed(value, coords)
             self._depth -= 1
             is_small = number is not None and sum(1 for _ in walk(number)) <= _MAX_NODES
             self._known[key] = number if is_small else None
         return self._known.get(key)
 
-    def _computed(self, value: Value, at: Coords) -> Expression | None:
+    def _computed(self, value: Value, coords: Coords) -> Expression | None:
         if value in self._names:
             return self._names[value]
         op = value.op
@@ -347,13 +349,13 @@ class _Followed:
             case tile.NumPrograms():
                 return _programs(op.axis)
             case tile.Arange():
-                return _sum(at[0], Integer(op.start))
+                return _sum(coords[0], Integer(op.start))
             case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Hint():
-                return self.of(op.operands[0], _inner(op, at))
+                return self.of(op.operands[0], _operand_coords(op, coords))
             case arith.Cast() if _extends(op):
-                return self.of(op.operands[0], at)
+                return self.of(op.operands[0], coords)
             case arith.Add() | arith.Sub() | arith.Mul() | arith.And() | arith.Compare():
-                return _combined(op, [self.of(side, at) for side in op.operands])
+                return _combined(op, [self.of(side, coords) for side in op.operands])
             case _:
                 return None
 
@@ -394,7 +396,7 @@ def _sum(left: Expression, right: Expression) -> Expression:
             return left
         case Integer(0), _:
             return right
-        # What is left of a block's begin and a position in it is the index itself.
+        # A block's start plus a position in it is the index itself.
         case Binary("*", Binary("//", x, Integer(b)), Integer(c)), Binary("%", y, Integer(d)):
             if x == y and b == c == d:
                 return x
@@ -444,7 +446,7 @@ def _negated(condition: Expression) -> Expression:
 
 
 def _is_nonnegative(value: Expression | None) -> bool:
-    """Return whether a number is at least 0 in a lane that exists."""
+    """Return whether a number is at least 0 in an existing lane."""
     match value:
         case Integer(number):
             return number >= 0

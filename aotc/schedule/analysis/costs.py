@@ -1,9 +1,9 @@
-"""What moving data costs, in one unit: quarter cycles of one SM, for all warps of a CTA.
+"""Costs of moving data, in one unit: quarter cycles of one SM, for all warps of a CTA.
 
 An SM issues four vector instructions a cycle, one from each of its sub-cores, so an instruction of
-a warp costs 1. Shuffles and accesses to shared memory go through units that the sub-cores share:
-one a cycle. Ways to move a tile are compared by the sum, and a latency is added once to those that
-wait for what they moved.
+a warp costs 1. Shuffles and accesses to shared memory go through units shared by the sub-cores: one
+a cycle. Ways to move a tile are compared by the sum, and a latency is added once where threads wait
+for the data.
 
 Costs are relative: they rank ways for one tile, and predict no time.
 """

@@ -1,7 +1,8 @@
-"""Count the work of a scheduled kernel: segments of straight-line code, how often each runs, and its costs.
+"""Count the work of a scheduled kernel: segments of straight-line code, their runs and costs.
 
-For the cost model alone: a count that cannot be expressed is guessed, and nothing that is compiled depends
-on it. A segment's stall is the longest chain of dependent ops, at least the time to issue all of them.
+For the cost model alone: inexpressible counts are guessed, and compiled code does not depend on
+them. A segment's stall is the longest chain of dependent ops, at least the time to issue all of
+them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from aotc.schedule.analysis.op_costs import (
 from aotc.work import UNKNOWN, Segment, Transfer, Work
 
 _WHILE_ITERATIONS = 8
+_MAX_DEPTH = 8  # of conditions in a condition
 _ZERO, _ONE = Integer(0), Integer(1)
 
 
@@ -37,7 +39,7 @@ def count_work(kernel: Kernel) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """How often a block runs for each run of a segment, the loop around it, and the warps that run it."""
+    """A block's runs for each run of a segment, the loop around it, and its warps."""
 
     parent: int
     times: Expression
@@ -78,7 +80,7 @@ class _Counter:
         self.segments: list[Segment] = []
 
     def visit(self, block: Block, context: _Context) -> None:
-        """Note the segment of a block, then those of the blocks in it."""
+        """Record the segment of a block, then the segments of the blocks in it."""
         index = len(self.segments)
         totals = _Totals()
         self.segments.append(_segment(context, totals))
@@ -109,21 +111,21 @@ class _Counter:
                     else _minus(context.times, count_then)
                 )
                 for block, times in ((op.then, either), (op.orelse, count_else)):
-                    self.visit(block, _beside(context, self._short(times)))
+                    self.visit(block, _arm_context(context, self._short(times)))
             case roles.Specialize():
                 inner = _Context(index, _ONE, None, context.num_warps)
                 self.visit(op.consumers, inner)
                 warps = self._kernel.producer_warps if roles.copies_by_threads(op) else 1
                 self.visit(op.producer, _Context(index, _ONE, None, warps, is_producer=True))
             case roles.Beside():
-                self.visit(op.body, _beside(context, context.times))
+                self.visit(op.body, _arm_context(context, context.times))
             case _:
                 return
 
     # -- how often ---------------------------------------------------------------
 
     def _trips(self, loop: scf.For) -> Expression:
-        """Return how many iterations a loop has; one for each program in that of a persistent kernel."""
+        """Return the iterations of a loop; in a persistent kernel's program loop, one a program."""
         if loop in self.values.persistent:
             return _ONE
         step = self.values[loop.step] or Number(_ONE)
@@ -139,16 +141,18 @@ class _Counter:
         return times if isinstance(times, Integer | Name) else self.values.named(times)
 
     def _settled(self, number: Number) -> Number:
-        """Return a number in the middle iteration of the loop that it depends on."""
+        """Return a number in the middle iteration of its loop."""
         return number if number.loop is None else middle(number, self._trips(number.loop))
 
     def _taken(
-        self, condition: Value, times: Expression, loop: scf.For | None
+        self, condition: Value, times: Expression, loop: scf.For | None, depth: int = 0
     ) -> Expression | None:
-        """Return in how many of `times` runs a condition holds; None if that is not known."""
+        """Return in how many of `times` runs a condition is true; None if unknown."""
         op = condition.op
         if isinstance(op, arith.And | arith.Or):
-            sides = [self._taken(op.lhs, times, loop), self._taken(op.rhs, times, loop)]
+            if depth == _MAX_DEPTH:
+                return None
+            sides = [self._taken(side, times, loop, depth + 1) for side in (op.lhs, op.rhs)]
             counts = [side for side in sides if side is not None]
             if len(counts) < len(sides) or isinstance(op, arith.Or):
                 return counts[0] if counts else None
@@ -196,8 +200,8 @@ class _Counter:
             totals.ready[out] = end
 
 
-def _beside(context: _Context, times: Expression) -> _Context:
-    """Return the place of an arm: it runs a part of the times that the block around it does."""
+def _arm_context(context: _Context, times: Expression) -> _Context:
+    """Return the context of an arm: it runs a part of the enclosing block's times."""
     return _Context(context.parent, times, context.loop, context.num_warps, context.is_producer)
 
 
@@ -228,7 +232,7 @@ def _minus(times: Expression, subset: Expression) -> Expression:
 
 
 def _compared(predicate: str, difference: Number, times: Expression) -> Expression | None:
-    """Return in how many iterations a difference, which changes by a step in each, compares with 0."""
+    """Return in how many iterations a stepping difference compares with 0."""
     step, root = difference.step, difference.root
     if predicate in ("eq", "ne"):
         once = Binary("min", _ONE, times)

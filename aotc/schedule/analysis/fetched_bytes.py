@@ -1,14 +1,14 @@
-"""How much of a tensor's rows tensor copies bring to the L2 cache.
+"""Choose the bytes of a tensor's rows that tensor copies fetch into the L2 cache.
 
-Memory is read in sectors, and a tensor map says how much around one that is missed comes along: up to 256
-aligned bytes. A loop that walks along the rows, at least 128 bytes at a time, needs the other half an iteration
-later, so memory is read half as often, in pieces twice as long, and ahead of time. Fewer bytes at a time are ahead
-with 128 already. Where one load asks for 256 bytes of a row, by boxes next to each other, nothing is left to come
-along, and the boxes fetch the same twice. Where the rows end with a box, or a loop walks across them, what came along
-would be of no use.
+Memory is read in sectors, and a tensor map sets the fetched size around a miss: up to 256 aligned
+bytes. A loop along the rows, at least 128 bytes at a time, needs the other half an iteration later.
+So memory is read half as often, in pieces twice as long, and ahead of time. With fewer bytes at a
+time, 128 are already ahead. If one load takes 256 bytes of a row, by adjacent boxes, nothing is
+left to fetch ahead, and the boxes fetch the same twice. If the rows end with a box, or a loop walks
+across them, the extra bytes are useless.
 
-Invariant: a hint. Whatever is chosen, copies are the same.
-Source: CUDA driver API, `CUtensorMapL2promotion`.
+Invariant: a hint. Copies are the same for any choice. Source: CUDA driver API,
+`CUtensorMapL2promotion`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MOST_FETCHED_BYTES = 256
 
 
 def fetched_bytes(kernel: Kernel) -> dict[Value, int]:
-    """Return, for each parameter that is a tensor map, how many aligned bytes come to the L2 cache at once."""
+    """Return, for each tensor map parameter, the aligned bytes fetched to the L2 cache at once."""
     maps = [arg for arg in kernel.body.args if isinstance(arg.type, TensorMapType)]
     return {
-        each: MOST_FETCHED_BYTES
-        if any(isinstance(user, tma.TmaLoad) and _walks_along(user) for user in each.users)
+        tensor_map: MOST_FETCHED_BYTES
+        if any(isinstance(user, tma.TmaLoad) and _walks_along(user) for user in tensor_map.users)
         else FETCHED_BYTES
-        for each in maps
+        for tensor_map in maps
     }
 
 
 def _walks_along(load: tma.TmaLoad) -> bool:
-    """Return whether the innermost loop around a load moves it along rows, to what is fetched with it."""
+    """Return whether the innermost loop around a load moves along rows into the fetched bytes."""
     loop = _innermost_loop(load)
     memory = load.buffer.type
     assert isinstance(memory, SharedType)
@@ -48,18 +48,18 @@ def _walks_along(load: tma.TmaLoad) -> bool:
 
 
 def _innermost_loop(op: Op) -> scf.For | None:
-    loop = next((each for each in op.ancestors() if each.has(Trait.LOOP)), None)
+    loop = next((ancestor for ancestor in op.ancestors() if ancestor.has(Trait.LOOP)), None)
     return loop if isinstance(loop, scf.For) else None
 
 
-def _step(value: Value, loop: scf.For, known: dict[Value, int | None]) -> Steps[int | None]:
-    """Return by how much a scalar grows in each iteration, or None where that is not known."""
-    if value not in known:
-        known[value] = yield _step_of(value, loop, known)
-    return known[value]
+def _step(value: Value, loop: scf.For, steps: dict[Value, int | None]) -> Steps[int | None]:
+    """Return a scalar's increment per iteration, or None if unknown."""
+    if value not in steps:
+        steps[value] = yield _step_of(value, loop, steps)
+    return steps[value]
 
 
-def _step_of(value: Value, loop: scf.For, known: dict[Value, int | None]) -> Steps[int | None]:
+def _step_of(value: Value, loop: scf.For, steps: dict[Value, int | None]) -> Steps[int | None]:
     if value is loop.induction:
         return _constant(loop.step)
     if not is_inside(value.owner, loop):
@@ -71,8 +71,8 @@ def _step_of(value: Value, loop: scf.For, known: dict[Value, int | None]) -> Ste
         return 0
     if not isinstance(op, arith.Add | arith.Sub | arith.Mul | arith.Div):
         return None
-    left = yield _step(op.lhs, loop, known)
-    right = None if left is None else (yield _step(op.rhs, loop, known))
+    left = yield _step(op.lhs, loop, steps)
+    right = None if left is None else (yield _step(op.rhs, loop, steps))
     if left is None or right is None:
         return None
     if isinstance(op, arith.Mul | arith.Div):
@@ -92,7 +92,7 @@ def _scaled(left: int, right: int, op: arith.Mul | arith.Div) -> int | None:
 
 
 def _carried_step(value: Value, loop: scf.For) -> int | None:
-    """Return the same of what the loop carries and adds a constant to."""
+    """Return the increment of a loop-carried value with a constant added."""
     if value.owner is not loop.body:
         return None
     op = loop.body.terminator.operands[value.index - 1].op

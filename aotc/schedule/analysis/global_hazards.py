@@ -1,17 +1,17 @@
-"""Which accesses to global memory within a program instance need a barrier between them.
+"""Find accesses to global memory within a program instance with a barrier needed between them.
 
-Threads of a CTA see what others of it stored only after a barrier, and an element may be stored by
-another thread than loads it: the layouts of the two tiles tell. Two accesses of which one writes
+Threads of a CTA see stores of its other threads only after a barrier. The layouts of the two tiles
+tell whether one thread stores an element and another loads it. Two accesses, one of them a write,
 are a hazard, unless they provably touch different elements (see `tile_distance`), or each thread
 touches only its own.
 
-Different parameters do not alias, or a kernel runs in place: what is loaded through the one
-is stored at the same index through the other. Of other indices no order is promised then. Pointers
-that come from no parameter may all alias. Nothing orders the program instances that a persistent
-kernel runs one after the other, so nothing needs to order their accesses.
+Different parameters do not alias, or a kernel runs in place: an element loaded through one is
+stored at the same index through the other, and no order of other indices is promised. Pointers of
+unknown origin may all alias. Nothing orders the program instances run by a persistent kernel one
+after the other, so nothing needs to order their accesses.
 
-Invariant: two accesses for which `meet` is false are ordered by program order alone. What is found
-holds as long as no access changes, whatever barriers are inserted.
+Invariant: two accesses with a false `meet` are ordered by program order alone. Results hold as long
+as no access changes, whatever barriers are inserted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Row:
         )
 
     def goes_on(self, step: Polynomial, signs: Signs) -> bool:
-        """Return whether the row goes on by a step, and which way from now on."""
+        """Return whether the row goes on by a step, and update its direction."""
         if not self.is_along(step, signs):
             return False
         if step != ZERO and not self.direction:
@@ -83,7 +83,7 @@ class _Accesses:
 
 
 class GlobalHazards:
-    """The accesses of a kernel that may conflict with others; see the module docstring."""
+    """The accesses of a kernel with possible conflicts; see the module docstring."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -125,26 +125,26 @@ class GlobalHazards:
         )
 
     def needs_all_ctas(self, op: Op) -> bool:
-        """Return whether a barrier ahead of `op` has to be one of all CTAs of the program.
+        """Return whether a barrier ahead of `op` must span all CTAs of the program.
 
-        Warp roles have none of those: there it is one of the CTA.
+        Warp roles have none of these: there it spans the CTA.
         """
-        in_role = any(isinstance(each, roles.Specialize) for each in op.ancestors())
+        in_role = any(isinstance(ancestor, roles.Specialize) for ancestor in op.ancestors())
         return self.num_ctas > 1 and not in_role
 
     @staticmethod
     def branch_of_cta(op: Op) -> scf.If | None:
-        """Return the outermost branch around `op` that not all CTAs of a program take."""
-        found = None
+        """Return the outermost branch around `op` not taken by all CTAs of a program."""
+        branch = None
         for outer in op.ancestors():
             if isinstance(outer, scf.If) and _is_of_rank(outer.condition):
-                found = outer
-        return found
+                branch = outer
+        return branch
 
     @staticmethod
     def is_generic_write(op: Op) -> bool:
-        """Return whether `op` writes by the generic proxy, so that async accesses need a fence."""
-        return any(each.proxy == "generic" for each in op.effects_on(Resource.GLOBAL, "write"))
+        """Return whether `op` writes by the generic proxy, so async accesses need a fence."""
+        return any(effect.proxy == "generic" for effect in op.effects_on(Resource.GLOBAL, "write"))
 
     @staticmethod
     def is_async(op: Op) -> bool:
@@ -158,7 +158,7 @@ class GlobalHazards:
     def meet(self, earlier: Touch, later: Op) -> bool:
         """Return whether the threads of a program need a barrier between two accesses.
 
-        Walks of a loop until nothing changes ask again for the same two: that is answered once.
+        Fixpoint walks of a loop query the same pairs again: results are cached.
         """
         answer = self._met.get((earlier, later))
         if answer is None:
@@ -166,10 +166,9 @@ class GlobalHazards:
         return answer
 
     def meet_any(self, touched: Iterable[Touch], later: Op) -> bool:
-        """Return whether the threads of a program need a barrier between any of some accesses and `later`.
+        """Return whether any of some accesses and `later` need a barrier in between.
 
-        Of a row of accesses, each further than the one before it, the two that `later` stands between
-        answer for all.
+        In a row of accesses, each farther than the last, the two around `later` decide for all.
         """
         near: dict[Op, None] | None = None
         is_read = not later.writes(Resource.GLOBAL)
@@ -185,9 +184,9 @@ class GlobalHazards:
         return False
 
     def _near_to(self, later: Op) -> dict[Op, None]:
-        """Return the accesses of a block that may meet one of it, as far as no loop is between them.
+        """Return the accesses of a block that may meet `later`, without a loop between them.
 
-        Of a row, those are the ones beside `later`; of other memory, those at its index.
+        Of a row, these are its neighbours; of other memory, the accesses at its index.
         """
         if later not in self._near:
             assert later.block is not None
@@ -198,8 +197,8 @@ class GlobalHazards:
             }
             for row in accesses.rows:
                 if not self._memory[row.ops[0]].isdisjoint(self._memory[later]):
-                    places = self._places_near(row, later)
-                    near.update(dict.fromkeys(row.ops[places.start : places.stop]))
+                    near_range = self._positions_near(row, later)
+                    near.update(dict.fromkeys(row.ops[near_range.start : near_range.stop]))
             self._near[later] = near
         return self._near[later]
 
@@ -209,38 +208,43 @@ class GlobalHazards:
         return is_other and self._index_of(op) != self._index_of(later)
 
     def _index_of(self, op: Op) -> Polynomial | None:
-        """Return the index of an access by pointers that are a parameter's, None of any other."""
+        """Return the index of an access through a parameter's pointers, None of any other."""
         if op not in self._indices:
             pointer = accessed_pointer(op)
-            place = None if pointer is None else self._affine_of_kernel()[pointer]
-            is_known = place is not None and place.base in self._kernel.body.args
-            self._indices[op] = place.offset if place is not None and is_known else None
+            affine = None if pointer is None else self._affine_of_kernel()[pointer]
+            is_known = affine is not None and affine.base in self._kernel.body.args
+            self._indices[op] = affine.offset if affine is not None and is_known else None
         return self._indices[op]
 
-    def _places_near(self, row: _Row, later: Op) -> range:
-        """Return which places of a row are not told from a later access by those nearer to it."""
+    def _positions_near(self, row: _Row, later: Op) -> range:
+        """Return the positions of a row not separated from a later access by nearer ones."""
         low, high = 0, len(row.ops)
         while low < high:
             middle = (low + high) // 2
-            if self._is_further(row, row.ops[middle], later) is None:
+            is_further = self._is_further(row, row.ops[middle], later)
+            if is_further is None:
                 return range(len(row.ops))
-            if self._is_further(row, row.ops[middle], later):
+            if is_further:
                 low = middle + 1
             else:
                 high = middle
         first, last = low, low
-        while first > 0 and first > low - _MAX_NEAR and not self._tells(row, first - 1, later, 1):
+        while (
+            first > 0
+            and first > low - _MAX_NEAR
+            and not self._separates_beyond(row, first - 1, later, 1)
+        ):
             first -= 1
         end = min(len(row.ops), low + _MAX_NEAR)
-        while last < end and not self._tells(row, last, later, -1):
+        while last < end and not self._separates_beyond(row, last, later, -1):
             last += 1
         is_told_before = first > low - _MAX_NEAR
         is_told_after = last < end or end == len(row.ops)
         return range(first if is_told_before else 0, last if is_told_after else len(row.ops))
 
-    def _tells(self, row: _Row, place: int, later: Op, way: int) -> bool:
-        """Return whether what tells an access of a row from a later one tells all beyond it, too."""
-        earlier = row.ops[place]
+    def _separates_beyond(self, row: _Row, index: int, later: Op, way: int) -> bool:
+        """Return whether a proof for a row's access and a later one holds for all beyond."""
+        earlier = row.ops[index]
         is_further = self._is_further(row, earlier, later, way)
         return bool(is_further) and self._is_apart(row, earlier, later)
 
@@ -257,13 +261,13 @@ class GlobalHazards:
                 continue
             accesses.by_index.setdefault(self._index_of(op), []).append(op)
             pointer = accessed_pointer(op)
-            known = None if pointer is None else affine[pointer]
-            if pointer is None or known is None or known.base not in self._kernel.body.args:
+            address = None if pointer is None else affine[pointer]
+            if pointer is None or address is None or address.base not in self._kernel.body.args:
                 accesses.alone.append(op)
                 continue
-            start, in_tile = known.offset.split(is_no_axis)
-            key = type(op), self._memory[op], known.base, pointer.type, in_tile
-            mask = _tile(affine, op, known).below_zero
+            start, in_tile = address.offset.split(is_no_axis)
+            key = type(op), self._memory[op], address.base, pointer.type, in_tile
+            mask = _tile(affine, op, address).below_zero
             row = rows.get(key)
             step = ZERO if row is None else start - row.last
             if row is None or not row.goes_on(step, signs):
@@ -280,10 +284,10 @@ class GlobalHazards:
         pointer = accessed_pointer(later)
         if pointer is None:
             return None
-        here, there = affine[_pointer(earlier)], affine[pointer]
-        start, in_tile = there.offset.split(is_no_axis)
-        step = start - here.offset.split(is_no_axis)[0]
-        is_alike = in_tile == row.in_tile and there.base in self._kernel.body.args
+        first, second = affine[_pointer(earlier)], affine[pointer]
+        start, in_tile = second.offset.split(is_no_axis)
+        step = start - first.offset.split(is_no_axis)[0]
+        is_alike = in_tile == row.in_tile and second.base in self._kernel.body.args
         if not is_alike or shape_of(pointer.type) != shape_of(_pointer(earlier).type):
             return None
         step = step if way > 0 else ZERO - step
@@ -297,7 +301,7 @@ class GlobalHazards:
             return True
         affine = self._affine_of_kernel()
         mine, theirs = (_tile(affine, op, affine[_pointer(op)]) for op in (earlier, later))
-        bare = (replace(each, below_zero=()) for each in (mine, theirs))
+        bare = (replace(tile, below_zero=()) for tile in (mine, theirs))
         return Distance(affine, Touch(earlier), later).separates(*bare)
 
     def _meet(self, earlier: Touch, later: Op) -> bool:
@@ -305,25 +309,31 @@ class GlobalHazards:
         if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False
         if first.has(Trait.ATOMIC) and later.has(Trait.ATOMIC):
-            return False  # each is atomic, and threads that need an order ask for it
+            return False  # each is atomic, and threads that need an order request it
         if self._memory[first].isdisjoint(self._memory[later]):
             return self._meet_in_place(earlier, later) and not is_promised_apart(
                 accessed(first), accessed(later)
             )
         left, right = accessed_pointer(first), accessed_pointer(later)
         if left is None or right is None:
-            # Tensor stores are of one thread, which waits for what it must.
+            # Tensor stores are of one thread, which does its own waiting.
             return not (_starts_store(first) and _starts_store(later))
         affine = self._affine_of_kernel()
-        here, there = affine[left], affine[right]
+        earlier_address, later_address = affine[left], affine[right]
         distance = Distance(affine, earlier, later)
-        if here.base is not there.base or _is_tile(here.base) or distance.moves(here.base):
+        if (
+            earlier_address.base is not later_address.base
+            or _is_tile(earlier_address.base)
+            or distance.moves(earlier_address.base)
+        ):
             return (
                 left is not right or bool(earlier.carried) or not self._same_threads(first, later)
             )
-        if here.offset == there.offset and not any(map(distance.is_moved, here.offset.symbols)):
+        if earlier_address.offset == later_address.offset and not any(
+            map(distance.is_moved, earlier_address.offset.symbols)
+        ):
             return not self._same_threads(first, later)
-        tiles = _tile(affine, first, here), _tile(affine, later, there)
+        tiles = _tile(affine, first, earlier_address), _tile(affine, later, later_address)
         return not distance.separates(*tiles)
 
     def _meet_in_place(self, earlier: Touch, later: Op) -> bool:
@@ -336,20 +346,20 @@ class GlobalHazards:
         if _pointee(first) != _pointee(later):
             return False
         affine = self._affine_of_kernel()
-        here, there = (affine[_pointer(op)] for op in (first, later))
+        first_address, later_address = (affine[_pointer(op)] for op in (first, later))
         params = self._kernel.body.args
         distance = Distance(affine, earlier, later)
         return (
-            here.base in params
-            and there.base in params
-            and distance.may_be_none(here.offset, there.offset)
+            first_address.base in params
+            and later_address.base in params
+            and distance.may_be_none(first_address.offset, later_address.offset)
             and not self._same_threads(first, later)
         )
 
     def _same_threads(self, first: Op, later: Op) -> bool:
-        """Return whether each thread touches only its own of two accesses to the same elements.
+        """Return whether each thread touches only its own elements in both accesses.
 
-        Of threads that hold the same element one writes it, and always the same one.
+        If several threads hold an element one writes it, and always the same one.
         """
         if not _is_by_threads(first) or not _is_by_threads(later):
             return False
@@ -364,8 +374,8 @@ class GlobalHazards:
         if self.num_ctas > 1 and not self._is_divided(_pointer(first)):
             return False
         columns = (*layouts[0].columns("lane"), *layouts[0].columns("warp"))
-        held = gf2.Span(layouts[0].columns("register"))
-        return all(held.add(column) for column in columns)
+        span = gf2.Span(layouts[0].columns("register"))
+        return all(span.add(column) for column in columns)
 
     def _is_divided(self, pointer: Value) -> bool:
         """Return whether each CTA of a program has elements of its own: its rank is in the index."""
@@ -382,7 +392,7 @@ class GlobalHazards:
 
 
 def _may_meet(ops: Sequence[Op]) -> bool:
-    """Return whether any of some accesses to one memory may meet another, whatever their elements."""
+    """Return whether any two of some accesses to one memory may meet, whatever their elements."""
     return (
         any(op.writes(Resource.GLOBAL) for op in ops)
         and not all(map(_starts_store, ops))
@@ -397,7 +407,7 @@ def _is_of_rank(condition: Value) -> bool:
 
 
 def _is_by_threads(op: Op) -> bool:
-    """Return whether each thread makes its own accesses, which are complete when it goes on."""
+    """Return whether each thread makes its own accesses, complete when it continues."""
     is_started = bool(op.effects_on(None, "start"))
     return not is_started and not GlobalHazards.is_async(op) and accessed_pointer(op) is not None
 
@@ -421,31 +431,31 @@ def _pointer(op: Op) -> Value:
 
 
 def _pointee(op: Op) -> object:
-    """Return the type that a load or store accesses."""
+    """Return the element type of a load or store."""
     kind = element_of(_pointer(op).type)
     assert isinstance(kind, PointerType)
     return kind.pointee
 
 
 def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
-    """Yield the parameters whose memory an access may touch."""
-    place = accessed(op)
-    assert place is not None
-    roots = [place]
-    if place.op is not None and place.op.reads(Resource.TENSOR_MAP):
+    """Yield the parameters with memory an access may touch."""
+    location = accessed(op)
+    assert location is not None
+    roots = [location]
+    if location.op is not None and location.op.reads(Resource.TENSOR_MAP):
         roots = []
         yield _ANYWHERE  # the map is in memory, and says where the tensor is
-    elif not isinstance(place.type, TensorMapType):
-        roots = pointer_roots(place)
+    elif not isinstance(location.type, TensorMapType):
+        roots = pointer_roots(location)
     for root in roots:
         is_parameter = root.owner is kernel.body
         yield kernel.params[root.index].argument if is_parameter else _ANYWHERE
 
 
-def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> Tile:
+def _tile(affine: AffineAnalysis, op: Op, address: Affine) -> Tile:
     mask, pointer = getattr(op, "mask", None), _pointer(op)
     bounds = affine.bounds(mask) if isinstance(mask, Value) else ()
-    return Tile(found.offset, shape_of(pointer.type), bounds or ())
+    return Tile(address.offset, shape_of(pointer.type), bounds or ())
 
 
 def _is_tile(value: Value | None) -> bool:

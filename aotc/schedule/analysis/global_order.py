@@ -1,15 +1,16 @@
-"""Which ops a load from global memory must not be reordered with.
+"""Fences for loads from global memory: ops no load may cross.
 
-Two parameters may alias (a kernel is often launched in place) unless the signature promises of one
-that it does not, so a load and a write keep their order unless they are provably disjoint. A barrier of the user's
-orders everything, and so does an assertion: it may imply the bounds of what follows.
+Two parameters may alias (a kernel is often launched in place) unless the signature promises
+otherwise for one. So a load and a write keep their order unless they are provably disjoint. A
+barrier of the user's orders everything, and so does an assertion: it may imply the bounds of later
+accesses.
 
-An op on an mbarrier tells other threads that accesses are done, or waits until they are, so it
-is a fence as well.
+An op on an mbarrier tells other threads about completed accesses, or waits for them, so it is a
+fence as well.
 
-What is printed tells how far a program came, so loads stay on their side of it.
+Printed output tells how far a program came, so loads stay on their side of it.
 
-Invariant: what declares that it writes or orders global memory, or output, or uses an mbarrier, is a
+Invariant: any op declared to write or order global memory or output, or to use an mbarrier, is a
 fence.
 """
 
@@ -30,7 +31,7 @@ _ORDERING = (Resource.GLOBAL, Resource.MBARRIER, Resource.OUTPUT)
 
 
 def fences(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield, of some ops and all nested in them, those that loads must not cross."""
+    """Yield the fences for loads among ops and their nested ops."""
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
             if any(nested.effects_on(resource, "write", "order") for resource in _ORDERING):
@@ -38,7 +39,7 @@ def fences(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def may_precede(first: Op, second: Op) -> bool:
-    """Return whether there is a run of the kernel in which `first` comes before `second`."""
+    """Return whether `first` comes before `second` in some run of the kernel."""
     around = [first, *first.ancestors()]
     inside = [second, *second.ancestors()]
     if any(op.has(Trait.LOOP) and op in around for op in inside):
@@ -59,10 +60,10 @@ def stands_before(first: Op, second: Op) -> bool:
 
 
 def synchronizes(op: Op) -> bool:
-    """Return whether an op orders accesses of its threads with those of others, or may write anywhere.
+    """Return whether an op orders its threads' accesses with other threads', or may write anywhere.
 
-    An assertion orders only what may be out of bounds, and a wait for the grid before this one what
-    that has written, which every pass keeps on its side; a proxy fence concerns one thread.
+    An assertion orders only accesses possibly out of bounds. A wait for the previous grid orders
+    its writes, and every pass keeps those on their side. A proxy fence concerns one thread.
     """
     if not op.effects or op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH):
         return False
@@ -73,9 +74,9 @@ def synchronizes(op: Op) -> bool:
 
 
 def keeps_order(barrier: Op) -> bool:
-    """Return whether a barrier orders anything of what comes before it.
+    """Return whether a barrier orders anything before it.
 
-    A barrier of a CTA does not if none of its threads has written by then, nor waited for other
+    A barrier of a CTA does not if none of its threads has written before, nor waited for other
     programs by a volatile load.
     """
     if not isinstance(barrier, tile.Barrier | gpu.Barrier):
@@ -90,13 +91,13 @@ def keeps_order(barrier: Op) -> bool:
 
 
 def is_reduction(op: Op) -> bool:
-    """Return whether an atomic only changes memory: it is relaxed, and nobody learns what was there."""
+    """Return whether an atomic only changes memory: relaxed, with an unused result."""
     is_relaxed = getattr(op, "sem", "relaxed") == "relaxed"  # gpu ops stand beside their fences
     return is_relaxed and not any(value.users for value in op.results)
 
 
 def accessed(op: Op, *access: AccessKind) -> Value | None:
-    """Return the pointer, descriptor or tensor map through which an op accesses global memory."""
+    """Return the pointer, descriptor or tensor map of an op's global access."""
     if not op.effects:
         return None
     for effect in op.effects_on(Resource.GLOBAL, *(access or ("read", "write"))):
@@ -106,9 +107,9 @@ def accessed(op: Op, *access: AccessKind) -> Value | None:
 
 
 def accessed_pointer(op: Op, *access: AccessKind) -> Value | None:
-    """Return the pointers through which an op accesses global memory, if it does so by pointers."""
-    place = accessed(op, *access)
-    return place if place is not None and is_pointer(place) else None
+    """Return the pointers of an op's global access, if it is one by pointers."""
+    root = accessed(op, *access)
+    return root if root is not None and is_pointer(root) else None
 
 
 def is_pointer(value: Value) -> bool:
@@ -117,14 +118,14 @@ def is_pointer(value: Value) -> bool:
 
 
 def written_pointer(fence: Op) -> Value | None:
-    """Return the pointers that a fence writes through, or None if it orders all memory."""
+    """Return the pointers a fence writes through, or None if it orders all memory."""
     return accessed_pointer(fence, "write")
 
 
 def shared_roots(left: Value, right: Value) -> list[Value]:
-    """Return the values that two pointers may both come from.
+    """Return the common origins of two pointers.
 
-    Pointers that come from no parameter may all alias.
+    Pointers of unknown origin may all alias.
     """
     roots = pointer_roots(left)
     unknown = any(not _is_parameter(root) for root in roots)
@@ -136,7 +137,7 @@ def shared_roots(left: Value, right: Value) -> list[Value]:
 
 
 def is_promised_apart(left: Value | None, right: Value | None) -> bool:
-    """Return whether the signature promises that two places are memory of different arguments."""
+    """Return whether the signature promises that two pointers are of different arguments."""
     if left is None or right is None:
         return False
     sides = [list(map(_parameter, pointer_roots(value))) for value in (left, right)]
@@ -154,19 +155,19 @@ def _is_parameter(root: Value) -> bool:
 
 
 def _parameter(root: Value) -> ParamInfo | None:
-    """Return the parameter that a root is, None if it is none."""
+    """Return the parameter of a root, or None."""
     kernel = root.owner.parent if isinstance(root.owner, Block) else None
     return kernel.params[root.index] if isinstance(kernel, Kernel) else None
 
 
 def root_names(pointer: Value) -> str:
-    """Return the names of the parameters that a pointer comes from, for a remark."""
+    """Return the names of a pointer's parameters, for a remark."""
     names = [root.hint or "a computed pointer" for root in pointer_roots(pointer)]
     return " and ".join(dict.fromkeys(names))
 
 
 def free_operands(op: Op) -> Iterator[Value]:
-    """Yield the values that an op and all nested in it use and do not define."""
+    """Yield the values used but not defined by an op and its nested ops."""
     yield from op.operands
     for block in op.blocks:
         for inner in block.walk():
@@ -174,7 +175,7 @@ def free_operands(op: Op) -> Iterator[Value]:
 
 
 def is_zero(value: Value | None) -> bool:
-    """Return whether a value is absent, or a constant whose bits are all clear."""
+    """Return whether a value is absent, or a constant with all bits clear."""
     if value is None:
         return True
     op = value.op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from aotc.ir import expression
 from aotc.ir.core import Kernel, Op, Value
@@ -10,9 +10,12 @@ from aotc.ir.dialects import arith, gpu, scf, thread_copy, tile, tma
 from aotc.ir.effects import Trait
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SharedType, TensorMapType, TileType
+from aotc.ir.walks import reached
 from aotc.schedule.analysis.launch_values import LaunchValues, Number, joined
 from aotc.schedule.analysis.op_costs import size_bytes
 from aotc.work import Part, Transfer
+
+_VIEWS = (Trait.SHAPE_ONLY, Trait.SAME_VALUES)
 
 
 class GlobalTransfers:
@@ -103,19 +106,15 @@ class GlobalTransfers:
         )
 
     def _add_bounds(self, mask: Value, parts: list[Part]) -> None:
-        """Note, for each axis that a mask bounds, how many elements are inside at the first iteration."""
-        op = mask.op
-        if isinstance(op, arith.And):
-            self._add_bounds(op.lhs, parts)
-            self._add_bounds(op.rhs, parts)
-        elif isinstance(op, arith.Compare) and op.predicate in ("lt", "gt"):
-            sides = (op.lhs, op.rhs) if op.predicate == "lt" else (op.rhs, op.lhs)
-            below, bound = (self._values[side] for side in sides)
-            extent = _extent(sides[0])
-            if below is not None and bound is not None and extent > 1:
-                _note(parts, below, bound, extent)
-        elif op is not None and op.has(Trait.SHAPE_ONLY, Trait.SAME_VALUES) and op.operands:
-            self._add_bounds(op.operands[0], parts)
+        """Record, for each axis bounded by a mask, the elements inside at the first iteration."""
+        for condition in _conjuncts(mask):
+            op = condition.op
+            if isinstance(op, arith.Compare) and op.predicate in ("lt", "gt"):
+                sides = (op.lhs, op.rhs) if op.predicate == "lt" else (op.rhs, op.lhs)
+                below, bound = (self._values[side] for side in sides)
+                extent = _extent(sides[0])
+                if below is not None and bound is not None and extent > 1:
+                    _note(parts, below, bound, extent)
 
     def _argument(self, tensor: Value) -> str:
         if tensor.owner is not self._kernel.body:
@@ -123,7 +122,7 @@ class GlobalTransfers:
         return self._kernel.params[tensor.index].argument
 
     def _shape(self, tensor: Value) -> list[Expression | None]:
-        """Return the extents of the tensor of a map that is a parameter."""
+        """Return the extents of the tensor of a map parameter."""
         if tensor.owner is not self._kernel.body:
             return []
         info = self._kernel.params[tensor.index]
@@ -141,9 +140,9 @@ def _parsed(text: str) -> Expression | None:
 
 
 def _note(parts: list[Part], below: Number, bound: Number, extent: int) -> None:
-    """Note how many elements from `below` on are inside of `bound`.
+    """Record the number of elements from `below` on that are inside of `bound`.
 
-    Where a loop walks along the axis, it is those of all iterations: the last one is cut off.
+    Where a loop walks along the axis, it is the number in all iterations: the last one is cut off.
     """
     left = joined("-", Number(bound.root), Number(below.root)).root
     walks = below.loop is not None and below.step == extent
@@ -164,22 +163,37 @@ def _moves(number: Number | None, loop: scf.For | None) -> bool:
     return number is None or (number.loop is loop and number.step != 0)
 
 
+def _conjuncts(mask: Value) -> Iterator[Value]:
+    """Yield the conditions that are all true where a mask is, the first operand's first."""
+    return (value for value in reached([mask], _joined) if not isinstance(value.op, arith.And))
+
+
+def _joined(condition: Value) -> Sequence[Value]:
+    op = condition.op
+    if isinstance(op, arith.And):
+        return (op.lhs, op.rhs)
+    return op.operands[:1] if op is not None and op.has(*_VIEWS) else ()
+
+
 def _extent(value: Value) -> int:
-    """Return how many consecutive numbers a tile of indices has, 1 if that is not known."""
-    op = value.op
-    if isinstance(op, tile.Arange):
-        return op.end - op.start
+    """Return the number of consecutive indices in a tile, 1 if unknown."""
+    ranges = (part.op for part in reached([value], _added) if isinstance(part.op, tile.Arange))
+    return max((op.end - op.start for op in ranges), default=1)
+
+
+def _added(index: Value) -> Sequence[Value]:
+    """Return the operands that give an index its consecutive numbers."""
+    op = index.op
     if isinstance(op, arith.Add | arith.Sub):
-        return max(_extent(op.lhs), _extent(op.rhs))
-    is_view = op is not None and (op.has(Trait.SHAPE_ONLY, Trait.SAME_VALUES))
-    is_tile = isinstance(value.type, TileType)
-    if op is not None and is_tile and (is_view or isinstance(op, arith.Cast)) and op.operands:
-        return _extent(op.operands[0])
-    return 1
+        return (op.lhs, op.rhs)
+    is_view = op is not None and (op.has(*_VIEWS) or isinstance(op, arith.Cast))
+    return (
+        op.operands[:1] if op is not None and is_view and isinstance(index.type, TileType) else ()
+    )
 
 
 def _num_stages(buffer: Value) -> int:
-    """Return how many stages the buffer has that this is one of."""
+    """Return the number of stages of a stage's buffer."""
     op = buffer.op
     while isinstance(op, gpu.SharedStage | gpu.SharedTrans):
         buffer = op.buffer

@@ -1,9 +1,9 @@
-"""At which extents the 32-bit products of a kernel's addresses overflow.
+"""Extents at which the 32-bit products of a kernel's addresses overflow.
 
-A bound of each product follows from what it is computed from: programs are counted from 0 to the grid's
-extent, arguments and positions are nonnegative. What masks leave out is counted too, which is less than a tile.
+A bound of each product follows from its operands: programs are counted from 0 to the grid's extent,
+arguments and positions are nonnegative. Masked-off elements count too, less than a tile.
 
-Invariant: a product that is never beyond its bound does not overflow; one that nothing bounds is not told of.
+Invariant: a product within its bound does not overflow; an unbounded one is not reported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from aotc.ir.expression import (
     walk,
 )
 from aotc.ir.types import ScalarType, element_of
+from aotc.ir.walks import Steps, run
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 
@@ -33,12 +34,12 @@ _SAME = (
     arith.Cast,
 )
 _LINEAR = (*_SAME, arith.Add, arith.Sub, arith.Mul, arith.Shl, arith.Select)
-_MANY = 1 << 19  # programs or elements; a product by a constant that takes more is not told of
+_MANY = 1 << 19  # programs or elements; a product by a constant is not reported if it takes more
 _MAX_NODES = 40  # a longer expression says nothing to a reader
 
 
 def note_index_limits(kernel: Kernel, schedule: Schedule) -> bool:
-    """Remark at which extents addresses of a kernel in tile IR overflow; return whether any does."""
+    """Remark the extents at which addresses in tile IR overflow; return whether any do."""
     limits = index_limits(kernel)
     for loc, limit in limits:
         schedule.remark(loc, Remark.INDEX_LIMIT(limit=limit))
@@ -46,21 +47,21 @@ def note_index_limits(kernel: Kernel, schedule: Schedule) -> bool:
 
 
 def index_limits(kernel: Kernel) -> list[tuple[Loc, str]]:
-    """Return where products of addresses stand, and the condition under which each overflows.
+    """Return the places of products in addresses, and the overflow condition of each.
 
-    Of products that overflow under one condition the first is returned.
+    Of products with one condition the first is returned.
     """
     params = zip(kernel.params, kernel.body.args, strict=True)
     bounds = _Bounds({arg: Name(info.name) for info, arg in params})
-    found: dict[str, Loc] = {}
+    limits: dict[str, Loc] = {}
     for op in _address_ops(kernel):
         if not isinstance(op, arith.Mul | arith.Shl) or not _is_narrow(op.out):
             continue
         bound = bounds.of(op.out)
         if bound is None or _is_far_off(bound):
             continue
-        found.setdefault(f"{to_text(bound)} > {LARGEST}", op.loc)
-    return [(loc, text) for text, loc in found.items()]
+        limits.setdefault(f"{to_text(bound)} > {LARGEST}", op.loc)
+    return [(loc, text) for text, loc in limits.items()]
 
 
 def _is_far_off(bound: Expression) -> bool:
@@ -70,7 +71,7 @@ def _is_far_off(bound: Expression) -> bool:
 
 
 def _address_ops(kernel: Kernel) -> Iterator[Op]:
-    """Yield the ops that offsets of pointers are linear in, in the order of the program."""
+    """Yield the linear ops in the offsets of pointers, in the order of the program."""
     worklist = [op.offset for op in kernel.walk() if isinstance(op, arith.AddPtr)]
     seen: dict[Op, None] = {}
     while worklist:
@@ -87,24 +88,28 @@ def _is_narrow(value: Value) -> bool:
 
 
 class _Bounds:
-    """What integers are at most, as expressions; None where nothing says."""
+    """Upper bounds of integers, as expressions; None if unbounded."""
 
-    def __init__(self, known: dict[Value, Expression]) -> None:
-        self._known: dict[Value, Expression | None] = {**known}
+    def __init__(self, bounds: dict[Value, Expression]) -> None:
+        self._known: dict[Value, Expression | None] = {**bounds}
 
     def of(self, value: Value) -> Expression | None:
+        """Return the bound of a value."""
+        return run(self._of(value))
+
+    def _of(self, value: Value) -> Steps[Expression | None]:
         if value not in self._known:
-            self._known[value] = None  # of what a loop carries around
-            bound = self._computed(value)
+            self._known[value] = None  # for values a loop carries around
+            bound = yield self._computed(value)
             is_small = bound is not None and sum(1 for _ in walk(bound)) <= _MAX_NODES
             self._known[value] = bound if is_small else None
         return self._known[value]
 
-    def _computed(self, value: Value) -> Expression | None:
+    def _computed(self, value: Value) -> Steps[Expression | None]:
         op = value.op
         match op:
             case None:
-                return self._of_loop(value)
+                return (yield self._of_loop(value))
             case arith.Constant():
                 return Integer(int(op.value)) if op.value >= 0 else None
             case tile.ProgramId():
@@ -117,14 +122,18 @@ class _Bounds:
                 owner = self._known.get(op.descriptor)
                 return None if owner is None else Name(f"{to_text(owner)}.shape[{op.axis}]")
             case _:
-                return _combined(op, [self.of(part) for part in op.operands])
+                parts: list[Expression | None] = []
+                for operand in op.operands:
+                    part = yield self._of(operand)
+                    parts.append(part)
+                return _combined(op, parts)
 
-    def _of_loop(self, value: Value) -> Expression | None:
+    def _of_loop(self, value: Value) -> Steps[Expression | None]:
         """Return the bound of a loop's variable; None for any other argument of a block."""
         loop = value.owner.parent if isinstance(value.owner, Block) else None
         if not isinstance(loop, scf.For) or value is not loop.induction:
             return None
-        upper = self.of(loop.upper)
+        upper = yield self._of(loop.upper)
         return None if upper is None else _sum(upper, Integer(-1))
 
 

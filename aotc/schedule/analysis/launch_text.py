@@ -1,10 +1,9 @@
-"""Facts of a launch, as expressions that the launcher evaluates.
+"""Facts of a launch, as expressions for the launcher.
 
-Strides and extents of a tensor are polynomials over arguments. Where the tiles of a loop end
-follows from its bounds, which may also be quotients, as the number of tiles in a row is.
+Strides and extents of a tensor are polynomials over arguments. The end of a loop's tiles follows
+from its bounds, which may also be quotients, such as the number of tiles in a row.
 
-Invariant: an expression has the value that the kernel computes, for launches that keep the guards
-which come with it.
+Invariant: an expression has the value computed by the kernel, for launches that keep its guards.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from aotc.schedule.analysis.polynomial import Polynomial
 
 
 class Guarded(NamedTuple):
-    """An expression, and the guards of launches for which it is right."""
+    """An expression, and guards for the launches it holds in."""
 
     text: str
     guards: tuple[str, ...] = ()
@@ -49,10 +48,10 @@ class LaunchText:
         return f"({text})" if " + " in text or " - " in text else text
 
     def end_of_boxes(self, start: Polynomial, box: int) -> Guarded | None:
-        """Return an index that no box of `box` elements from `start` reaches, or None.
+        """Return an index beyond all boxes of `box` elements from `start`, or None.
 
-        All boxes of a launch begin at one place, or where indices are taken modulo something, or
-        one after the other in a loop.
+        All boxes of a launch begin at one place, or at indices with a modulus, or one after the
+        other in a loop.
         """
         if all(map(self._analysis.is_launch, start.symbols)):
             return Guarded(self.of(start + Polynomial.constant(box)))
@@ -68,7 +67,7 @@ class LaunchText:
         return self._end_of_loop(parent, factor, box)
 
     def _end_of_loop(self, loop: scf.For, factor: int, box: int) -> Guarded | None:
-        """Return where a box ends that begins at `factor` times the last induction value."""
+        """Return the end of a box at `factor` times the last induction value."""
         upper, step = self._upper(loop.upper), self._analysis[loop.step].offset.value
         if upper is None or not step or step < 0 or self._analysis[loop.lower].offset.value != 0:
             return None
@@ -87,7 +86,7 @@ class LaunchText:
         op = value.op
         if not isinstance(op, arith.Div):
             return None
-        dividend, divisor = (self._analysis[each].offset for each in (op.lhs, op.rhs))
+        dividend, divisor = (self._analysis[operand].offset for operand in (op.lhs, op.rhs))
         if not divisor.value or divisor.value < 0:
             return None
         if not all(map(self._analysis.is_launch, dividend.symbols)):

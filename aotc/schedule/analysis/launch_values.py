@@ -1,8 +1,8 @@
 """Integers and addresses of a kernel as expressions over the launch, the program and loop counters.
 
-For estimates, not for proofs: divisions are taken to be of numbers of 0 or more, a tile is represented
-by its first element, and what a persistent loop carries by its value in the first iteration. Expressions stay
-short: a longer one gets a name, which others refer to.
+For estimates, not for proofs: divisions are taken to be of numbers of 0 or more. A tile is
+represented by its first element, and a value carried by a persistent loop by its first iteration.
+Expressions stay short: a longer one gets a name for references.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Number:
 
 
 class LaunchValues:
-    """The numbers of all scalars of a kernel that follow from its launch."""
+    """The scalars of a kernel determined by its launch."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -68,7 +68,7 @@ class LaunchValues:
         return None if number is None else number.root
 
     def constant(self, value: Value) -> int | None:
-        """Return a value that is the same for all launches."""
+        """Return a value constant over all launches."""
         root = self.root(value)
         return root.value if isinstance(root, Integer) else None
 
@@ -92,9 +92,9 @@ class LaunchValues:
                 self._visit(nested)
             if isinstance(op, scf.If):
                 arms = op.then.terminator.operands, op.orelse.terminator.operands
-                for out, one, two in zip(op.outs, *arms, strict=True):
-                    if self._numbers.get(one) == self._numbers.get(two):
-                        self._note(out, self._numbers.get(one))
+                for out, first, second in zip(op.outs, *arms, strict=True):
+                    if self._numbers.get(first) == self._numbers.get(second):
+                        self._note(out, self._numbers.get(first))
             elif op.results:
                 self._note(op.results[0], self._number(op))
 
@@ -111,7 +111,7 @@ class LaunchValues:
         )
 
     def named(self, root: Expression) -> Name:
-        """Return a name that stands for an expression, the same in every kernel."""
+        """Return the name of an expression, the same in every kernel."""
         if root not in self._named:
             digest = hashlib.sha256(expression.to_text(root).encode()).hexdigest()
             self._named[root] = f"__v{digest[:_DIGITS]}"
@@ -119,7 +119,7 @@ class LaunchValues:
 
     @property
     def named_texts(self) -> tuple[tuple[str, str], ...]:
-        """The names of expressions and what they stand for."""
+        """Named expressions with their texts."""
         return tuple((name, expression.to_text(root)) for root, name in self._named.items())
 
     def _visit_loop(self, loop: scf.For) -> None:
@@ -139,7 +139,7 @@ class LaunchValues:
         self._visit(loop.body)
         changed = False
         for arg, after in zip(loop.carried, loop.body.terminator.operands, strict=True):
-            change, first = _added(self, arg, after), self._numbers.get(arg)
+            change, first = _constant_step(self, arg, after), self._numbers.get(arg)
             if change and first is not None and loop not in self.persistent:
                 walking = Number(first.root, first.pointer, loop, change, first.num_nodes)
                 self._numbers[arg], changed = walking, True
@@ -265,8 +265,8 @@ def _simplified(operator: str, left: Expression, right: Expression) -> Expressio
     return node
 
 
-def _added(values: LaunchValues, arg: Value, after: Value) -> int:
-    """Return the constant that an iteration adds to a carried value, in bytes to an address; else 0."""
+def _constant_step(values: LaunchValues, arg: Value, after: Value) -> int:
+    """Return the constant step of a carried value, in bytes for an address; else 0."""
     op = after.op
     if isinstance(op, arith.Add) and arg in (op.lhs, op.rhs):
         return values.constant(op.rhs if op.lhs is arg else op.lhs) or 0

@@ -1,14 +1,14 @@
-"""Register pressure: how many registers of a thread the live tiles take, and which tiles those are.
+"""Register pressure: the registers of a thread for live tiles, by tile.
 
 It explains why registers do not suffice: before code is generated for a hopeless kernel, and after
-ptxas has spilled. A tile is live from its definition to its last use; a use inside a loop that the
-tile is defined outside of keeps it live for the whole loop. Elements narrower than a register share
-one. Not counted is what ptxas rematerializes: addresses, masks, index arithmetic.
+ptxas has spilled. A tile is live from its definition to its last use. A use inside a loop keeps a
+tile from outside live for the whole loop. Elements narrower than a register share one. Values
+rematerialized by ptxas are not counted: addresses, masks, index arithmetic.
 
-Between two fences (stores, barriers, ends of loops) ptxas interleaves: what is loaded there and
+Between two fences (stores, barriers, ends of loops) ptxas interleaves: a tile loaded there and
 reduced there is never in registers as a whole. So live registers are counted at fences alone.
 
-It is an estimate: for messages and refusals, and for whether dots may change their order.
+It is an estimate: for messages and refusals, and for decisions to reorder dots.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LISTED = 3
 
 @dataclass(frozen=True)
 class LiveTiles:
-    """The tiles of a kernel that are defined at one place of the source and live at its peak."""
+    """The tiles of a kernel defined at one place of the source and live at its peak."""
 
     type: str
     loc: Loc
@@ -50,7 +50,7 @@ def place_text(loc: Loc) -> str:
 
 @dataclass(frozen=True)
 class Peak:
-    """Where most registers are live, how many, and in which tiles, largest first."""
+    """The point with the most live registers, their number, and the tiles, largest first."""
 
     loc: Loc
     registers: int
@@ -60,13 +60,13 @@ class Peak:
         listed = ", ".join(map(str, self.tiles[:_LISTED]))
         more = len(self.tiles) - _LISTED
         tail = f" and {more} more" if more > 0 else ""
-        taken = f"tiles take {self.registers} registers of a thread at {place_text(self.loc)}"
-        return f"{taken}: {listed}{tail}" if listed else taken
+        summary = f"tiles take {self.registers} registers of a thread at {place_text(self.loc)}"
+        return f"{summary}: {listed}{tail}" if listed else summary
 
 
 @dataclass(frozen=True)
 class _Life:
-    """The live range of a value: numbers of the op that defines it, and of its last user."""
+    """The live range of a value: numbers of its defining op and of its last user."""
 
     start: int
     end: int
@@ -83,25 +83,25 @@ def is_fence(op: Op) -> bool:
 
 
 def find_peak(kernel: Kernel, is_place: Callable[[Op], bool] = is_fence) -> Peak:
-    """Return at which of some places the tiles of a kernel of gpu IR take most registers of a thread."""
+    """Return the point with the most tile registers of a thread in a kernel of gpu IR."""
     numbers = number_ops(kernel)
     fences = [first for op, (first, _) in numbers.items() if is_place(op)]
-    made_again: dict[Value, bool] = {}
+    rematerialized: dict[Value, bool] = {}
     lives = [
         _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
         for op in numbers
-        for value in _made_by(op)
-        if isinstance(value.type, TileType) and not is_made_again(value, made_again)
+        for value in _defined_values(op)
+        if isinstance(value.type, TileType) and not is_made_again(value, rematerialized)
     ]
-    at, registers = _fullest(fences, lives)
+    fullest, registers = _peak_fence(fences, lives)
     by_place: dict[tuple[str, Loc], int] = {}
     for life in lives:
-        if fences and life.start < fences[at] <= life.end:
-            place = (_text(life.value), life.loc)
-            by_place[place] = by_place.get(place, 0) + life.registers
-    tiles = sorted((LiveTiles(*place, count) for place, count in by_place.items()), key=_size)
+        if fences and life.start < fences[fullest] <= life.end:
+            tile_key = (_text(life.value), life.loc)
+            by_place[tile_key] = by_place.get(tile_key, 0) + life.registers
+    tiles = sorted((LiveTiles(*tile_key, count) for tile_key, count in by_place.items()), key=_size)
     firsts = {first: op for op, (first, _) in numbers.items()}
-    loc = firsts[fences[at]].loc if fences else kernel.loc
+    loc = firsts[fences[fullest]].loc if fences else kernel.loc
     return Peak(loc, registers, tuple(tiles))
 
 
@@ -112,29 +112,29 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
     flight reads an operand in registers until it is waited for.
     """
     end = len(order)
-    place: dict[Op, int] = {}
+    last_use: dict[Op, int] = {}
     users_of: dict[Value, list[Op]] = {}
     for number, op in reversed(list(enumerate(order))):
         for value in op.results:
             users_of[value] = [enclosing_in(user, loop.body) for user in _users(value)]
         users = [user for value in op.results for user in users_of[value]]
-        place[op] = (
-            min((place.get(user, end) for user in users), default=end) if is_pure(op) else number
+        last_use[op] = (
+            min((last_use.get(user, end) for user in users), default=end) if is_pure(op) else number
         )
     for value in loop.carried:
         users_of[value] = [enclosing_in(user, loop.body) for user in _users(value)]
-    made_again: dict[Value, bool] = {}
+    rematerialized: dict[Value, bool] = {}
     lives: list[_Life] = []
     for value, users in users_of.items():
-        if isinstance(value.type, TileType) and not is_made_again(value, made_again):
+        if isinstance(value.type, TileType) and not is_made_again(value, rematerialized):
             dots = [user for user in users if isinstance(user, wgmma.Wgmma) and user.a is value]
             waits = [wait for dot in dots for wait in dot.out.users]
-            start = -1 if value.op is None else place[value.op]
-            last = max((place.get(user, end) for user in (*users, *waits)), default=start)
+            start = -1 if value.op is None else last_use[value.op]
+            last = max((last_use.get(user, end) for user in (*users, *waits)), default=start)
             registers = tile_registers(value.type)
             lives.append(_Life(start, last, value, loop.loc, registers))
     fences = [number for number, op in enumerate(order) if is_fence(op)]
-    return _fullest(fences, lives)[1]
+    return _peak_fence(fences, lives)[1]
 
 
 def _size(tiles: LiveTiles) -> int:
@@ -147,8 +147,8 @@ def _text(value: Value) -> str:
     return "x".join([*map(str, type_.shape), str(type_.element)])
 
 
-def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
-    """Return at which of the fences most registers are live, and how many."""
+def _peak_fence(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
+    """Return the fence with the most live registers, and their number."""
     changes = [0] * (len(fences) + 1)
     for life in lives:
         changes[bisect_left(fences, life.start + 1)] += life.registers
@@ -158,7 +158,7 @@ def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
     return live.index(most), most
 
 
-def _made_by(op: Op) -> Iterator[Value]:
+def _defined_values(op: Op) -> Iterator[Value]:
     """Yield the arguments of an op's blocks, and its results."""
     for block in op.blocks:
         yield from block.args
@@ -187,29 +187,29 @@ def _users(value: Value) -> Iterator[Op]:
                 waiting += user.results
 
 
-def is_made_again(value: Value, known: dict[Value, bool], *, renames: bool = True) -> bool:
+def is_made_again(value: Value, cache: dict[Value, bool], *, renames: bool = True) -> bool:
     """Return whether ptxas rematerializes a value: an address, a condition, index arithmetic.
 
-    So is what `renames` a tile: its registers are those of the tile. Chains may be as long as the
-    kernel, so they are followed without recursion.
+    An op that `renames` a tile counts too: its registers are the tile's. Chains may be as long as
+    the kernel, so they are followed without recursion.
     """
     waiting = [value]
     while waiting:
-        each = waiting[-1]
-        if each not in known:
-            op = each.op
-            if _is_free(each, renames=renames):
-                known[each] = True
+        current = waiting[-1]
+        if current not in cache:
+            op = current.op
+            if _is_free(current, renames=renames):
+                cache[current] = True
             elif op is None or op.blocks or not op.pure:
-                known[each] = False
+                cache[current] = False
             else:
-                unknown = [operand for operand in op.operands if operand not in known]
+                unknown = [operand for operand in op.operands if operand not in cache]
                 if unknown:
                     waiting += unknown
                     continue
-                known[each] = all(known[operand] for operand in op.operands)
+                cache[current] = all(cache[operand] for operand in op.operands)
         waiting.pop()
-    return known[value]
+    return cache[value]
 
 
 def _is_free(value: Value, *, renames: bool) -> bool:

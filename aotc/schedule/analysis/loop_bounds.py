@@ -11,20 +11,20 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import ScalarType
 
 
-def lowered_bounds(loop: scf.For, count: int, place: Builder) -> list[Value]:
-    """Return, for 0 to `count` steps, the bound below which an iteration so far ahead exists.
+def lowered_bounds(loop: scf.For, count: int, builder: Builder) -> list[Value]:
+    """Return, for 0 to `count` steps, the exclusive bound on inductions with a later iteration.
 
-    That is the upper bound minus so many steps; where that would wrap, the least number of its
-    type, which no induction variable is below.
+    It is the upper bound minus so many steps. Where it would wrap, it is the least number of its
+    type, below all induction variables.
     """
     kind = loop.upper.type
     assert isinstance(kind, ScalarType)
     least = -(1 << kind.bits - 1) if kind.is_signed else 0
-    lowest = place(arith.Constant(least, kind)).out
-    edge = place(arith.Add(lowest, loop.step)).out
+    lowest = builder(arith.Constant(least, kind)).out
+    edge = builder(arith.Add(lowest, loop.step)).out
     bounds = [loop.upper]
     for _ in range(count):
-        wraps = place(arith.Compare(bounds[-1], edge, "lt")).out
-        lower = place(arith.Sub(bounds[-1], loop.step)).out
-        bounds.append(place(arith.Select(wraps, lowest, lower)).out)
+        wraps = builder(arith.Compare(bounds[-1], edge, "lt")).out
+        lower = builder(arith.Sub(bounds[-1], loop.step)).out
+        bounds.append(builder(arith.Select(wraps, lowest, lower)).out)
     return bounds

@@ -1,9 +1,9 @@
-"""What the loads of a loop allow: whether they may be issued ahead, and how wide threads can copy them.
+"""Conditions for issuing the loads of a loop ahead, and their widths as copies by threads.
 
-Threads copy a tile that is staged through shared memory by `cp.async`, which moves 4, 8 or 16 bytes an
-access and does not pass through registers.
+Threads copy a tile staged through shared memory by `cp.async`. It moves 4, 8 or 16 bytes an access
+and does not pass through registers.
 
-Invariant: one rule for all that issue loads ahead, be it an earlier iteration or a producer.
+Invariant: one rule for all passes that issue loads ahead, in an earlier iteration or a producer.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def copy_vector(load: gpu.Load, staging: Staging) -> int:
     element_bytes = staging.store.buffer.type.element.size_bytes
     vector = min(load.vector, staging.vector, MAX_COPY_BYTES // element_bytes)
     fits = vector * element_bytes >= MIN_COPY_BYTES and not staging.store.matrix
-    # Transposing for a dot that takes no other order costs nothing only if both vectors are wide.
+    # Transposing for a dot with only one legal order is free only if both vectors are wide.
     fits &= not staging.feeds_wgmma or 2 * vector >= min(load.vector, staging.store.vector)
     return vector if fits and is_zero(load.other) else 0

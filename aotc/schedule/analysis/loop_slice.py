@@ -20,7 +20,7 @@ _CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
 
 @dataclass
 class Slice:
-    """The ops of a loop's body that a load is computed from, or why it cannot be issued ahead."""
+    """The ops of a loop's body behind a load, or the obstacle to issuing it ahead."""
 
     ops: dict[Op, None] = field(default_factory=dict[Op, None])
     carried: dict[Value, None] = field(default_factory=dict[Value, None])
@@ -38,12 +38,12 @@ class Staging:
 
     @property
     def feeds_wgmma(self) -> bool:
-        """Whether a wgmma reads the buffer."""
+        """True if a wgmma reads the buffer."""
         return any(user.has(Trait.DOT) for user in self.buffer.out.users)
 
     @property
     def vector(self) -> int:
-        """How many of the lowest registers are contiguous in the buffer, in their order."""
+        """Number of lowest registers contiguous in the buffer, in order."""
         kind = self.store.value.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -51,13 +51,13 @@ class Staging:
 
 
 def is_cheap(op: Op) -> bool:
-    """Return whether an op may be run again, or elsewhere, for an address that it is part of."""
+    """Return whether an op may be repeated, or moved, for the address it is part of."""
     return (op.has(*_CHEAP) or isinstance(op, scf.If)) and is_pure(op)
 
 
 def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
     """Return the backward slice of `values` in the body of `loop`."""
-    found = Slice()
+    loop_slice = Slice()
     worklist = list(values)
     seen: dict[Value, None] = {}
     yielded = loop.body.terminator.operands
@@ -69,28 +69,28 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
         op = value.op
         if op is None and value.owner is loop.body:
             if value.index > 0:
-                found.carried[value] = None
+                loop_slice.carried[value] = None
                 worklist.append(yielded[value.index - 1])
         elif op is None or op.block is not loop.body:
             continue
         elif isinstance(op, gpu.Load):
-            found.loads[op] = None
+            loop_slice.loads[op] = None
         elif is_cheap(op):
-            found.ops[op] = None
+            loop_slice.ops[op] = None
             worklist += free_operands(op)
         else:
-            found.obstacle = Reason.ADDRESS_DEPENDS(op=op.opcode)
-    return found
+            loop_slice.obstacle = Reason.ADDRESS_DEPENDS(op=op.opcode)
+    return loop_slice
 
 
 def reads_in_loop(op: Op) -> bool:
-    """Return whether an op only reads a buffer, where it stands or as a dot, which loops wait for."""
+    """Return whether an op only reads a buffer, complete at once or as a dot."""
     is_done = op.has(Trait.DOT) or not op.effects_on(None, "start")
     return op.reads(Resource.SHARED) and not op.writes(Resource.SHARED) and is_done
 
 
 def find_staging(load: gpu.Load) -> Staging | None:
-    """Return the staging through shared memory that is the only use of a load, or None."""
+    """Return the staging through shared memory, if a load's only use, or None."""
     renames: list[Op] = []
     value = load.out
     while True:
@@ -113,7 +113,7 @@ def find_staging(load: gpu.Load) -> Staging | None:
 
 
 def _readers(buffer: Value, writer: Op) -> Iterator[Op]:
-    """Return the users of a buffer besides its writer, and those of its views."""
+    """Return the users of a buffer and of its views, besides its writer."""
 
     def is_view(op: Op) -> bool:
         return op.has(Trait.ALIAS) and op.block is writer.block

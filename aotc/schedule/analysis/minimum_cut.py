@@ -1,7 +1,7 @@
-"""Minimum vertex cuts of small graphs: the cheapest nodes that every path from a start to an end meets.
+"""Minimum vertex cuts of small graphs: the cheapest nodes on all paths from a start to an end.
 
-By the theorem of Ford and Fulkerson a minimum cut costs what the largest flow carries. Paths are
-augmented one by one, the shortest first; graphs are those of a kernel's tiles, some hundred nodes.
+By the theorem of Ford and Fulkerson the cost of a minimum cut is the maximum flow. Paths are
+augmented one by one, the shortest first. Graphs are of a kernel's tiles, some hundred nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Graph(Generic[Node]):
         self.nodes: dict[Node, None] = {}
 
     def add_node(self, node: Node, cost: int | None) -> None:
-        """Add a node, with what it costs to cut it; None if it cannot be cut."""
+        """Add a node, with the cost of cutting it; None if it cannot be cut."""
         self.nodes[node] = None
         self._connect((node, "in"), (node, "out"), _INFINITE if cost is None else cost)
 
@@ -43,46 +43,46 @@ class Graph(Generic[Node]):
     def minimum_cut(self) -> list[Node]:
         """Return the nodes of a cheapest cut: of several, the one nearest to the ends.
 
-        A node that costs nothing is in the cut if a path goes through it that no other node of it is on.
+        A free node is in the cut if some path has no other node of the cut.
         """
         while path := self._augmenting_path():
             steps = list(pairwise(path))
-            amount = min(self.capacity[one][two] for one, two in steps)
-            for one, two in steps:
-                self.capacity[one][two] -= amount
-                self.capacity[two][one] = self.capacity[two].get(one, 0) + amount
-        reaching = self._reaching_end()
+            amount = min(self.capacity[tail][head] for tail, head in steps)
+            for tail, head in steps:
+                self.capacity[tail][head] -= amount
+                self.capacity[head][tail] = self.capacity[head].get(tail, 0) + amount
+        reaching = self._vertices_before_end()
         return [
             node
             for node in self.nodes
             if (node, "in") not in reaching and (node, "out") in reaching
         ]
 
-    def _connect(self, one: object, two: object, amount: int) -> None:
-        self.capacity.setdefault(one, {})[two] = amount
-        self.capacity.setdefault(two, {}).setdefault(one, 0)
+    def _connect(self, tail: object, head: object, amount: int) -> None:
+        self.capacity.setdefault(tail, {})[head] = amount
+        self.capacity.setdefault(head, {}).setdefault(tail, 0)
 
     def _augmenting_path(self) -> list[object]:
         before: dict[object, object] = {"start": None}
         queue: deque[object] = deque(["start"])
         while queue:
-            each = queue.popleft()
-            for after, amount in self.capacity[each].items():
+            vertex = queue.popleft()
+            for after, amount in self.capacity[vertex].items():
                 if amount > 0 and after not in before:
-                    before[after] = each
+                    before[after] = vertex
                     if after == "end":
                         return _path_to(after, before)
                     queue.append(after)
         return []
 
-    def _reaching_end(self) -> dict[object, None]:
+    def _vertices_before_end(self) -> dict[object, None]:
         """Return from where the end can still be reached."""
         reaching: dict[object, None] = {"end": None}
         queue: deque[object] = deque(["end"])
         while queue:
-            each = queue.popleft()
-            for before in self.capacity[each]:
-                if before not in reaching and self.capacity[before].get(each, 0) > 0:
+            vertex = queue.popleft()
+            for before in self.capacity[vertex]:
+                if before not in reaching and self.capacity[before].get(vertex, 0) > 0:
                     reaching[before] = None
                     queue.append(before)
         return reaching
@@ -90,8 +90,8 @@ class Graph(Generic[Node]):
 
 def _path_to(end: object, before: dict[object, object]) -> list[object]:
     path: list[object] = []
-    each: object = end
-    while each is not None:
-        path.append(each)
-        each = before[each]
+    vertex: object = end
+    while vertex is not None:
+        path.append(vertex)
+        vertex = before[vertex]
     return path[::-1]

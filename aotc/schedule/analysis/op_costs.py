@@ -1,8 +1,8 @@
-"""The cost of an op to the warps that run it: instructions, special functions, shared memory, latency.
+"""The cost of an op to its warps: instructions, special functions, shared memory, latency.
 
-Counted from layouts: a warp runs an instruction for each register that a thread holds of a tile, or for each
-vector of them. Numbers of instructions are those of the code that LLVM and ptxas usually make of an op.
-Latencies are cycles of a Hopper SM; other GPUs differ by little.
+Counted from layouts: a warp runs an instruction for each register of a tile in a thread, or for
+each vector of them. Numbers of instructions are typical of LLVM and ptxas. Latencies are cycles of
+a Hopper SM; other GPUs differ by little.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ _INTEGER_DIVISION = (20, 2)
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """The cost of an op to one warp; `wavefronts` and `dot` are those of all warps that run it.
+    """The cost of an op to one warp; `wavefronts` and `dot` are for all its warps.
 
-    `instructions` are those without the `special` ones.
-
-    Its results are ready `latency` cycles after its last instruction.
+    `instructions` excludes the `special` ones. Its results are ready `latency` cycles after its
+    last instruction.
     """
 
     instructions: float = 0
@@ -119,7 +118,7 @@ def registers(value: Value) -> int:
 
 
 def size_bytes(value: Value) -> int:
-    """Return the bytes of a tile's or buffer's elements, of those pointed at for pointers."""
+    """Return the bytes of a tile's or buffer's elements; for pointers, of their targets."""
     kind = value.type
     element = element_of(kind)
     if isinstance(element, PointerType):
@@ -187,7 +186,7 @@ def _dot(op: wgmma.Wgmma | gpu.Dot, num_warps: int) -> OpCost:
     if not op.shape:
         return OpCost(macs / (32 * num_warps), latency=ARITHMETIC_LATENCY)
     m, n, k = op.shape
-    # Warps that hold the same part compute it each.
+    # Warps with the same part each compute it.
     issued = -(-macs // (m * n * k * num_warps)) * (m * n * k * num_warps)
     element = element_of(a)
     count = issued / (m * n * k * num_warps)
@@ -234,7 +233,7 @@ def _conversion(op: gpu.Convert | gpu.ShuffleConvert) -> OpCost:
 
 
 def _access(op: Op, num_warps: int) -> OpCost:
-    """Cost of an access to memory, or of an op that is not about tiles."""
+    """Return the cost of a memory access, or of an op without tiles."""
     match op:
         case gpu.SharedLoad() | gpu.MaskedSharedLoad():
             return _shared(op.out, op.vector, num_warps)
@@ -280,9 +279,9 @@ def is_shared_write(op: Op) -> bool:
 
 
 def _address_vectors(kernel: Kernel) -> Mapping[Value, int]:
-    """Return the values that only address memory, and how many registers an access of theirs covers.
+    """Return the values that only address memory, with the registers of an access each covers.
 
-    Of a vector of addresses or mask values, code computes one.
+    Code computes one of a vector of addresses or mask values.
     """
     vectors: dict[Value, int] = {}
     for op in reversed([*kernel.walk()]):

@@ -1,8 +1,8 @@
-"""Polynomials with integer coefficients over numbered symbols: what index arithmetic computes.
+"""Polynomials with integer coefficients over numbered symbols, for index arithmetic.
 
 Sums of products in one normal form, so two ways to write an address compare as equal, and a stride
-can be divided out of what is multiplied with it. Whoever numbers the symbols knows what they stand
-for (`schedule.analysis.affine`).
+can be divided out of its products. The numbering gives the symbols their meaning
+(`schedule.analysis.affine`).
 
 Invariant: `terms` is sorted and no coefficient is 0, so equal polynomials are equal objects.
 """
@@ -25,7 +25,7 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Iterable[tuple[Monomial, int]]) -> Polynomial:
-        """Return the sum of `terms`, whose monomials may repeat and be in any order."""
+        """Return the sum of `terms`; monomials may repeat and be in any order."""
         collected: dict[Monomial, int] = {}
         for monomial, factor in terms:
             key = tuple(sorted(monomial))
@@ -39,7 +39,7 @@ class Polynomial:
 
     @classmethod
     def symbol(cls, number: int) -> Polynomial:
-        """Return the polynomial that is one symbol."""
+        """Return a polynomial of one symbol."""
         return cls((((number,), 1),))
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -53,7 +53,9 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial) -> Polynomial:
         return Polynomial.of(
-            (left + right, one * two) for left, one in self.terms for right, two in other.terms
+            (left + right, left_factor * right_factor)
+            for left, left_factor in self.terms
+            for right, right_factor in other.terms
         )
 
     def __bool__(self) -> bool:
@@ -65,20 +67,20 @@ class Polynomial:
 
     @property
     def symbols(self) -> tuple[int, ...]:
-        """The symbols that occur, in order."""
+        """The symbols in it, in order."""
         return tuple(sorted({symbol for monomial, _ in self.terms for symbol in monomial}))
 
     @property
     def value(self) -> int | None:
-        """The number that this is if no symbol occurs, else None."""
+        """The number, if there is no symbol, else None."""
         if not self.terms:
             return 0
         return self.terms[0][1] if self.terms[0][0] == () and len(self.terms) == 1 else None
 
     def divided_by(self, divisor: Polynomial) -> Polynomial | None:
-        """Return the polynomial whose product with `divisor`, a single term, is this one, or None.
+        """Return the quotient by `divisor`, a single term, or None.
 
-        It is one over the integers, so what is divided out divides every value exactly.
+        It is a polynomial over the integers, so the division is exact for every value.
         """
         if len(divisor.terms) != 1:
             return None
@@ -96,34 +98,34 @@ class Polynomial:
         return Polynomial.of(quotient)
 
     def coefficient_of(self, symbol: int) -> Polynomial | None:
-        """Return what is multiplied with `symbol`, or None if not all of it is, or squares are."""
+        """Return the coefficient of `symbol`, or None if a term lacks it or squares it."""
         if any(monomial.count(symbol) > 1 for monomial, _ in self.terms):
             return None
-        own = Polynomial(tuple(term for term in self.terms if symbol in term[0]))
-        return own.divided_by(Polynomial.symbol(symbol))
+        multiples = Polynomial(tuple(term for term in self.terms if symbol in term[0]))
+        return multiples.divided_by(Polynomial.symbol(symbol))
 
     def split(self, belongs: Callable[[int], bool]) -> tuple[Polynomial, Polynomial]:
-        """Return the terms all of whose symbols belong, and the others."""
+        """Return the terms with only symbols that belong, and the others."""
         inside = [term for term in self.terms if all(map(belongs, term[0]))]
         outside = [term for term in self.terms if not all(map(belongs, term[0]))]
         return Polynomial(tuple(inside)), Polynomial(tuple(outside))
 
     def factor(self, belongs: Callable[[int], bool]) -> tuple[Polynomial, Polynomial]:
-        """Return a single term as the product of the symbols that belong, and of all the rest."""
+        """Split a single term into the product of symbols that belong, and the rest."""
         ((monomial, coefficient),) = self.terms
         inside = tuple(symbol for symbol in monomial if belongs(symbol))
         outside = tuple(symbol for symbol in monomial if not belongs(symbol))
         return Polynomial(((inside, 1),)), Polynomial(((outside, coefficient),))
 
     def renamed(self, names: Mapping[int, int]) -> Polynomial:
-        """Return the same polynomial over other symbols; those not in `names` stay."""
+        """Return the same polynomial over other symbols; symbols outside of `names` stay."""
         return Polynomial.of(
             (tuple(names.get(symbol, symbol) for symbol in monomial), factor)
             for monomial, factor in self.terms
         )
 
     def evaluate(self, values: Callable[[int], int]) -> int:
-        """Return the value when each symbol has the value that `values` gives."""
+        """Return the value with `values` for the symbols."""
         total = 0
         for monomial, factor in self.terms:
             product = factor

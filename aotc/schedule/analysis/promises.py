@@ -1,10 +1,10 @@
-"""Promises of the signature that would establish a missing fact: found by trying.
+"""Find promises of the signature to establish a missing fact, by trying them.
 
-A remark that names a remedy is believed, so none is named that does not help. The facts are
-computed once more as if arguments were promised to be multiples of 16, and, where that does not
-suffice, as if one of them were 1; what is not needed is then left out.
+Users believe a remedy in a remark, so it must help. The facts are recomputed as if arguments were
+promised to be multiples of 16, and, where that does not suffice, as if one of them were 1. Unneeded
+promises are then left out.
 
-Invariant: with the promises that are named, the fact holds; without any one of them it does not.
+Invariant: with the named promises the fact is true; without any one of them it is not.
 """
 
 from __future__ import annotations
@@ -23,45 +23,47 @@ Holds = Callable[[AxisAnalysis], bool]
 
 
 def find_promises(kernel: Kernel, values: Iterable[Value], holds: Holds) -> str:
-    """Return the promises that would make `holds` true, as advice; an empty string if none would.
+    """Return the promises that would make `holds` true, as advice, or an empty string.
 
-    `values` are those whose facts it looks up: what they are not made from is not tried.
+    `values` are those whose facts `holds` uses: only their sources are tried.
     """
     open_args = _unpromised(values, kernel)
     names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
     multiples = dict.fromkeys(open_args, _SIXTEENTH)
     if open_args and holds(AxisAnalysis(kernel, multiples)):
-        needed = _needed(kernel, multiples, holds)
-        return promise_multiples([names[arg] for arg in needed])
+        promises = _sufficient(kernel, multiples, holds)
+        return promise_multiples([names[arg] for arg in promises])
     for arg in open_args:
-        one = {arg: constant(arg.type, 1)}
-        if isinstance(arg.type, PointerType) or not holds(AxisAnalysis(kernel, multiples | one)):
+        unit = {arg: constant(arg.type, 1)}
+        if isinstance(arg.type, PointerType) or not holds(AxisAnalysis(kernel, multiples | unit)):
             continue
-        needed = _needed(kernel, multiples | one, holds)
-        rest = [names[each] for each in needed if each is not arg]
+        promises = _sufficient(kernel, multiples | unit, holds)
+        rest = [names[other] for other in promises if other is not arg]
         also = f"; {promise_multiples(rest)}" if rest else ""
         return f"promise that {names[arg]} is 1, with '=1' in the signature{also}"
     return ""
 
 
 def promise_multiples(names: Sequence[str]) -> str:
-    """Return the advice to promise that arguments are multiples of 16."""
+    """Return the advice to promise multiples of 16 for arguments."""
     listed = ", ".join(names)
     return f"promise ':16' in the signature, or ':16?' to have both variants built, of {listed}"
 
 
-def _needed(kernel: Kernel, given: Mapping[Value, AxisInfo], holds: Holds) -> dict[Value, AxisInfo]:
+def _sufficient(
+    kernel: Kernel, promises: Mapping[Value, AxisInfo], holds: Holds
+) -> dict[Value, AxisInfo]:
     """Return as few of the promises as suffice together."""
-    kept = dict(given)
-    for arg in given:
-        fewer = {each: info for each, info in kept.items() if each is not arg}
+    sufficient = dict(promises)
+    for arg in promises:
+        fewer = {other: info for other, info in sufficient.items() if other is not arg}
         if holds(AxisAnalysis(kernel, fewer)):
-            kept = fewer
-    return kept
+            sufficient = fewer
+    return sufficient
 
 
 def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:
-    """Return the arguments that values are made from and that nothing is promised of."""
+    """Return the sources of values among arguments without a promise."""
     seen: dict[Value, None] = {}
     worklist = list(values)
     while worklist:
@@ -70,7 +72,7 @@ def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:
             continue
         seen[current] = None
         worklist += [] if current.op is None else current.op.operands
-        worklist += _entering(current)
+        worklist += _loop_values(current)
     return [
         arg
         for arg, info in zip(kernel.body.args, kernel.params, strict=True)
@@ -83,10 +85,12 @@ def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:
     ]
 
 
-def _entering(value: Value) -> list[Value]:
-    """Return what a carried variable of a loop begins as and becomes."""
+def _loop_values(value: Value) -> list[Value]:
+    """Return the initial and the yielded value of a loop-carried variable."""
     loop = value.owner.parent if isinstance(value.owner, Block) else None
     if not isinstance(loop, scf.For) or value.index == 0:
         return []
     init = loop.init[value.index - 1]
-    return [each for each in (init, loop.body.terminator.operands[value.index - 1]) if each]
+    return [
+        operand for operand in (init, loop.body.terminator.operands[value.index - 1]) if operand
+    ]

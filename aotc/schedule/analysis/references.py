@@ -1,7 +1,7 @@
-"""References of exponents that a loop may keep: marked maxima, and whether registers suffice to keep scores.
+"""Softmax shifts (references) a loop may keep: marked maxima, and registers to keep scores.
 
-Weights by the reference before may turn out too large, and are then computed again from the scores, which stay
-in registers until that is known.
+Weights by the previous shift may turn out too large. They are then recomputed from the scores,
+which stay in registers until then.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from aotc.schedule.context import Schedule
 
 
 def keeps_reference(loop: scf.For) -> bool:
-    """Return whether a loop has a maximum that it may leave as it is."""
+    """Return whether a loop has a maximum it may leave unchanged."""
     return any(isinstance(op, arith.Max) and op.is_reference for op in loop.body)
 
 
 def has_room_for_scores(
     loop: scf.For,
-    held: Iterable[Value],
+    live_tiles: Iterable[Value],
     role: roles.Specialize | None,
     kernel: Kernel,
     schedule: Schedule,
 ) -> bool:
-    """Return whether threads have registers for what a loop carries, and for scores and weights (`held`) besides.
+    """Return whether a thread has registers for a loop's carried tiles and `live_tiles` besides.
 
-    Consumers get those of producers for it; some more if these have them.
+    These are scores and weights. Consumers get registers of producers for them, and some more if
+    available.
     """
-    needed = registers_of_tiles(dict.fromkeys([*loop.carried, *held])) + DOT_CHAIN_RESERVE
-    if role is None:
-        return needed <= registers_of_thread(kernel, schedule.target)
-    return reserve_registers(needed + ORDER_SPARE, role, kernel, schedule) or reserve_registers(
-        needed, role, kernel, schedule
+    num_registers = (
+        registers_of_tiles(dict.fromkeys([*loop.carried, *live_tiles])) + DOT_CHAIN_RESERVE
     )
+    if role is None:
+        return num_registers <= registers_of_thread(kernel, schedule.target)
+    return reserve_registers(
+        num_registers + ORDER_SPARE, role, kernel, schedule
+    ) or reserve_registers(num_registers, role, kernel, schedule)

@@ -1,11 +1,11 @@
-"""Registers of a thread: how many there are, what tiles take, and what passes keep free.
+"""Registers of a thread: the total, the share of tiles, and the reserve of passes.
 
-A launch gives all threads of a CTA as many registers. Producer warps need few, and may release the
-rest to the consumers. A pass that makes more tiles live together counts what these take and adds a
-reserve, for all that ptxas keeps in registers besides: it may do so if the sum fits.
+At launch, every thread of a CTA gets the same number of registers. Producer warps need few, and may
+release the rest to the consumers. A pass that keeps more tiles live together counts their registers
+and adds a reserve for everything else in registers. It may do so if the sum fits.
 
-Reserves and budgets are estimates. Too large a one costs an optimization, too small a one spills,
-which `ptxas_warnings` of a variant shows.
+Reserves and budgets are estimates. Too large a one costs an optimization; too small a one spills,
+as the `ptxas_warnings` of a variant show.
 
 Source: PTX ISA, "setmaxnreg".
 """
@@ -24,7 +24,7 @@ from aotc.target import Target
 
 REGISTER_BITS = 32
 
-# ---- reserves: registers of a thread besides the tiles that a pass counts ------------------------
+# ---- reserves: registers of a thread besides the tiles counted by a pass -------------------------
 
 EPILOGUE_RESERVE = 36
 """A mainloop that stores the tile before it: addresses, counters, coordinates of that tile."""
@@ -55,7 +55,8 @@ ROW_RESERVE = 44
 a time. Measured with softmax, cross-entropy and LayerNorm of 128k and 256k columns, 32 and 64 registers kept.
 """
 
-# ---- budgets: registers of a thread that a pass may fill -----------------------------------------
+# ---- budgets: registers of a thread for a pass to fill
+# --------------------------------------------
 
 FRAGMENT_SLICE_BUDGET = 16
 """A slice of a dot's operand that threads compute: two are live at once, beside an accumulator."""
@@ -105,7 +106,7 @@ _PRODUCER_REGISTERS = 40
 # Of three consumer warps to a producer warp each gains 32 at this, 24 at 40: it is a multiple of 8.
 _FEW_PRODUCER_REGISTERS = 32
 _MANY_GROUPS = 3
-# What a producer can do with, where consumers need all else: as hardware has it, no less.
+# The least for a producer, where consumers need all else: the hardware's minimum.
 _LEAST_PRODUCER_REGISTERS = 24
 _ADDRESS_REGISTERS = 2
 
@@ -117,35 +118,45 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
 
 
 def register_split(
-    kernel: Kernel, target: Target, needed: int = 0, *, num_copies: int = 0
+    kernel: Kernel, target: Target, required: int = 0, *, num_copies: int = 0
 ) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
-    Nothing if consumers would gain none, do not get `needed`, or the kernel has a limit of the user's.
-    Producers whose threads make `num_copies` each hold the addresses of these, and never have the least.
+    Nothing if consumers would gain none, do not get `required`, or the kernel has a limit of the
+    user's. Producers whose threads make `num_copies` each hold their addresses, and never have the
+    least.
     """
-    each = registers_of_thread(kernel, target)
+    equal_share = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
     usual = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
-    held = _LEAST_PRODUCER_REGISTERS + _ADDRESS_REGISTERS * num_copies
-    usual = max(usual, -(-held // _REGISTER_UNIT) * _REGISTER_UNIT) if num_copies else usual
+    copier_registers = _LEAST_PRODUCER_REGISTERS + _ADDRESS_REGISTERS * num_copies
+    usual = (
+        max(usual, -(-copier_registers // _REGISTER_UNIT) * _REGISTER_UNIT) if num_copies else usual
+    )
     for least in (usual,) if num_copies else (usual, _LEAST_PRODUCER_REGISTERS):
-        share = (each * (groups + 1) - least) // max(1, groups)
-        own = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
-        if not rest and own > each and own >= needed and not kernel.maxnreg:
-            spare = each * (groups + 1) - own * groups if num_copies else least
-            return own, spare // _REGISTER_UNIT * _REGISTER_UNIT
+        share = (equal_share * (groups + 1) - least) // max(1, groups)
+        consumer_registers = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
+        if (
+            not rest
+            and consumer_registers > equal_share
+            and consumer_registers >= required
+            and not kernel.maxnreg
+        ):
+            spare = (
+                equal_share * (groups + 1) - consumer_registers * groups if num_copies else least
+            )
+            return consumer_registers, spare // _REGISTER_UNIT * _REGISTER_UNIT
     return ()
 
 
 def reserve_registers(
-    needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule
+    required: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> bool:
-    """Reallocate registers so that consumer threads have `needed`; return whether they do."""
-    if needed <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
+    """Reallocate registers for consumer threads to have `required`; return success."""
+    if required <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
         return True
     num_copies = roles.num_thread_copies(role.producer)
-    split = register_split(kernel, schedule.target, needed, num_copies=num_copies)
+    split = register_split(kernel, schedule.target, required, num_copies=num_copies)
     if not split:
         return False
     role.consumer_registers, role.producer_registers = split
@@ -153,14 +164,15 @@ def reserve_registers(
 
 
 def remark_registers(kernel: Kernel, schedule: Schedule) -> None:
-    """Say how registers are split between warp roles, once that is final."""
+    """Remark the final split of registers between warp roles."""
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         if role.consumer_registers:
             numbers = {"consumer": role.consumer_registers, "other": role.producer_registers}
             schedule.remark(kernel.loc, Remark.REGISTER_SPLIT(**numbers))
 
 
-# ---- what tiles take -----------------------------------------------------------------------------
+# ---- registers of tiles
+# ----------------------------------------------------------------------------
 
 
 def registers_of(value: Value) -> int:

@@ -1,7 +1,7 @@
 """Ops that write the registers of a tile.
 
-An op that only renames elements, such as `gpu.extract`, computes nothing: its result is held in the
-registers of its operand. A dot in flight reads registers, not values, so whoever writes them is to wait.
+An op that only renames elements, such as `gpu.extract`, computes nothing: its result is in the
+registers of its operand. A dot in flight reads registers, not values, so their writers must wait.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _RENAMES = (Trait.SHAPE_ONLY, Trait.VIEW, Trait.SAME_VALUES)
 
 
 def register_writers(value: Value) -> dict[Op | Block, None]:
-    """Return the ops that write a tile's registers, or the blocks whose argument it is.
+    """Return the ops that write a tile's registers, or the blocks with the tile as argument.
 
-    LLVM may give the result of a branch the registers of what an arm yields, and that of a loop those of what it
-    begins with, so these are among them.
+    LLVM may give a branch's result the registers of a yielded value, and a loop's result the
+    registers of its initial value, so these are included.
     """
     writers: dict[Op | Block, None] = {}
     seen: set[Value] = set()

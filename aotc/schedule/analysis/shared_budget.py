@@ -1,4 +1,4 @@
-"""How much shared memory a kernel may take for what it can do without."""
+"""The shared memory a kernel may spend on optional buffers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SYSTEM_BYTES = 1024  # of each CTA
 
 
 def shared_budget_bytes(kernel: Kernel, target: Target, needed_bytes: int) -> int:
-    """Return the shared memory that a CTA may take for buffers beside `needed_bytes`.
+    """Return the shared memory of a CTA for buffers beside `needed_bytes`.
 
-    With a limit on registers (`maxnreg`) the user asks for several CTAs on an SM, and buffers that
-    are there for speed alone must not take them away. Otherwise a CTA may take all there is.
+    With a limit on registers (`maxnreg`) the user asks for several CTAs on an SM, and buffers for
+    speed alone must not reduce their number. Otherwise a CTA may take all there is.
     """
     if not kernel.maxnreg:
         return target.max_shared_bytes

@@ -1,12 +1,10 @@
-"""Which indices are never negative, on conditions that a launch can check.
+"""Find indices that are never negative, on conditions for a launch to check.
 
-An index that a kernel counts up from zero, or reduces by a remainder, is not
-negative; a difference may be. What the user passes is checked at launch.
-Divisors are taken to be positive, and so are indices loaded from memory: a negative one would
-be out of bounds of the tensor that it indexes.
+An index counted up from zero, or reduced by a remainder, is not negative; a difference may be.
+Arguments of the user are checked at launch. Divisors are taken to be positive, and so are indices
+loaded from memory: a negative one would be out of bounds of the tensor it indexes.
 
-Invariant: an index that is "never negative" is not in any launch for which all of `required` are
-0 or more.
+Invariant: a "never negative" index is not negative in any launch with all of `required` 0 or more.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ class Signs:
         return run(self.ask(value))
 
     def ask(self, value: Value) -> Steps[bool]:
-        """Answer `of` for a value that another is computed from."""
+        """Answer `of` for an operand, without recursion."""
         if value not in self._found:
-            self._found[value] = yield self._look(value)
+            self._found[value] = yield self._decide(value)
         return self._found[value]
 
     def _all_terms(self, polynomial: Polynomial) -> Steps[bool]:
@@ -56,7 +54,7 @@ class Signs:
         source = self._analysis.sources[symbol]
         return self.ask(source) if isinstance(source, Value) else self._all_terms(source.dividend)
 
-    def _look(self, value: Value) -> Steps[bool]:
+    def _decide(self, value: Value) -> Steps[bool]:
         op = value.op
         if isinstance(op, tile.ProgramId | tile.NumPrograms | tile.Load):
             return True

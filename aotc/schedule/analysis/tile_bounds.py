@@ -1,10 +1,10 @@
-"""Scalars that bound the elements of an index tile, and conditions under which a mask is all true.
+"""Scalar bounds on the elements of an index tile, and conditions for an all-true mask.
 
-A mask of a loop, `first + arange < end`, hides something in few iterations. Whether it does follows from
-scalars: the largest element of one side and the smallest of the other. They are computed in 64 bits.
+A mask of a loop, `first + arange < end`, is false somewhere in few iterations. Scalars tell these:
+the largest element of one side and the smallest of the other. They are computed in 64 bits.
 
-Invariant: a condition that is returned implies that every element of the mask is true, also where the
-mask's own arithmetic wraps: what is compared or goes through a minimum is then known not to have wrapped.
+Invariant: a returned condition implies a true mask in every element, even if the mask's own
+arithmetic wraps: operands of comparisons and minima are then known not to have wrapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_BITS = 32
 
 
 class _UnknownError(Exception):
-    """Report that the elements of a tile are not bounded by scalars."""
+    """Report a tile without scalar bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class _Bounds:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What is to hold: `lhs` is less than `rhs` ("lt"), or no more ("le")."""
+    """A required comparison: `lhs` is less than `rhs` ("lt"), or no more ("le")."""
 
     lhs: Value
     rhs: Value
     predicate: arith.Predicate
 
 
-def all_true(mask: Value, place: Builder) -> Value | None:
-    """Emit a condition under which all elements of a mask are true; None if there is none.
+def all_true(mask: Value, builder: Builder) -> Value | None:
+    """Emit a condition for all elements of a mask to be true, or return None.
 
-    What was emitted is removed by dead-code elimination if there is none.
+    On None, dead-code elimination removes the emitted ops.
     """
-    conditions = _Conditions(place)
+    conditions = _Conditions(builder)
     try:
         conditions.add_mask(mask)
     except _UnknownError:
@@ -59,43 +59,48 @@ def all_true(mask: Value, place: Builder) -> Value | None:
 
 @dataclass
 class _Conditions:
-    """Collect conditions and the scalars that they compare, with what is known of these."""
+    """Collect conditions and the scalars they compare, with the bounds of these."""
 
-    place: Builder
-    found: list[Value] = field(default_factory=list[Value])
+    builder: Builder
+    conditions: list[Value] = field(default_factory=list[Value])
     _comparisons: list[_Comparison] = field(default_factory=list[_Comparison])
     _known: dict[Value, _Bounds] = field(default_factory=dict[Value, _Bounds])
     _ranges: dict[Value, tuple[int, int]] = field(default_factory=dict[Value, tuple[int, int]])
 
     def joined(self) -> Value | None:
-        """Return the conjunction, without what follows from the rest of it."""
-        conditions = list(self.found)
-        for each in self._comparisons:
+        """Return the conjunction, without redundant conditions."""
+        conditions = list(self.conditions)
+        for comparison in self._comparisons:
             if not any(
-                each is not other and self._implies(other, each) for other in self._comparisons
+                comparison is not other and self._implies(other, comparison)
+                for other in self._comparisons
             ):
-                compared = arith.Compare(each.lhs, each.rhs, each.predicate)
-                conditions.append(self.place(compared).out)
+                compared = arith.Compare(comparison.lhs, comparison.rhs, comparison.predicate)
+                conditions.append(self.builder(compared).out)
         if not conditions:
             return None
         joined = conditions[0]
-        for each in conditions[1:]:
-            joined = self.place(arith.And(joined, each)).out
+        for condition in conditions[1:]:
+            joined = self.builder(arith.And(joined, condition)).out
         return joined
 
-    def _implies(self, one: _Comparison, other: _Comparison) -> bool:
-        """Return whether a value that is less than what one compares it with is less than any such number."""
-        largest, least = self._ranges[one.rhs][1], self._ranges[other.rhs][0]
-        slack = (other.predicate == "lt") - (one.predicate == "lt")
-        return one.lhs is other.lhs and one.rhs is not other.rhs and largest + slack <= least
+    def _implies(self, comparison: _Comparison, other: _Comparison) -> bool:
+        """Return whether a comparison implies the other, by the range of each right side."""
+        largest, least = self._ranges[comparison.rhs][1], self._ranges[other.rhs][0]
+        slack = (other.predicate == "lt") - (comparison.predicate == "lt")
+        return (
+            comparison.lhs is other.lhs
+            and comparison.rhs is not other.rhs
+            and largest + slack <= least
+        )
 
     def add_mask(self, mask: Value) -> None:
-        """Add what makes a mask all true. Raises: _UnknownError."""
+        """Add the conditions for an all-true mask. Raises: _UnknownError."""
         masks = [mask]
         while masks:
             op = masks.pop().op
             if isinstance(op, tile.Splat):
-                self.found.append(op.value)
+                self.conditions.append(op.value)
             elif isinstance(op, arith.And):
                 masks += [op.rhs, op.lhs]
             elif isinstance(op, arith.Compare):
@@ -115,7 +120,7 @@ class _Conditions:
             raise _UnknownError
 
     def observed(self, value: Value) -> _Bounds:
-        """Return the bounds of a value whose arithmetic is made sure not to have wrapped."""
+        """Return the bounds of a value, ensuring that its arithmetic does not wrap."""
         return run(self._observed(value))
 
     def _observed(self, value: Value) -> Steps[_Bounds]:
@@ -186,8 +191,8 @@ class _Conditions:
         return self._placed(kind(lhs, rhs), pick(low, least), pick(high, largest))
 
     def _placed(self, op: arith.Constant | arith.Binary | arith.Cast, low: int, high: int) -> Value:
-        """Emit an op whose result is from `low` to `high`."""
-        self._ranges[self.place(op).out] = low, high
+        """Emit an op with a result from `low` to `high`."""
+        self._ranges[self.builder(op).out] = low, high
         return op.out
 
     def _compare(self, lhs: Value, rhs: Value, predicate: arith.Predicate) -> None:

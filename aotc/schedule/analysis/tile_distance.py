@@ -1,9 +1,9 @@
 """The distance between two accesses to global memory, over all iterations.
 
-Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
+Elements differ if their indices differ along some dimension. A dimension is the factor of one
 stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An
-index is a polynomial over positions in the tile, induction variables and whatever else the kernel
-computes; where a loop carries the earlier access to the later one, its induction variable has
+index is a polynomial over positions in the tile, induction variables and other scalars of the
+kernel. Where a loop carries the earlier access to the later one, its induction variable has
 advanced by at least a step.
 
 A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are
@@ -31,7 +31,7 @@ _OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in rang
 
 @dataclass(frozen=True)
 class Touch:
-    """An access, and the loops that have advanced to a later iteration since."""
+    """An access, and the loops advanced to a later iteration since."""
 
     op: Op
     carried: frozenset[Op] = frozenset()
@@ -41,10 +41,10 @@ class Touch:
         return self if loop in self.carried else Touch(self.op, self.carried | {loop})
 
     def after(self, loop: Op) -> Touch:
-        """Return the same access as what follows `loop` sees it, and the loop when it runs again.
+        """Return the access as seen after `loop`, and by the loop when it runs again.
 
-        One that is not in the loop is seen as if the loop had not run: of `n` loops in a row, each
-        access would be carried by any of `2**n` sets of them.
+        An access outside of the loop is seen as if the loop had not run: of `n` loops in a row,
+        each access would be carried by any of `2**n` sets of them.
         """
         if loop not in self.carried or is_inside(self.op, loop):
             return self
@@ -53,7 +53,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Hold the index of each element of an access, the extents, and what its mask says is below 0."""
+    """Hold the index of each element of an access, the extents, and the mask's bounds below 0."""
 
     offset: Polynomial
     extents: tuple[int, ...]
@@ -61,16 +61,16 @@ class Tile:
 
 
 class Distance:
-    """Tell how far apart the elements of two accesses are, in whatever iterations."""
+    """Tell whether the elements of two accesses are apart, in all iterations."""
 
     def __init__(self, affine: AffineAnalysis, earlier: Touch, later: Op) -> None:
         self._affine = affine
         carried = [loop for loop in later.ancestors() if loop in earlier.carried]
         self._outermost = carried[-1] if carried else None
         self._loops = [*carried]
-        for one, other in ((earlier.op, later), (later, earlier.op)):
+        for access, other in ((earlier.op, later), (later, earlier.op)):
             around = list(other.ancestors())
-            loops = (op for op in one.ancestors() if op.has(Trait.LOOP))
+            loops = (op for op in access.ancestors() if op.has(Trait.LOOP))
             self._loops += [loop for loop in loops if loop not in around]
 
     def separates(self, mine: Tile, theirs: Tile) -> bool:
@@ -101,7 +101,7 @@ class Distance:
             apart = high.renamed(_OTHER_AXES) - low
             if any(map(self.is_moved, apart.symbols)):
                 continue
-            # What the mask keeps below 0 is -1 at most, so what it makes up for is at least 1.
+            # The mask keeps these below 0, at most -1, so the gain is at least 1.
             if any(signs.never_negative(apart + bound) for bound in bounds):
                 return True
         return False
@@ -109,8 +109,9 @@ class Distance:
     def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
         """Return whether an element of a tile may have one index in both accesses.
 
-        It does for sure if the indices are equal, or in an iteration of a loop that one of the two
-        accesses is not in, as where tiles are accumulated and the result is stored after that.
+        It certainly does if the indices are equal. They may also be equal in one iteration of a
+        loop around one access alone, as when tiles are accumulated and the result is stored after
+        the loop.
         """
         if self._outermost is not None:
             return mine == theirs and not any(map(self.is_moved, mine.symbols))
@@ -126,27 +127,31 @@ class Distance:
     def is_moved(self, symbol: int) -> bool:
         """Return whether a symbol may differ between the two accesses."""
         symbols = reached([symbol], self._affine.symbols_of)
-        sources = (self._affine.sources[each] for each in symbols if each >= 0)
-        return any(isinstance(each, Value) and self.moves(each) for each in sources)
+        sources = (
+            self._affine.sources[reached_symbol]
+            for reached_symbol in symbols
+            if reached_symbol >= 0
+        )
+        return any(isinstance(source, Value) and self.moves(source) for source in sources)
 
     def _by_stride(self, offset: Polynomial) -> dict[Monomial, Polynomial]:
-        """Return the index along each dimension, by the stride that it is multiplied with."""
-        found: dict[Monomial, Polynomial] = {}
+        """Return the index along each dimension, by its stride."""
+        indices: dict[Monomial, Polynomial] = {}
         for monomial, factor in offset.terms:
             stride = tuple(symbol for symbol in monomial if self._affine.is_launch(symbol))
             index = tuple(symbol for symbol in monomial if not self._affine.is_launch(symbol))
-            found[stride] = found.get(stride, ZERO) + Polynomial.of([(index, factor)])
-        return found
+            indices[stride] = indices.get(stride, ZERO) + Polynomial.of([(index, factor)])
+        return indices
 
     def _differ(
         self,
         mine: Polynomial,
         theirs: Polynomial,
         extents: tuple[int, ...],
-        others: tuple[int, ...],
+        other_extents: tuple[int, ...],
     ) -> bool:
         """Return whether two indices along one dimension are never equal."""
-        reach, other_reach = _reach(mine, extents), _reach(theirs, others)
+        reach, other_reach = _reach(mine, extents), _reach(theirs, other_extents)
         if reach is None or other_reach is None:
             return False
         low, high = reach
@@ -154,26 +159,30 @@ class Distance:
         start, end = mine.split(is_no_axis)[0], theirs.split(is_no_axis)[0]
         loop = self._outermost
         number = self._affine[loop.induction].offset if isinstance(loop, scf.For) else ZERO
-        moved = [each for each in (*start.symbols, *end.symbols) if self.is_moved(each)]
-        if any(symbol not in number.symbols for symbol in moved):
+        moved_symbols = [
+            moved_symbol
+            for moved_symbol in (*start.symbols, *end.symbols)
+            if self.is_moved(moved_symbol)
+        ]
+        if any(symbol not in number.symbols for symbol in moved_symbols):
             return False
         apart = (end - start).value
         if apart is None:
             return False
-        if not moved:
+        if not moved_symbols:
             return apart + other_low > high or apart + other_high < low
         factor = start.coefficient_of(number.symbols[0]) if len(number.symbols) == 1 else None
         if apart or factor is None or factor != end.coefficient_of(number.symbols[0]):
             return False
         assert isinstance(loop, scf.For)
         moved_by = factor * self._affine[loop.step].offset
-        # A loop's step is not 0, so what is a multiple of a number moves by that much at least.
+        # A loop's step is not 0, so a multiple of a number moves by at least this number.
         at_least = math.gcd(*(coefficient for _, coefficient in moved_by.terms))
         return at_least > max(high - other_low, other_high - low)
 
 
 def _reach(index: Polynomial, extents: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the least and the greatest that positions in the tile add to an index, or None."""
+    """Return the range of an index over positions in the tile, relative to its start, or None."""
     low = high = 0
     for monomial, factor in index.terms:
         axes = [symbol for symbol in monomial if symbol < 0]

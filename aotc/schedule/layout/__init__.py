@@ -1,1 +1,1 @@
-"""Which linear layout every tile has, and which instructions convert it to another one."""
+"""Linear layouts of tiles, and conversions between them."""

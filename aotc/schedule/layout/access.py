@@ -1,11 +1,11 @@
-"""Accesses to global memory: which layout suits one, how wide it can be, what it costs.
+"""Accesses to global memory: their layouts, vector widths and costs.
 
-Coalescing rests on two facts: which elements are neighbours in memory (axis analysis) and
-which thread holds them (the layout). The best layout gives each thread as many neighbours as one
+Coalescing rests on two facts: the neighbours of an element in memory (axis analysis) and the thread
+of each element (the layout). The best layout gives each thread as many neighbours as one
 instruction moves and neighbouring threads the neighbouring runs.
 
-Invariant: a vector width found here is safe: all its elements are consecutive in memory, aligned
-to the whole access, in consecutive registers of one thread, under one mask value.
+Invariant: a vector width from here is safe: all its elements are consecutive in memory, aligned to
+the whole access, in consecutive registers of one thread, under one mask value.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ BURST_BYTES = 64
 """What memory moves at a time."""
 _LINE_BYTES = 128
 _DOT_BYTES, _WORD_BYTES, _WORDS_BYTES = 2, 4, 8
-_VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
+_VECTOR_ATOMIC_BYTES = 4  # the widest float of vector atomics
 
 
 def pointee_bytes(pointer: Value) -> int:
-    """Return the bytes of one element that `pointer`, a pointer or tile of them, points at."""
+    """Return the element size in bytes behind a pointer or a tile of pointers."""
     element = element_of(pointer.type)
     assert isinstance(element, PointerType)
     return element.pointee.size_bytes
 
 
 def max_access_elems(op: Op, target: Target) -> int:
-    """Return the widest legal vector of `op`, which accesses memory by pointers, in elements.
+    """Return the widest legal vector of `op`, an access through pointers, in elements.
 
     Atomic additions of floats are the only atomics with vectors: pairs of 16 bits everywhere, and
     16 bytes where the target has them.
@@ -65,7 +65,7 @@ def _is_float(pointer: Value) -> bool:
 
 
 def memory_order(info: AxisInfo) -> tuple[int, ...]:
-    """Return the axes from the one that is most contiguous in memory; later axes win ties."""
+    """Return the axes by contiguity in memory, the most contiguous first; later axes win ties."""
     return tuple(sorted(range(info.rank), key=lambda axis: (-info.contiguity[axis], -axis)))
 
 
@@ -91,15 +91,15 @@ def vector_width(
 def in_memory_order(layout: LinearLayout, pointer: AxisInfo) -> LinearLayout:
     """Return a layout with the registers of each thread in the order of memory; copies come last."""
     columns = layout.columns("register")
-    places = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
-    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], places[bit]))
+    memory_columns = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
+    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], memory_columns[bit]))
     return layout.with_columns("register", [columns[bit] for bit in order])
 
 
 def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
-    """Return how much the L2 cache should fetch for a load: a whole line of a long run, else 0.
+    """Return the L2 prefetch size of a load: a whole line of a long run, else 0.
 
-    A line that is read whole by neighbouring threads is one request to memory instead of two.
+    A line read whole by neighbouring threads is one request to memory instead of two.
     """
     run_bytes = max(pointer.contiguity) * element_bytes
     is_wide = width * element_bytes == MAX_ACCESS_BYTES
@@ -113,14 +113,14 @@ _Kind = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
 def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[Op, LinearLayout]:
     """Return the coalesced layout for each access to a tile by pointers.
 
-    Accesses of one shape and memory order share a layout, made for the one that moves the most
-    elements at once, so that what is loaded, computed and stored together stays where it is.
-    Atomics share theirs among each other, since most of them move one element at a time. Nothing that
-    is loaded for dots alone stays in a thread, so narrow operands are no reason to store results in runs of
-    as many elements.
+    Accesses of one shape and memory order share a layout, made for the access with the most
+    elements per instruction. So a tile loaded, computed on and stored stays in its threads. Atomics
+    share theirs among each other, since most of them move one element at a time. Operands of dots
+    do not stay in a thread, so narrow operands are no reason to store results in equally long runs.
 
-    Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by runs of
-    the other: the exchange through shared memory then moves several elements at once on both sides.
+    Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by
+    runs of the other: the exchange through shared memory then moves several elements at once on
+    both sides.
     """
     num_warps = kernel.num_warps
     transposed: dict[_Kind, int] = {}
@@ -136,8 +136,8 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
-        for each in (key,) if is_operand else (key, (*key[:-1], True)):
-            widths[each] = max(widths.get(each, 1), width)
+        for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
+            widths[width_key] = max(widths.get(width_key, 1), width)
         # Dots take operands of 16 bits as they are, rows or columns first: nothing is exchanged.
         if _is_transposed(op, near_transposes) and not (
             is_operand and pointee_bytes(pointer) == _DOT_BYTES
@@ -179,7 +179,7 @@ def _is_operand(op: Op) -> bool:
 
 
 def _near_transposes(kernel: Kernel) -> dict[Value, None]:
-    """Return the tiles between which and a transpose are ops on each element alone."""
+    """Return the tiles separated from a transpose by elementwise ops alone."""
     near: dict[Value, None] = {}
     transposes = [op for op in kernel.walk() if isinstance(op, tile.Trans)]
     for is_ahead in (True, False):
@@ -200,10 +200,10 @@ def _near_transposes(kernel: Kernel) -> dict[Value, None]:
 
 
 def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
-    """Return whether rows of what an op loads or stores are columns beyond a transpose.
+    """Return whether rows of an access are columns beyond a transpose.
 
-    Between the two there may be ops on each element alone. No other tiles are looked at: each of many loads
-    that are added up would lead to all the sums.
+    Only elementwise ops may be in between. No other tiles are visited: each of many loads in a sum
+    would lead to all partial sums.
     """
     loads = bool(op.results)
     stored = None if loads else getattr(op, "value", None)
@@ -230,9 +230,10 @@ def _coalesced(
 
 
 def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> LinearLayout:
-    """Return a coalesced layout in which each thread holds neighbours along the second axis as well.
+    """Return a coalesced layout with neighbours in a thread along the second axis as well.
 
-    If these are no whole word, accesses are of 8 bytes instead of 16: an exchange of words is worth it.
+    If these fill no whole word, accesses are of 8 bytes instead of 16: an exchange of words is
+    worth it.
     """
     shape, order, *_ = kind
     share = max(1, prod(shape) // (WARP_LANES * num_warps))
@@ -271,13 +272,13 @@ def _cost(
     free = layout.free_variable_masks()
     in_memory = layout.transpose(tuple(reversed(order)))
     lanes = [
-        place
-        for lane, place in enumerate(in_memory.table("lane"))
+        offset
+        for lane, offset in enumerate(in_memory.table("lane"))
         if not lane & free.get("lane", 0)
     ]
     sectors: dict[tuple[int, int], None] = {}
-    for place in lanes:
-        for elem in range(place, place + width):
+    for offset in lanes:
+        for elem in range(offset, offset + width):
             sectors[elem // run_elems, elem % run_elems * element_bytes // sector_bytes] = None
     registers = layout.in_bits("register") - free.get("register", 0).bit_count()
     warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()

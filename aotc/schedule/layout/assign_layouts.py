@@ -1,9 +1,9 @@
 """Give every tile a layout: the pass from tile IR to gpu IR.
 
-Three walks. `PreferredLayouts` goes forward and says in which layout each tile is computed.
-`Demand` goes backward and collects the layouts in which each tile is required. `_Emitter` goes
-forward again and emits gpu IR: a tile with a preferred layout is computed once and converted to the
-other required ones, one without is recomputed in each. So conversions are only where two preferred
+Three walks. `PreferredLayouts` goes forward and chooses the layout to compute each tile in.
+`Demand` goes backward and collects the layouts required of each tile. `_Emitter` goes forward again
+and emits gpu IR. A tile with a preferred layout is computed once and converted to the other
+required ones; a tile without one is recomputed in each. So conversions are only where two preferred
 layouts meet, right after the value, and everything cheap is recomputed instead of converted.
 
 Invariant: afterwards every tile has a layout, memory accesses are `gpu.load` and `gpu.store` with
@@ -45,11 +45,11 @@ from aotc.schedule.layout.access import (
     prefetch_bytes,
     vector_width,
 )
-from aotc.schedule.layout.atomics import place_atomic
+from aotc.schedule.layout.atomics import emit_atomic
 from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots, remark_exchanged
 from aotc.schedule.layout.index_loads import fits_ahead, index_loads
-from aotc.schedule.layout.indexing import place_gather, place_histogram
+from aotc.schedule.layout.indexing import emit_gather, emit_histogram
 from aotc.schedule.layout.map_slots import allocate_slots, map_template, slot_addresses
 from aotc.schedule.layout.operand_slices import pull_operands
 from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
@@ -83,11 +83,13 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
     while True:
-        kept = {op: layout for op, layout in anchors.items() if op not in indices}
-        preferred = PreferredLayouts(kernel, kept, dots, pulled)
+        non_index_anchors = {op: layout for op, layout in anchors.items() if op not in indices}
+        preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
         too_large = [
-            op for op, most in indices.items() if not fits_ahead(op, demand.made_in(op.out), most)
+            op
+            for op, most in indices.items()
+            if not fits_ahead(op, demand.computed_layouts(op.out), most)
         ]
         if not too_large:
             break
@@ -98,7 +100,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
 
 
 class _Emitter:
-    """Emit the new body; `values` maps a value and a layout to the value that holds it.
+    """Emit the new body; `values` maps a value and a layout to the new value.
 
     `buffers` does so for layouts of shared memory.
     """
@@ -130,44 +132,44 @@ class _Emitter:
         body = Block(types, [arg.hint for arg in kernel.body.args])
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
-        place = Builder(body)
-        addresses = slot_addresses(body, slots, kernel.num_ctas, place)
+        builder = Builder(body)
+        addresses = slot_addresses(body, slots, kernel.num_ctas, builder)
         self.slots = dict(zip(slots, addresses, strict=True))
-        self.emit_ops(kernel.body, place)
+        self.emit_ops(kernel.body, builder)
         return body
 
     def passed_type(self, arg: Value) -> Type:
-        """Return the type that is passed for a parameter."""
+        """Return the type passed for a parameter."""
         kind = parameter_type(arg.type)
         stored = [op for op in arg.users if isinstance(op, descriptor.DescriptorWrite)]
         if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
             return in_warpgroup_boxes(kind, [self.demand.works_in[op] for op in stored])
         return kind
 
-    def emit_ops(self, block: Block, place: Builder) -> None:
+    def emit_ops(self, block: Block, builder: Builder) -> None:
         for op in block:
             rule = _RULES.get(type(op)) or (_emit_cloned if is_elementwise(op) else _emit_at_home)
             with at(op.loc):
                 if synchronizes(op):
-                    self._complete_stores(op, place)
-                rule(op, self, place)
+                    self._complete_stores(op, builder)
+                rule(op, self, builder)
 
-    def _complete_stores(self, op: Op, place: Builder) -> None:
-        """Wait ahead of an op by which other threads may learn that a store has been made."""
+    def _complete_stores(self, op: Op, builder: Builder) -> None:
+        """Wait before an op that may tell other threads about a store."""
         if any(may_precede(store, op) for store in self.stores):
-            place(tma.TmaStoreWait(written=True))
+            builder(tma.TmaStoreWait(written=True))
 
     def get(self, value: Value, layout: LinearLayout | None) -> Value:
         """Return `value` in `layout`; a scalar is the same everywhere."""
-        found = self.values.get((value, layout if is_tile(value) else None))
-        if found is None:
+        new_value = self.values.get((value, layout if is_tile(value) else None))
+        if new_value is None:
             raise IRError(f"a tile was not asked for in {layout}")
-        return found
+        return new_value
 
     def get_optional(self, value: Value | None, layout: LinearLayout | None) -> Value | None:
         return None if value is None else self.get(value, layout)
 
-    def bind(self, old: Value, new: Value, place: Builder) -> None:
+    def bind(self, old: Value, new: Value, builder: Builder) -> None:
         """Map `old` to `new`, and convert it to all other required layouts."""
         new.hint = new.hint or old.hint
         if not isinstance(new.type, TileType):
@@ -177,39 +179,39 @@ class _Emitter:
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
                 self.buffers[old, layout] = (
-                    self.loaded_as(old, layout, place)
-                    or self.stored_as(old, layout, place)
-                    or store_operand(new, layout, self.demand.target, place)
+                    self.loaded_as(old, layout, builder)
+                    or self.stored_as(old, layout, builder)
+                    or store_operand(new, layout, self.demand.target, builder)
                 )
         if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
-                self.values[old, layout] = place(gpu.Convert(new, layout)).out
+                self.values[old, layout] = builder(gpu.Convert(new, layout)).out
 
-    def bind_all(self, old: Op, new: Op, place: Builder) -> None:
-        place(new)
+    def bind_all(self, old: Op, new: Op, builder: Builder) -> None:
+        builder(new)
         for before, after in zip(old.results, new.results, strict=True):
-            self.bind(before, after, place)
+            self.bind(before, after, builder)
 
     def operand_buffer(self, op: tile.Dot, value: Value) -> Value:
-        """Return the buffer from which a dot reads an operand."""
-        held = self.preferred.or_default(value)
-        return self.buffers[value, operand_buffer(op, value, held)]
+        """Return a dot's buffer for an operand."""
+        home = self.preferred.or_default(value)
+        return self.buffers[value, operand_buffer(op, value, home)]
 
-    def bind_loaded(self, old: Value, buffer: Value, place: Builder) -> None:
+    def bind_loaded(self, old: Value, buffer: Value, builder: Builder) -> None:
         """Map `old` to a buffer, and read it in each required layout."""
         self.loaded[old] = buffer
         for layout in self.demand.layouts(old):
-            new = read_buffer(buffer, layout, self.demand.target, place)
+            new = read_buffer(buffer, layout, self.demand.target, builder)
             new.hint = old.hint
             self.values[old, layout] = new
         for layout in self.demand.buffers.get(old, ()):
-            held = self.get(old, self.preferred.or_default(old))
-            self.buffers[old, layout] = self.loaded_as(old, layout, place) or store_operand(
-                held, layout, self.demand.target, place
+            home_value = self.get(old, self.preferred.or_default(old))
+            self.buffers[old, layout] = self.loaded_as(old, layout, builder) or store_operand(
+                home_value, layout, self.demand.target, builder
             )
 
-    def loaded_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
-        """Return a buffer of `layout` that holds `value`, with its axes renamed, or None."""
+    def loaded_as(self, value: Value, layout: LinearLayout, builder: Builder) -> Value | None:
+        """Return a buffer of `layout` with `value`, its axes renamed, or None."""
         if value in self.loaded:
             buffer = self.loaded[value]
             return buffer if shared_layout(buffer) == layout else None
@@ -219,129 +221,133 @@ class _Emitter:
         buffer = self.loaded[op.value]
         if shared_layout(buffer).transpose(op.order) != layout:
             return None
-        return place(gpu.SharedTrans(buffer, op.order)).out
+        return builder(gpu.SharedTrans(buffer, op.order)).out
 
-    def stored_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
-        """Return a view of `layout` of the buffer that a dot reads the transpose of `value` from, or None."""
+    def stored_as(self, value: Value, layout: LinearLayout, builder: Builder) -> Value | None:
+        """Return a view of `layout` of a dot's buffer for the transpose of `value`, or None."""
         op = value.op
         if not isinstance(op, tile.Trans):
             return None
         for stored in self.demand.buffers.get(op.value, ()):
             buffer = self.buffers.get((op.value, stored))
             if buffer is not None and stored.transpose(op.order) == layout:
-                return place(gpu.SharedTrans(buffer, op.order)).out
+                return builder(gpu.SharedTrans(buffer, op.order)).out
         return None
 
     def nested(self, block: Block) -> Block:
         """Return `block` rewritten, its tile arguments in their preferred layouts."""
         copy = Block()
-        place = Builder(copy)
+        builder = Builder(copy)
         for arg in block.args:
             kind = arg.type
             if isinstance(kind, TileType):
                 kind = kind.with_layout(self.preferred.or_default(arg))
             copy.add_arg(kind, arg.hint)
         for old, new in zip(block.args, copy.args, strict=True):
-            self.bind(old, new, place)
-        self.emit_ops(block, place)
+            self.bind(old, new, builder)
+        self.emit_ops(block, builder)
         return copy
 
 
 # ---- rules ------------------------------------------------------------------------------------
 
 
-def _emit_at_home(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Copy an op that is emitted once: scalars, reductions, ops that only read tiles."""
+def _emit_at_home(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Copy an op emitted once: scalars, reductions, ops that only read tiles."""
     layout = emitter.demand.works_in.get(op)
     mapping = {value: emitter.get(value, layout) for value in op.operands}
-    emitter.bind_all(op, op.clone(mapping), place)
+    emitter.bind_all(op, op.clone(mapping), builder)
 
 
-def _emit_reduce(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Reduce; what every warp would hold a copy of may be shared out among them."""
+def _emit_reduce(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Reduce; copies in every warp may be divided among the warps."""
     layout = emitter.demand.works_in.get(op)
-    made = place(op.clone({value: emitter.get(value, layout) for value in op.operands}))
-    for old, new in zip(op.results, made.results, strict=True):
+    reduce_op = builder(op.clone({value: emitter.get(value, layout) for value in op.operands}))
+    for old, new in zip(op.results, reduce_op.results, strict=True):
         value = new
         if isinstance(new.type, TileType):
             home = emitter.preferred.or_default(old)
-            value = new if new.type.layout == home else place(gpu.Convert(new, home)).out
-        emitter.bind(old, value, place)
+            value = new if new.type.layout == home else builder(gpu.Convert(new, home)).out
+        emitter.bind(old, value, builder)
 
 
-def _emit_transpose(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Exchange a tile, which comes in the layout that its result prefers."""
+def _emit_transpose(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Exchange a tile, taken in its own layout, into the layout preferred for the result."""
     assert isinstance(op, cluster.ClusterTranspose)
     value = emitter.get(op.value, emitter.demand.works_in.get(op))
     layout = emitter.preferred.or_default(op.out)
-    emitter.bind_all(op, cluster.ClusterTranspose(value, layout), place)
+    emitter.bind_all(op, cluster.ClusterTranspose(value, layout), builder)
 
 
-def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_nested(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Rewrite a loop, a branch or a terminator: each operand in the layout of its variable."""
     layouts = emitter.preferred.slot_layouts(op)
     blocks = [emitter.nested(block) for block in op.blocks]
     slots = [emitter.get_optional(*pair) for pair in zip(op.slots, layouts, strict=True)]
-    emitter.bind_all(op, build(type(op), slots, op.attributes, blocks, op.loc), place)
+    emitter.bind_all(op, build(type(op), slots, op.attributes, blocks, op.loc), builder)
 
 
-def _emit_cloned(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_cloned(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Compute an elementwise op or a renaming of elements in every layout it is computed in."""
     out = op.results[0]
     if not is_tile(out):
-        _emit_at_home(op, emitter, place)
+        _emit_at_home(op, emitter, builder)
         return
-    for layout in emitter.demand.made_in(out):
+    for layout in emitter.demand.computed_layouts(out):
         sources = operand_layouts(op, layout)
         mapping = {
             value: emitter.get(value, source)
             for value, source in zip(op.operands, sources, strict=True)
         }
-        emitter.bind_all(op, op.clone(mapping), place)
+        emitter.bind_all(op, op.clone(mapping), builder)
 
 
-def _emit_join(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Join, which leaves pairs in neighbouring registers; other registers are other names."""
+def _emit_join(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Join pairs into neighbouring registers; other registers are renamed."""
     assert isinstance(op, tile.Join)
-    for layout in emitter.demand.made_in(op.out):
+    for layout in emitter.demand.computed_layouts(op.out):
         halves = zip(op.operands, operand_layouts(op, layout), strict=True)
-        joined = place(op.clone({value: emitter.get(value, source) for value, source in halves}))
-        made = joined.results[0]
-        assert isinstance(made.type, TileType)
-        renamed = made if made.type.layout == layout else place(gpu.Convert(made, layout)).out
-        emitter.bind(op.out, renamed, place)
+        joined = builder(op.clone({value: emitter.get(value, source) for value, source in halves}))
+        joined_value = joined.results[0]
+        assert isinstance(joined_value.type, TileType)
+        renamed = (
+            joined_value
+            if joined_value.type.layout == layout
+            else builder(gpu.Convert(joined_value, layout)).out
+        )
+        emitter.bind(op.out, renamed, builder)
 
 
-def _emit_source(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_source(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Emit a constant, range or splat in every required layout."""
     out = op.results[0]
     if not isinstance(out.type, TileType):
-        _emit_at_home(op, emitter, place)
+        _emit_at_home(op, emitter, builder)
         return
     mapping = {value: emitter.get(value, None) for value in op.operands}
-    for layout in emitter.demand.made_in(out):
+    for layout in emitter.demand.computed_layouts(out):
         if isinstance(op, arith.Constant):
             copy = op.clone(mapping, type=out.type.with_layout(layout))
         else:
             copy = op.clone(mapping, layout=layout)
-        emitter.bind_all(op, copy, place)
+        emitter.bind_all(op, copy, builder)
 
 
-def _emit_broadcast(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_broadcast(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, tile.Broadcast)
-    for layout in emitter.demand.made_in(op.out):
+    for layout in emitter.demand.computed_layouts(op.out):
         source = emitter.get(op.value, broadcast_operand(layout, op))
         assert isinstance(source.type, TileType)
         repeated = layout.broadcast_source(source.type.shape)
         if source.type.layout != repeated:
-            source = place(gpu.Convert(source, repeated)).out
-        emitter.bind_all(op, tile.Broadcast(source, op.shape, layout), place)
+            source = builder(gpu.Convert(source, repeated)).out
+        emitter.bind_all(op, tile.Broadcast(source, op.shape, layout), builder)
 
 
-def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_load(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Load a tile in the layout of the access, or an index in every required layout."""
     assert isinstance(op, tile.Load)
-    for layout in emitter.demand.made_in(op.out) if is_tile(op.out) else (None,):
+    for layout in emitter.demand.computed_layouts(op.out) if is_tile(op.out) else (None,):
         operands = [emitter.get_optional(value, layout) for value in op.slots]
         vector = _vector(op, layout, emitter)
         prefetch = 0
@@ -349,156 +355,158 @@ def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
             prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
         chosen = {"vector": vector, "prefetch_bytes": prefetch}
         copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
-        emitter.bind_all(op, copy, place)
+        emitter.bind_all(op, copy, builder)
 
 
-def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_store(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, tile.Store)
     layout = emitter.demand.works_in.get(op)
     operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.value, op.mask)]
     vector = _vector(op, layout, emitter)
-    place(build(gpu.Store, operands, {**op.attributes, "vector": vector}, (), op.loc))
+    builder(build(gpu.Store, operands, {**op.attributes, "vector": vector}, (), op.loc))
 
 
-def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_dot(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, tile.Dot)
     layouts = emitter.preferred.dots[op]
     if layouts.wgmma:
-        _emit_wgmma(op, layouts, emitter, place)
+        _emit_wgmma(op, layouts, emitter, builder)
         return
     operands = list(map(emitter.get, op.operands, layouts.operands()))
     attributes = {**op.attributes, "shape": layouts.shape}
     del attributes["num_columns"]
     copy = build(gpu.Dot, operands, attributes, (), op.loc)
-    emitter.bind_all(op, copy, place)
+    emitter.bind_all(op, copy, builder)
 
 
-def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Builder) -> None:
+def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, builder: Builder) -> None:
     """Issue a dot and wait for it; `overlap_wgmma` may find a later place for the wait."""
     a, b, acc = (
         emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
         for value, layout in zip(op.operands, layouts.operands(), strict=True)
     )
     if promotion_interval(op):
-        emitter.bind(op.out, PromotedDot(op, a, b, acc, place).emit(), place)
+        emitter.bind(op.out, PromotedDot(op, a, b, acc, builder).emit(), builder)
         return
     begins = None
     if isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0:
-        begins = place(arith.Constant(value=False, type=I1)).out
-    start = acc if begins is None else place(gpu.Undefined(acc.type)).out
+        begins = builder(arith.Constant(value=False, type=I1)).out
+    start = acc if begins is None else builder(gpu.Undefined(acc.type)).out
     columns = op.num_columns
     dot = wgmma.Wgmma(a, b, start, begins, op.input_precision, num_columns=columns)
-    out = place(wgmma.WgmmaWait([place(dot).out], num_columns=(columns,))).outs[0]
-    emitter.bind(op.out, out, place)
+    out = builder(wgmma.WgmmaWait([builder(dot).out], num_columns=(columns,))).outs[0]
+    emitter.bind(op.out, out, builder)
 
 
-def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_atomic(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
     layout = emitter.demand.works_in.get(op)
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
-    emitter.bind(op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, place), place)
+    emitter.bind(
+        op.out, emit_atomic(op, slots, vector, emitter.preferred.num_warps, builder), builder
+    )
 
 
-def _emit_gather(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_gather(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, indexing.Gather)
     preferred, target = emitter.preferred, emitter.demand.target
     source = emitter.get(op.source, preferred.or_default(op.source))
     index = emitter.get(op.index, preferred.or_default(op.out))
-    emitter.bind(op.out, place_gather(source, index, op.axis, target, place), place)
+    emitter.bind(op.out, emit_gather(source, index, op.axis, target, builder), builder)
 
 
-def _emit_histogram(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_histogram(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, indexing.Histogram)
     layout = emitter.demand.works_in[op]
     value, mask = emitter.get(op.value, layout), emitter.get_optional(op.mask, layout)
     home = emitter.preferred.or_default(op.out)
-    out = place_histogram(value, mask, home, emitter.demand.target, place)
-    emitter.bind(op.out, out, place)
+    out = emit_histogram(value, mask, home, emitter.demand.target, builder)
+    emitter.bind(op.out, out, builder)
 
 
-def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Use the tensor map in memory; its layout is that of the box's type."""
+def _emit_descriptor_at(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Use the tensor map in memory; its layout follows from the box's type."""
     assert isinstance(op, descriptor.DescriptorAt)
     assert isinstance(op.out.type, DescriptorType)
-    made = tma.TensorMapAt(emitter.get(op.pointer, None), tensor_map_of(op.out.type))
-    emitter.bind(op.out, place(made).out, place)
+    map_op = tma.TensorMapAt(emitter.get(op.pointer, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, builder(map_op).out, builder)
 
 
-def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Make the tensor map of a tensor that no launch describes."""
+def _emit_descriptor_of(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Make the tensor map of a tensor no launch describes."""
     assert isinstance(op, descriptor.DescriptorOf)
     assert isinstance(op.out.type, DescriptorType)
     stores = [user for user in op.out.users if isinstance(user, descriptor.DescriptorStore)]
     kind, sizes = tensor_map_of(op.out.type), [emitter.get(size, None) for size in op.sizes]
     if any(outer.has(Trait.LOOP) for outer in op.ancestors()) and stores:
-        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
-        kind = in_warpgroup_boxes(kind, [emitter.demand.works_in[each] for each in stores])
-    inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(place)
-    emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
+        builder(tma.TmaStoreWait())  # a store through the previous map may be in flight
+        kind = in_warpgroup_boxes(kind, [emitter.demand.works_in[store] for store in stores])
+    inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(builder)
+    emitter.bind(op.out, builder(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, builder)
 
 
-def _emit_store_map(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Store the tensor map with which tiles of the op's shape are copied."""
+def _emit_store_map(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Store the tensor map for copies of tiles of the op's shape."""
     assert isinstance(op, map_store.StoreMap)
     assert isinstance(op.pointer.type, PointerType)
     kind = tensor_map_of(DescriptorType(op.pointer.type.pointee, op.shape))
     slot, pointer, *sizes = (emitter.get(value, None) for value in op.operands)
-    place(map_store.PublishMap(slot, pointer, map_template(place), sizes, type=kind))
+    builder(map_store.PublishMap(slot, pointer, map_template(builder), sizes, type=kind))
 
 
-def _emit_map_address(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_map_address(op: Op, emitter: _Emitter, builder: Builder) -> None:
     assert isinstance(op, descriptor.MapAddress)
-    made = place(tma.TensorMapAddress(emitter.get(op.descriptor, None)))
-    emitter.bind(op.out, made.out, place)
+    address = builder(tma.TensorMapAddress(emitter.get(op.descriptor, None)))
+    emitter.bind(op.out, address.out, builder)
 
 
-def _emit_descriptor_in(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Use the tensor map of a parameter that was chosen."""
+def _emit_descriptor_in(op: Op, emitter: _Emitter, builder: Builder) -> None:
+    """Use the tensor map of a chosen parameter."""
     assert isinstance(op, descriptor.DescriptorIn)
     assert isinstance(op.out.type, DescriptorType)
-    made = tma.AcquiredTensorMap(emitter.get(op.map, None), tensor_map_of(op.out.type))
-    emitter.bind(op.out, place(made).out, place)
+    map_op = tma.AcquiredTensorMap(emitter.get(op.map, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, builder(map_op).out, builder)
 
 
-def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_descriptor_load(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Copy a tile to shared memory and read it in every required layout."""
     assert isinstance(op, descriptor.DescriptorLoad)
     tensor, *coords = (emitter.get(value, None) for value in op.operands)
-    buffer = block_buffer(tensor, shape_of(op.out.type), place)
+    buffer = block_buffer(tensor, shape_of(op.out.type), builder)
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    place(tma.SyncTmaLoad(tensor, buffer, coords, op.eviction, kind.num_parts))
-    emitter.bind_loaded(op.out, buffer, place)
+    builder(tma.SyncTmaLoad(tensor, buffer, coords, op.eviction, kind.num_parts))
+    emitter.bind_loaded(op.out, buffer, builder)
 
 
-def _emit_descriptor_prefetch(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_descriptor_prefetch(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Bring a tile to the L2 cache, box by box."""
     assert isinstance(op, descriptor.DescriptorPrefetch)
     tensor, *coords = (emitter.get(value, None) for value in op.operands)
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    place(cache.TmaPrefetch(tensor, coords, kind.block))
+    builder(cache.TmaPrefetch(tensor, coords, kind.block))
 
 
-def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_descriptor_store(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Store a tile through a buffer in shared memory."""
     assert isinstance(op, descriptor.DescriptorWrite)
     tensor = emitter.get(op.descriptor, None)
     value = emitter.get(op.value, emitter.demand.works_in[op])
     coords = [emitter.get(coord, None) for coord in op.coords]
-    buffer = block_buffer(tensor, shape_of(value.type), place)
-    value = in_bank_order(value, buffer, emitter.demand.target, place)
+    buffer = block_buffer(tensor, shape_of(value.type), builder)
+    value = in_bank_order(value, buffer, emitter.demand.target, builder)
     kind = "" if isinstance(op, descriptor.DescriptorStore) else op.kind
     written = op in emitter.read_back
-    place(tma.StagedTmaStore(tensor, value, buffer, coords, kind=kind, written=written))
+    builder(tma.StagedTmaStore(tensor, value, buffer, coords, kind=kind, written=written))
 
 
-def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
+def _emit_barrier(op: Op, emitter: _Emitter, builder: Builder) -> None:
     """Make threads' writes before a barrier of the user's visible to tensor copies after it."""
     if emitter.has_maps:
-        place(tma.ProxyFence(whole=True))
-    _emit_at_home(op, emitter, place)
+        builder(tma.ProxyFence(whole=True))
+    _emit_at_home(op, emitter, builder)
 
 
 def _vector(

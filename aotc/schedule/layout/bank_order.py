@@ -1,9 +1,9 @@
-"""Permute registers by lane before a shared store, so that lanes access different banks.
+"""Permute registers by lane before a shared store, so lanes access different banks.
 
-Where a buffer's layout is given, as by a tensor map, and the fragments of fp32 dots are written
-to it, lanes of one phase conflict: all of them write the same columns of their rows first. If half
-of them begin with columns further on instead, each phase takes one wavefront. In terms of layouts
-the column of a lane bit gets a register's column added, and the conversion is a select a register:
+Where a buffer's layout is given, as by a tensor map, and the fragments of fp32 dots are written to
+it, lanes of one phase conflict: all of them write the same columns of their rows first. If half of
+them begin with later columns instead, each phase takes one wavefront. In terms of layouts the
+column of a lane bit gets a register's column added. The conversion is a select a register:
 
     register=[…,[0,16],…] lane=[[0,2],[0,4],…]  ->  register=[…,[0,16],…] lane=[[0,2],[0,20],…]
 
@@ -27,22 +27,22 @@ from aotc.schedule.layout.tensor_copies import access_cost, buffer_access, write
 from aotc.target import Target
 
 
-def in_bank_order(value: Value, buffer: Value, target: Target, place: Builder) -> Value:
-    """Return a tile in the layout in which it is cheapest to write to a buffer."""
+def in_bank_order(value: Value, buffer: Value, target: Target, builder: Builder) -> Value:
+    """Return a tile in the layout cheapest to write to a buffer."""
     tile_kind, kind = value.type, buffer.type
     assert isinstance(tile_kind, TileType)
     assert isinstance(kind, SharedType)
     assert tile_kind.layout is not None
     modes = write_modes(tile_kind.layout, target)
     layout = bank_order(tile_kind.layout, kind.layout, kind.element.bits, modes)
-    return value if layout == tile_kind.layout else place(gpu.Convert(value, layout)).out
+    return value if layout == tile_kind.layout else builder(gpu.Convert(value, layout)).out
 
 
 @lru_cache(maxsize=256)
 def bank_order(
     layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
 ) -> LinearLayout:
-    """Return the layout under which it is cheapest to write a tile of `layout` to a buffer."""
+    """Return the layout cheapest for writing a tile of `layout` to a buffer."""
     vector, mode = buffer_access(layout, buffer, element_bits, modes)
     if mode or not bank_conflicts(layout, buffer, vector, element_bits):
         return layout
@@ -50,8 +50,11 @@ def bank_order(
     plain_cost = access_cost(layout, buffer, element_bits, modes)
     best, best_cost = layout, plain_cost
     while True:
-        costs = {each: access_cost(each, buffer, element_bits, ("",)) for each in _neighbours(best)}
-        cheapest = min(costs, key=lambda each: costs[each], default=best)
+        costs = {
+            neighbour: access_cost(neighbour, buffer, element_bits, ("",))
+            for neighbour in _neighbours(best)
+        }
+        cheapest = min(costs, key=lambda neighbour: costs[neighbour], default=best)
         if costs.get(cheapest, best_cost) >= best_cost:
             break
         best, best_cost = cheapest, costs[cheapest]
@@ -61,7 +64,7 @@ def bank_order(
 
 
 def _neighbours(layout: LinearLayout) -> Iterator[LinearLayout]:
-    """Yield the layouts in which one lane bit flips one more register bit."""
+    """Yield the layouts with one lane bit flipping one more register bit."""
     columns = dict(layout.ins)
     lanes = columns["lane"]
     for bit, lane in enumerate(lanes):

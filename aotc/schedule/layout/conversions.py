@@ -1,20 +1,20 @@
-"""Plan how a tile gets from one distributed layout to another.
+"""Plan the conversion of a tile from one distributed layout to another.
 
 The plan comes from one linear map, the *movement*: for each place (register, lane, warp) of the
-destination, a place of the source that holds its element. Where the source holds copies, the
-nearest is taken: in the same thread if there is one, else in the same warp. So the kind of plan
-follows exactly from what is possible:
+destination, a place of its element in the source. Of several copies the nearest is taken: in the
+same thread if there is one, else in the same warp. So the kind of plan follows exactly from the
+possible movements:
 
     Identity          the layouts are the same
-    RegisterPermute   every thread holds what it needs: registers are renamed
-    WarpShuffle       every warp holds what it needs: values go from lane to lane
-    SharedExchange        through shared memory, also instead of a shuffle that would cost more
+    RegisterPermute   every thread holds its elements: registers are renamed
+    WarpShuffle       every warp holds its elements: values go from lane to lane
+    SharedExchange    through shared memory, also instead of a more expensive shuffle
 
 Plans are plain numbers, to be lowered literally, without thinking about layouts again. Bits over
-threads are written as masks; a *column* is what one set bit contributes, and contributions XOR.
+threads are written as masks; a *column* is the contribution of one set bit, and contributions XOR.
 
-Invariant: executing a plan puts, into every register of every thread, the element that the
-destination layout says. Nothing is moved between the CTAs of a cluster.
+Invariant: executing a plan puts the destination layout's element into every register of every
+thread. Nothing is moved between the CTAs of a cluster.
 
 Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (2025),
 the sections on warp shuffles and on optimal swizzling.
@@ -58,7 +58,7 @@ class RegisterPermute:
 class ConditionalSwap:
     """In some threads, let every register `r` have the value of `r ^ register_xor`.
 
-    The threads are those where `popcount(lane & lane_mask) + popcount(warp & warp_mask)` is odd.
+    These are the threads with `popcount(lane & lane_mask) + popcount(warp & warp_mask)` odd.
     """
 
     lane_mask: int
@@ -70,7 +70,7 @@ class ConditionalSwap:
 class ShuffleRound:
     """One exchange: every thread offers a word and takes one from the same warp.
 
-    The word offered is source registers `send_register ^ x` for `x` in `send_pack`, after the send
+    The offered word is source registers `send_register ^ x` for `x` in `send_pack`, after the send
     swaps. It is taken from lane `lane_xor`, XOR the columns of the taker's own lane and warp. Its
     parts become destination registers `receive_register ^ x` for `x` in `receive_pack`, before the
     receive swaps; but only in lanes whose acceptance value is `accept`.
@@ -87,15 +87,15 @@ class WarpShuffle:
     """Values go between the lanes of each warp.
 
     Execute `send_swaps` in order on a copy of the source registers, then the rounds, then
-    `receive_swaps` on what was received; then destination register `d` is received register
-    `representative[d]` (registers that hold copies are received once).
+    `receive_swaps` on the received registers. Then destination register `d` is received register
+    `representative[d]` (copies of a register are received once).
 
-    `source_lane_columns[i]` and `source_warp_columns[i]` are what bit `i` of the taker's lane and
-    warp contribute to the lane it takes from. If they leave every lane where it is
-    (`is_butterfly`), a round is a shuffle by XOR, and one with `lane_xor == 0` is a plain move.
+    `source_lane_columns[i]` and `source_warp_columns[i]` are the contributions of bit `i` of the
+    taker's lane and warp to its source lane. If every lane is its own source (`is_butterfly`), a
+    round is a shuffle by XOR, and one with `lane_xor == 0` is a plain move.
+
     Bit `j` of a lane's acceptance value is the parity of `lane & accept_masks[j]`; usually there
-    are none and every lane accepts every round. What swaps make of registers that no round sends
-    is dead.
+    are none and every lane accepts every round. Swapped registers that no round sends are dead.
     """
 
     send_pack: tuple[int, ...]
@@ -111,7 +111,7 @@ class WarpShuffle:
 
     @property
     def is_butterfly(self) -> bool:
-        """Whether each round takes from the own lane XOR a constant."""
+        """True if each round takes from the own lane XOR a constant."""
         identity = tuple(1 << bit for bit in range(len(self.source_lane_columns)))
         return self.source_lane_columns == identity and not any(self.source_warp_columns)
 
@@ -132,13 +132,13 @@ def plan_conversion(
     """Return the cheapest plan from `source` to `destination`, layouts of one tile shape.
 
     `element_bits` is the width in registers; booleans count as 8. `max_scratch_bytes` cuts an
-    exchange through shared memory into repetitions of at most that size where the layouts allow it;
-    the plan's `scratch_bytes` says what it needs. `stmatrix` says whether the target has it.
-    `run_elems` of the lowest registers of `source` are a run of memory that they were read from: an
-    exchange keeps them together where it can, so that they may be copied without passing registers.
+    exchange through shared memory into repetitions of at most this size where the layouts allow it;
+    the plan has its need in `scratch_bytes`. `stmatrix` is a property of the target. `run_elems` of
+    the lowest registers of `source` come from a run of memory. An exchange keeps them together
+    where it can, so they may be copied without passing registers.
 
-    Raises: IRError when the layouts are not of one tile and CTA, or when the source does not
-    hold, in the same CTA of the cluster, what the destination needs.
+    Raises: IRError when the layouts are not of one tile and CTA, or when the source does not hold
+    all elements of the destination in the same CTA of the cluster.
     """
     _check(source, destination)
     if source == destination:
@@ -239,24 +239,34 @@ class _Movement:
             for column in destination.columns("register")
         ]
         self.lanes = [
-            self._nearest(column, own, 1 << (self.register_bits + bit), (thread,), (warp, block))
-            for bit, (column, own) in enumerate(
+            self._nearest(
+                column, own_column, 1 << (self.register_bits + bit), (thread,), (warp, block)
+            )
+            for bit, (column, own_column) in enumerate(
                 zip(destination.columns("lane"), source.columns("lane"), strict=True)
             )
         ]
         self.warps = [
-            self._nearest(column, own, 1 << (self.warp_shift + bit), (thread, warp), (block,))
-            for bit, (column, own) in enumerate(
+            self._nearest(
+                column, own_column, 1 << (self.warp_shift + bit), (thread, warp), (block,)
+            )
+            for bit, (column, own_column) in enumerate(
                 zip(destination.columns("warp"), source.columns("warp"), strict=True)
             )
         ]
-        stays = [place >> self.warp_shift == 0 for place in (*self.registers, *self.lanes)]
-        stays += [place >> self.warp_shift == 1 << bit for bit, place in enumerate(self.warps)]
+        stays = [position >> self.warp_shift == 0 for position in (*self.registers, *self.lanes)]
+        stays += [
+            position >> self.warp_shift == 1 << bit for bit, position in enumerate(self.warps)
+        ]
         self.stays_in_warp = all(stays)
-        own_lanes = [place == 1 << (self.register_bits + i) for i, place in enumerate(self.lanes)]
-        own_warps = [place == 1 << (self.warp_shift + i) for i, place in enumerate(self.warps)]
+        own_lanes = [
+            position == 1 << (self.register_bits + i) for i, position in enumerate(self.lanes)
+        ]
+        own_warps = [
+            position == 1 << (self.warp_shift + i) for i, position in enumerate(self.warps)
+        ]
         self.stays_in_thread = (
-            all(place >> self.register_bits == 0 for place in self.registers)
+            all(position >> self.register_bits == 0 for position in self.registers)
             and all(own_lanes)
             and all(own_warps)
         )
@@ -264,59 +274,59 @@ class _Movement:
     def _nearest(
         self,
         column: int,
-        own: int,
-        own_place: int,
+        own_column: int,
+        own_position: int,
         staying: Sequence[gf2.Span],
         leaving: Sequence[gf2.Span] = (),
     ) -> int:
-        """Return the source place of a destination bit that leads to element `column`.
+        """Return the source place of the element `column` at a destination bit.
 
-        `own` is where the same bit of the source leads: what is left to do from there is looked
-        for in the spans of `staying`; failing that, the whole way in those of `leaving`.
+        `own_column` is the element of the same bit of the source. The rest of the way from there is
+        looked up in the spans of `staying`, else the whole way in the spans of `leaving`.
         """
         for span in staying:
-            place = span.solve(column ^ own)
-            if place is not None:
-                return place ^ own_place
+            position = span.solve(column ^ own_column)
+            if position is not None:
+                return position ^ own_position
         for span in leaving:
-            place = span.solve(column)
-            if place is not None:
-                return place
+            position = span.solve(column)
+            if position is not None:
+                return position
         raise IRError(f"{self.source} does not hold all of {self.destination} in one block")
 
-    def split(self, place: int) -> tuple[int, int]:
+    def split(self, position: int) -> tuple[int, int]:
         """Return the register and the lane of a packed source place."""
-        register = place & ((1 << self.register_bits) - 1)
-        lane = place >> self.register_bits & ((1 << (self.warp_shift - self.register_bits)) - 1)
+        register = position & ((1 << self.register_bits) - 1)
+        lane = position >> self.register_bits & ((1 << (self.warp_shift - self.register_bits)) - 1)
         return register, lane
 
 
 # ---- shuffles ---------------------------------------------------------------------------------
 
 # Where one destination bit comes from: (register, lane) of the source.
-_Place: TypeAlias = tuple[int, int]
+_Origin: TypeAlias = tuple[int, int]
 
 
 def _plan_shuffle(move: _Movement, element_bits: int) -> WarpShuffle:
     """Plan rounds in which every lane gives one word and every lane takes one.
 
     A round serves destination register `d0 ^ D(lane)` for some `d0`, with one linear `D` for all
-    rounds, chosen so that the lanes taken from differ as much as they can: then each lane is
-    asked for one word only. Where the data forbid that, a round is repeated for each word that
-    is wanted, and each lane accepts the one meant for it.
+    rounds. `D` makes the source lanes differ as much as possible: then each lane gives one word
+    only. Where the data forbid it, a round is repeated for each requested word, and each lane
+    accepts its own.
     """
-    kept = distinct_register_bits(move.destination)
-    registers = {bit: move.split(move.registers[bit]) for bit in kept}
+    distinct_bits = distinct_register_bits(move.destination)
+    registers = {bit: move.split(move.registers[bit]) for bit in distinct_bits}
     send_basis, receive_basis = _pack_words(registers, element_bits)
     lanes, shifted = _spread_lanes(move, registers)
-    warps = [move.split(place) for place in move.warps]
-    offers, wanted = _offers(lanes)
-    accept_basis = gf2.independent(wanted)
+    warps = [move.split(position) for position in move.warps]
+    offers, requests = _offers(lanes)
+    accept_basis = gf2.independent(requests)
     accept_span = gf2.Span(accept_basis)
-    accept_values = [accept_span.solve(value) or 0 for value in wanted]
+    accept_values = [accept_span.solve(value) or 0 for value in requests]
 
     rounds: list[ShuffleRound] = []
-    cosets = gf2.independent([1 << bit for bit in kept], receive_basis)
+    cosets = gf2.independent([1 << bit for bit in distinct_bits], receive_basis)
     for start in gf2.span_table(cosets):
         register, lane = _move_register((0, 0), start, registers)
         register ^= gf2.combine(offers, lane)
@@ -339,19 +349,19 @@ def _plan_shuffle(move: _Movement, element_bits: int) -> WarpShuffle:
     return replace(plan, cost=_shuffle_cost(plan, move, element_bits))
 
 
-def _move_register(place: _Place, mask: int, registers: dict[int, _Place]) -> _Place:
+def _move_register(origin: _Origin, mask: int, registers: dict[int, _Origin]) -> _Origin:
     """Return where the element comes from when destination register bits `mask` are flipped."""
-    register, lane = place
+    register, lane = origin
     for bit, (r, m) in registers.items():
         if mask >> bit & 1:
             register, lane = register ^ r, lane ^ m
     return register, lane
 
 
-def _pack_words(registers: dict[int, _Place], element_bits: int) -> tuple[list[int], list[int]]:
-    """Return bases of the source and of the destination registers that travel as one word.
+def _pack_words(registers: dict[int, _Origin], element_bits: int) -> tuple[list[int], list[int]]:
+    """Return bases of the source and destination registers of one exchanged word.
 
-    They are those that stay in their lane, as many as fit 32 bits.
+    These registers stay in their lane, as many as fit 32 bits.
     """
     bits = list(registers)
     room = log2_exact(max(1, _SHUFFLE_BITS // element_bits))
@@ -360,58 +370,62 @@ def _pack_words(registers: dict[int, _Place], element_bits: int) -> tuple[list[i
     return [_move_register((0, 0), mask, registers)[0] for mask in receive], receive
 
 
-def _spread_lanes(move: _Movement, registers: dict[int, _Place]) -> tuple[list[_Place], list[int]]:
-    """Choose `D`: for each lane bit, the destination register bits that flip along with it.
+def _spread_lanes(
+    move: _Movement, registers: dict[int, _Origin]
+) -> tuple[list[_Origin], list[int]]:
+    """Choose `D`: for each lane bit, the destination register bits to flip along with it.
 
-    Returns where each lane bit then comes from, and `D` itself. Lane bits that already come from
-    lanes of their own are left alone. Another one that wants the same word as lanes before it
-    shares their answer; one that wants a different word from the same lane is moved away to a
-    lane nobody asks, if there is one: preferably its own.
+    Returns the resulting source of each lane bit, and `D` itself. Lane bits with a source lane of
+    their own are left alone. Another one that requests the same word as earlier lanes shares their
+    exchange. One that requests a different word from the same lane is moved to an unused lane, if
+    there is one: preferably its own.
     """
-    places = [move.split(place) for place in move.lanes]
-    shifted = [0] * len(places)
-    asked, given = gf2.Span(), list[int]()
+    origins = [move.split(position) for position in move.lanes]
+    shifted = [0] * len(origins)
+    source_lanes, source_registers = gf2.Span(), list[int]()
     shared: list[int] = []
-    for bit in sorted(range(len(places)), key=lambda bit: places[bit][1] != 1 << bit):
-        register, lane = places[bit]
-        if lane in asked:
+    for bit in sorted(range(len(origins)), key=lambda bit: origins[bit][1] != 1 << bit):
+        register, lane = origins[bit]
+        if lane in source_lanes:
             shared.append(bit)
         else:
-            asked.add(lane)
-            given.append(register)
+            source_lanes.add(lane)
+            source_registers.append(register)
     for bit in shared:
-        register, lane = places[bit]
-        if gf2.combine(given, asked.solve(lane) or 0) == register:
+        register, lane = origins[bit]
+        if gf2.combine(source_registers, source_lanes.solve(lane) or 0) == register:
             continue
-        shifted[bit] = _way_out(lane, 1 << bit, asked, registers)
+        shifted[bit] = _free_lane_bits(lane, 1 << bit, source_lanes, registers)
         if shifted[bit]:
-            places[bit] = register, lane = _move_register(places[bit], shifted[bit], registers)
-            asked.add(lane)
-            given.append(register)
-    return places, shifted
+            origins[bit] = register, lane = _move_register(origins[bit], shifted[bit], registers)
+            source_lanes.add(lane)
+            source_registers.append(register)
+    return origins, shifted
 
 
-def _way_out(lane: int, own: int, asked: gf2.Span, registers: dict[int, _Place]) -> int:
-    """Return register bits that take `lane` out of the lanes `asked`, to `own` if possible."""
+def _free_lane_bits(
+    lane: int, own_lane: int, source_lanes: gf2.Span, registers: dict[int, _Origin]
+) -> int:
+    """Return register bits to move `lane` out of `source_lanes`, to `own_lane` if possible."""
     bits = list(registers)
-    if own not in asked:
-        mask = gf2.Span(registers[bit][1] for bit in bits).solve(lane ^ own)
+    if own_lane not in source_lanes:
+        mask = gf2.Span(registers[bit][1] for bit in bits).solve(lane ^ own_lane)
         if mask is not None:
             return sum(1 << bits[i] for i in range(len(bits)) if mask >> i & 1)
-    return next((1 << bit for bit in bits if lane ^ registers[bit][1] not in asked), 0)
+    return next((1 << bit for bit in bits if lane ^ registers[bit][1] not in source_lanes), 0)
 
 
-def _offers(lanes: Sequence[_Place]) -> tuple[list[int], list[int]]:
-    """Rewrite what takers want as what givers offer.
+def _offers(lanes: Sequence[_Origin]) -> tuple[list[int], list[int]]:
+    """Rewrite the takers' requests as the givers' offers.
 
-    Returns, for each bit of the giver's lane, the register bits it flips in the offer; and for
-    each bit of the taker's lane, what it wants beyond that of the lane it takes from.
+    Returns, for each bit of the giver's lane, the register bits it flips in the offer; and for each
+    bit of the taker's lane, its request beyond the source lane's offer.
     """
     registers = [register for register, _ in lanes]
     basis = gf2.Span(lane for _, lane in lanes)
     offers: list[int] = []
     for unit in (1 << bit for bit in range(len(lanes))):
-        # A lane nobody takes from may offer anything; complete the basis with it.
+        # An unused lane may offer anything; complete the basis with it.
         if unit not in basis:
             basis.add(unit)
             registers.append(0)
@@ -420,7 +434,7 @@ def _offers(lanes: Sequence[_Place]) -> tuple[list[int], list[int]]:
 
 
 def _swaps(lane_columns: Sequence[int], warp_columns: Sequence[int]) -> tuple[ConditionalSwap, ...]:
-    """Return the fewest swaps that XOR registers by what the thread's bits contribute."""
+    """Return the fewest swaps to XOR registers by the contributions of the thread's bits."""
     columns = [*lane_columns, *warp_columns]
     basis = gf2.independent(columns)
     span = gf2.Span(basis)
@@ -446,10 +460,12 @@ def _shuffle_cost(plan: WarpShuffle, move: _Movement, element_bits: int) -> int:
     return (SHUFFLE_LATENCY if shuffles else 0) + (per_warp << len(move.warps))
 
 
-def _num_selects(swaps: Sequence[ConditionalSwap], wanted: set[int]) -> int:
-    """Return how many selects it takes to know the `wanted` registers after the swaps."""
+def _num_selects(swaps: Sequence[ConditionalSwap], needed_registers: set[int]) -> int:
+    """Return how many selects it takes to know the `needed_registers` registers after the swaps."""
     count = 0
     for swap in reversed(swaps):
-        count += len(wanted)
-        wanted = wanted | {register ^ swap.register_xor for register in wanted}
+        count += len(needed_registers)
+        needed_registers = needed_registers | {
+            register ^ swap.register_xor for register in needed_registers
+        }
     return count

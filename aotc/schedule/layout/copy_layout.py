@@ -1,13 +1,12 @@
-"""The layout of a tile that is copied from one shared buffer to another, both given.
+"""The layout of a tile copied from one shared buffer to another, both given.
 
 Tensor maps determine the layout of tiles in shared memory, so a transposition in between cannot
-choose a swizzle as a conversion does (`scratch`). What is free is which thread carries which
-element. Where the runs of both buffers are in registers, both accesses are wide; and lanes are
-chosen so that those which are served together access different banks on either side. With
-`ldmatrix` and `stmatrix` a lane addresses rows of 16 bytes, for which swizzles of tensor maps are
-made.
+choose a swizzle as a conversion does (`scratch`). Only the assignment of elements to threads is
+free. Where the runs of both buffers are in registers, both accesses are wide. Lanes served together
+are chosen to access different banks on either side. With `ldmatrix` and `stmatrix` a lane addresses
+rows of 16 bytes, as the swizzles of tensor maps intend.
 
-Invariant: a layout that is found costs less, reads and writes together, than the one there was.
+Invariant: a new layout costs less, reads and writes together, than the current one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def copy_layout(
 ) -> LinearLayout:
     """Return the best layout to read a tile from the first buffer and write it to the second.
 
-    Both are in terms of the tile that is read; its elements may be of other bits when written.
+    Both are in terms of the tile read; its elements may have other bits when written.
     """
 
     def cost(layout: LinearLayout) -> int:
@@ -71,7 +70,7 @@ def _candidates(current: LinearLayout, sides: Sequence[_Side]) -> Iterator[Linea
         if gf2.rank([*first, *second]) == 2 * _MATRIX_RUN_BITS:
             yield _filled(current, first[:1], [*first[1:], *second])
     widths = [range(len(side.run) + 1) for side in sides]
-    pairs = [(one, two) for one in widths[0] for two in widths[1]]
+    pairs = [(first_width, second_width) for first_width in widths[0] for second_width in widths[1]]
     for bits in sorted(pairs, key=lambda pair: 0.5 ** pair[0] + 0.5 ** pair[1]):
         runs = [side.run[:width] for side, width in zip(sides, bits, strict=True)]
         registers = gf2.independent([*runs[0], *runs[1]])
@@ -83,7 +82,7 @@ def _candidates(current: LinearLayout, sides: Sequence[_Side]) -> Iterator[Linea
 
 
 class _Side:
-    """Where the elements of a tile are in one buffer; `run` leads along 16 bytes of it."""
+    """The offsets of a tile's elements in one buffer; `run` spans 16 bytes of it."""
 
     def __init__(self, buffer: LinearLayout, size_bytes: int) -> None:
         columns = buffer.columns("offset")
@@ -93,9 +92,9 @@ class _Side:
 
     def offset(self, element: int) -> int:
         """Return the offset of an element, in elements."""
-        found = self._places.solve(element)
-        assert found is not None
-        return found
+        offset = self._places.solve(element)
+        assert offset is not None
+        return offset
 
     def least_cost(self, register_bits: int) -> int:
         """Return a lower bound of a warp's cost to access a tile, in terms of `access_cost`."""
@@ -120,14 +119,14 @@ class _Search:
         self.widths = [1 << width for width in bits]
         self.registers = registers
         free = [1 << bit for bit in range(num_bits) if self._is_between_vectors(1 << bit)]
-        sums = [one ^ two for at, one in enumerate(free) for two in free[at + 1 :]]
+        sums = [first ^ second for index, first in enumerate(free) for second in free[index + 1 :]]
         self.pool = [*free, *sums]
         self.count = min(_LANE_BITS, num_bits - len(registers))
         self.steps = 0
 
     def _is_between_vectors(self, element: int) -> bool:
-        places = zip(self.sides, self.widths, strict=True)
-        return all(side.offset(element) & (width - 1) == 0 for side, width in places)
+        side_widths = zip(self.sides, self.widths, strict=True)
+        return all(side.offset(element) & (width - 1) == 0 for side, width in side_widths)
 
     def lanes(self) -> list[int] | None:
         """Return where lane bits lead, or None if none were found in a few steps."""
@@ -142,9 +141,9 @@ class _Search:
                 return None
             longer = [*lanes, element]
             if gf2.rank([*self.registers, *longer]) == len(self.registers) + len(longer):
-                found = self._extended(longer) if self._is_free(longer) else None
-                if found is not None:
-                    return found
+                completed = self._extended(longer) if self._is_free(longer) else None
+                if completed is not None:
+                    return completed
         return None
 
     def _is_free(self, lanes: Sequence[int]) -> bool:
@@ -156,7 +155,7 @@ class _Search:
 
 
 def _filled(current: LinearLayout, registers: Sequence[int], lanes: Sequence[int]) -> LinearLayout:
-    """Return the layout of these registers and lanes, with warps on what lies furthest apart."""
+    """Return the layout of these registers and lanes, with warps on the farthest elements."""
     num_bits = current.total_out_bits
     units = [1 << bit for bit in range(num_bits)]
     rest = gf2.independent(units, [*registers, *lanes])
@@ -164,11 +163,11 @@ def _filled(current: LinearLayout, registers: Sequence[int], lanes: Sequence[int
     warps = rest[len(rest) - warp_bits :]
     idle_lanes = (0,) * (_LANE_BITS - len(lanes))
     idle_warps = (0,) * (current.in_bits("warp") - warp_bits)
-    found = {
+    columns_by_input = {
         "register": (*registers, *rest[: len(rest) - warp_bits]),
         "lane": (*lanes, *idle_lanes),
         "warp": (*warps, *idle_warps),
     }
     return LinearLayout.from_columns(
-        [(name, found.get(name, columns)) for name, columns in current.ins], current.outs
+        [(name, columns_by_input.get(name, columns)) for name, columns in current.ins], current.outs
     )

@@ -1,10 +1,10 @@
 """Decompose reductions across warps: reduce inside each warp, then the warps' results.
 
-A warp reduces what it holds by registers and shuffles (`gpu.reduce`). Where warps hold different
-slices of the axis, the axis is split into the bits that warps are on and the others; the others are
-reduced in place, which leaves one result a warp; a layout conversion puts those into the
-registers of every thread, and they are reduced there. So the exchange through shared memory is an
-ordinary conversion of a tiny tile, planned as any other.
+A warp reduces its own elements by registers and shuffles (`gpu.reduce`). If warps hold different
+slices of the axis, the axis is split into the bits of warps and the others. The others are reduced
+in place, leaving one result a warp. A layout conversion puts the results into the registers of
+every thread, and they are reduced there. So the exchange through shared memory is an ordinary
+conversion of a tiny tile, planned as any other.
 
 Invariant: afterwards there is no `tile.reduce` left, and no `gpu.reduce` crosses warps.
 """
@@ -30,22 +30,22 @@ def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:
     for op in list(kernel.walk()):
         if isinstance(op, tile.Reduce):
             with at(op.loc):
-                place = Builder.before_op(op)
-                outs = [*_reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, place)]
+                builder = Builder.before_op(op)
+                outs = [*_reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, builder)]
                 for position, (new, old) in enumerate(zip(outs, op.results, strict=True)):
                     if isinstance(old.type, TileType) and new.type != old.type:
-                        outs[position] = _as_wanted(new, old, place)
+                        outs[position] = _in_layout_of(new, old, builder)
                 op.replace_with(outs)
 
 
-def _as_wanted(new: Value, old: Value, place: Builder) -> Value:
+def _in_layout_of(new: Value, old: Value, builder: Builder) -> Value:
     """Return a result in the layout of the old one, if it is used in other layouts than its own."""
     assert isinstance(old.type, TileType)
     assert old.type.layout is not None
     for user in list(old.users):
         if isinstance(user, gpu.Convert) and user.out.type == new.type:
             user.replace_with([new])
-    return place(gpu.Convert(new, old.type.layout)).out if old.users else new
+    return builder(gpu.Convert(new, old.type.layout)).out if old.users else new
 
 
 def layout_of(value: Value) -> LinearLayout:
@@ -56,27 +56,27 @@ def layout_of(value: Value) -> LinearLayout:
 
 
 def _reduce(
-    inputs: list[Value], axis: int, combine: Block, num_warps: int, place: Builder
+    inputs: list[Value], axis: int, combine: Block, num_warps: int, builder: Builder
 ) -> list[Value]:
     layout = layout_of(inputs[0])
     across = warp_bits(layout, axis)
     if across is None:
         layout = default_blocked(tile_shape(inputs[0]), num_warps)
         across = warp_bits(layout, axis) or 0
-        inputs = [place(gpu.Convert(value, layout)).out for value in inputs]
+        inputs = [builder(gpu.Convert(value, layout)).out for value in inputs]
     groups = bit_groups(layout.out_bits(f"dim{axis}"), across)
-    inputs = split_axis(inputs, axis, [1 << count for count, _ in groups], place)
+    inputs = split_axis(inputs, axis, [1 << count for count, _ in groups], builder)
     parts = [is_across for _, is_across in groups]
     while False in parts:
         part = _cheapest(layout_of(inputs[0]), axis, parts)
-        inputs = reduce_in_warp(inputs, axis + part, combine, place)
+        inputs = reduce_in_warp(inputs, axis + part, combine, builder)
         del parts[part]
     for _ in parts:
         gathered = in_registers(layout_of(inputs[0]), axis)
         num_rest = gathered.in_bits("register") - gathered.out_bits(f"dim{axis}")
         gathered = shared_among_warps(gathered, num_rest)
-        inputs = [place(gpu.Convert(value, gathered)).out for value in inputs]
-        inputs = reduce_in_warp(inputs, axis, combine, place)
+        inputs = [builder(gpu.Convert(value, gathered)).out for value in inputs]
+        inputs = reduce_in_warp(inputs, axis, combine, builder)
     return inputs
 
 
@@ -87,33 +87,33 @@ def _cheapest(layout: LinearLayout, axis: int, parts: Sequence[bool]) -> int:
 
 
 def reduce_in_warp(
-    inputs: Sequence[Value], axis: int, combine: Block, place: Builder
+    inputs: Sequence[Value], axis: int, combine: Block, builder: Builder
 ) -> list[Value]:
     """Place a `gpu.reduce` with a copy of `combine`; return its results."""
-    return place(gpu.Reduce(inputs, axis, clone_block(combine, {}))).results
+    return builder(gpu.Reduce(inputs, axis, clone_block(combine, {}))).results
 
 
 def split_axis(
-    inputs: Sequence[Value], axis: int, extents: Sequence[int], place: Builder
+    inputs: Sequence[Value], axis: int, extents: Sequence[int], builder: Builder
 ) -> list[Value]:
-    """Reshape so that `axis` becomes axes of `extents`."""
+    """Reshape `axis` into axes of `extents`."""
     shape = tile_shape(inputs[0])
-    wanted = (*shape[:axis], *extents, *shape[axis + 1 :])
-    if wanted == shape:
+    new_shape = (*shape[:axis], *extents, *shape[axis + 1 :])
+    if new_shape == shape:
         return list(inputs)
-    return [place(tile.Reshape(value, wanted)).out for value in inputs]
+    return [builder(tile.Reshape(value, new_shape)).out for value in inputs]
 
 
 def axis_columns(layout: LinearLayout, in_dim: str, axis: int) -> list[int]:
-    """Return what each bit of `in_dim` contributes to the coordinate along `axis`."""
+    """Return the contribution of each bit of `in_dim` to the coordinate along `axis`."""
     return [basis[axis] for basis in layout.bases(in_dim)]
 
 
 def warp_bits(layout: LinearLayout, axis: int) -> int | None:
-    """Return the mask of the bits of `axis` that warps are on.
+    """Return the mask of the bits of `axis` on warps.
 
-    None if they cannot be told apart from the rest: a warp bit that moves along more than one bit
-    or axis, or a register or lane bit on the same place.
+    None if they are not separable from the rest: a warp bit moves along more than one bit or axis,
+    or a register or lane bit is on the same place.
     """
     mask = 0
     for basis in layout.bases("warp"):
@@ -121,12 +121,12 @@ def warp_bits(layout: LinearLayout, axis: int) -> int | None:
         if along and (along & (along - 1) or sum(map(bool, basis)) > 1 or mask & along):
             return None
         mask |= along
-    others = axis_columns(layout, "register", axis) + axis_columns(layout, "lane", axis)
-    return None if any(column & mask for column in others) else mask
+    other_columns = axis_columns(layout, "register", axis) + axis_columns(layout, "lane", axis)
+    return None if any(column & mask for column in other_columns) else mask
 
 
 def bit_groups(bits: int, mask: int) -> list[tuple[int, bool]]:
-    """Cut `bits` bits, from the highest, into runs that are in `mask` or not: (count, is in)."""
+    """Cut `bits` bits, from the highest, into runs inside or outside of `mask`: (count, is in)."""
     groups: list[tuple[int, bool]] = []
     for bit in reversed(range(bits)):
         inside = bool(mask >> bit & 1)
@@ -145,5 +145,5 @@ def in_registers(layout: LinearLayout, axis: int) -> LinearLayout:
     stacked = rest.broadcast_to(shape)
     columns = stacked.columns("register")
     added = extent.bit_length() - 1
-    kept = len(columns) - added
-    return stacked.with_columns("register", (*columns[kept:], *columns[:kept]))
+    num_old = len(columns) - added
+    return stacked.with_columns("register", (*columns[num_old:], *columns[:num_old]))

@@ -1,21 +1,20 @@
-"""Which instruction computes each dot, and how its tiles are distributed over the warps.
+"""Choose the instruction of each dot, and the distribution of its tiles over the warps.
 
-A dot is computed by wgmma where it can be (see `wgmma_layouts`), else by `mma.sync` of its
-operand types, or by FMAs on CUDA cores where there is none (fp32 at full precision, see `fma_layouts`). For
-`mma.sync`, warps split the result so that the fewest bytes are read from
-shared memory: those along N each read all of A, those along M all of B. Two things overrule
-the count:
+A dot is computed by wgmma if possible (see `wgmma_layouts`), else by `mma.sync` of its operand
+types, or by FMAs on CUDA cores (fp32 at full precision, see `fma_layouts`). For `mma.sync`, warps
+split the result so as to read the fewest bytes from shared memory: warps along N each read all of
+A, warps along M all of B. Two things overrule the count:
 
-- Chained dots, the result of one being operand A of the next, have all warps along
-  M: then every warp holds whole rows, reductions along them stay inside it, and the accumulator
-  of the first is the operand of the second in the same registers of the same threads.
+- Chained dots, the result of one being operand A of the next, have all warps along M. Then every
+  warp holds whole rows, and reductions along them stay inside it. The accumulator of the first
+  dot is operand A of the second in the same registers of the same threads.
 - Dots that add to one accumulator share its layout.
 
-By wgmma, warpgroups that divide columns of a result all need operand A. Where that is computed with the
-result of another dot, as weights are with scores, it goes through shared memory; or, where dots are to be
-in flight meanwhile (`mma_stages = 2`), each warpgroup computes all of the first dot and holds its own: more
-to multiply, and nothing to exchange or to wait for. What is only converted from what was loaded, two
-warpgroups convert each for itself.
+By wgmma, warpgroups that divide columns of a result all need operand A. An A computed from the
+result of another dot, as weights from scores, goes through shared memory. But if dots stay in
+flight meanwhile (`mma_stages = 2`), each warpgroup computes all of the first dot and holds its own
+copy: more to multiply, and nothing to exchange or to wait for. An A merely converted from a loaded
+tile is converted by each of two warpgroups for itself.
 
 Warps along the batch read nothing twice, so batches are split first.
 
@@ -59,9 +58,9 @@ def choose_dots(
     *,
     in_flight: bool = False,
 ) -> dict[Op, DotLayouts]:
-    """Return the layouts of every dot; `anchors` are those of memory accesses.
+    """Return the layouts of every dot; `anchors` are the layouts of memory accesses.
 
-    If dots are to be `in_flight` while threads compute, those need not exchange what they compute.
+    If dots are to be `in_flight` while threads compute, threads need not exchange their results.
     """
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
     links = _links(kernel, dots)
@@ -75,10 +74,10 @@ def choose_dots(
             warps[op] = divide_warps(largest, kernel.num_warps, along_m=is_chain)
     fed = [(op, user) for op, user, as_a in links if as_a and in_flight]
     for group in _connected(dots, [(op, user) for op, user, as_a in links if not as_a]):
-        # Operand A of a chained dot has the order that the next dot needs.
+        # Operand A of a chained dot has the next dot's order.
         users = [user for op, user in fed if op in group and user not in group]
         replicas = max(
-            (warpgroups_along_columns(each, kernel.num_warps) for each in users), default=1
+            (warpgroups_along_columns(consumer, kernel.num_warps) for consumer in users), default=1
         )
         shares_a = all(_is_shared_by_few(op, kernel.num_warps) for op in group)
         holds_a = any(user in group for _, user in fed) or shares_a
@@ -87,7 +86,9 @@ def choose_dots(
             for op in group
         }
         if all(together.values()):
-            layouts.update((op, each) for op, each in together.items() if each is not None)
+            layouts.update(
+                (op, op_layouts) for op, op_layouts in together.items() if op_layouts is not None
+            )
             continue
         is_chain = any(as_a and (op in group or user in group) for op, user, as_a in links)
         widths = [_widths(op, warps[op], anchors) for op in group if shapes[op]]
@@ -103,7 +104,7 @@ def choose_dots(
 
 
 def remark_exchanged(dots: Mapping[Op, DotLayouts], kernel: Kernel, schedule: Schedule) -> None:
-    """Remark which computed operands A of wgmma go through shared memory, and why."""
+    """Remark computed operands A of wgmma that go through shared memory, and the reason."""
     for op, layouts in dots.items():
         if isinstance(op, tile.Dot) and layouts.wgmma and layouts.a is None and is_computed(op.a):
             count = warpgroups_along_columns(op, kernel.num_warps)
@@ -111,9 +112,9 @@ def remark_exchanged(dots: Mapping[Op, DotLayouts], kernel: Kernel, schedule: Sc
 
 
 def _is_shared_by_few(op: tile.Dot, num_warps: int) -> bool:
-    """Return whether warpgroups that need the same A may compute it each for itself.
+    """Return whether warpgroups with the same A may each compute it.
 
-    What is loaded is narrower than A, so it is read and converted twice, and never written back.
+    The loaded tile is narrower than A, so it is read and converted twice, and never written back.
     """
     return warpgroups_along_columns(op, num_warps) <= _MOST_CONVERSIONS and is_converted(op.a)
 
@@ -136,7 +137,7 @@ def _links(kernel: Kernel, dots: Sequence[tile.Dot]) -> list[_Link]:
 def _connected(
     dots: Sequence[tile.Dot], links: Sequence[tuple[tile.Dot, tile.Dot]]
 ) -> list[list[tile.Dot]]:
-    """Return the dots in groups that links connect."""
+    """Return the connected groups of dots."""
     group_of = {op: [op] for op in dots}
     for op, user in links:
         if group_of[user] is not group_of[op]:
@@ -149,7 +150,7 @@ def _connected(
 def _next_products(
     op: tile.Dot, flows: dict[Value, list[Value]]
 ) -> Iterator[tuple[tile.Dot, bool]]:
-    """Yield the dots that use the result of `op`, through elementwise ops, as A or accumulator."""
+    """Yield the dots with the result of `op`, through elementwise ops, as A or accumulator."""
     worklist, seen = [op.out], {op.out: None}
     while worklist:
         value = worklist.pop()
@@ -169,9 +170,9 @@ def _next_products(
 
 
 def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, ...]:
-    """Return how many warps are along each axis of the result; their product is `num_warps`.
+    """Return the number of warps along each axis of the result; their product is `num_warps`.
 
-    What no axis has room for goes along M, where the warps hold replicas.
+    Warps without room along any axis go along M as replicas.
     """
     *batch, m, n = tile_shape(op.acc)
     along_batch = min(num_warps, *batch) if batch else 1
@@ -179,7 +180,7 @@ def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, .
     most_m = min(left, max(1, m // _MMA_ROWS))
     most_n = min(left, max(1, n // _MMA_COLUMNS))
     choices = [(count, left // count) for count in (1 << bit for bit in range(left.bit_length()))]
-    fitting = [each for each in choices if each[0] <= most_m and each[1] <= most_n]
+    fitting = [choice for choice in choices if choice[0] <= most_m and choice[1] <= most_n]
     if not fitting:
         fitting = [(left // most_n, most_n)]
     a_bytes, b_bytes = (
@@ -195,16 +196,16 @@ def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, .
 
 # ---- tensor cores -----------------------------------------------------------------------------
 
-# Bits of an operand -> the values of k that `mma.sync.m16n8k*` has, the smallest first.
+# Bits of an operand -> the values of k of `mma.sync.m16n8k*`, the smallest first.
 _MMA_K = {8: (16, 32), 16: (8, 16), 32: (4, 8), 64: (4, 8, 16)}
-# Tiles of so few rows of fp64 take `m8n8k4`, half as fast (32.8 and 64.3 TFLOP/s on an H200), which has no copies
-# of rows to compute. Where a thread spills, ptxas 12.9 and 13.0 silently get the wide ones of copies wrong, and
-# later ones crash.
+# Tiles of so few rows of fp64 take `m8n8k4`, half as fast (32.8 and 64.3 TFLOP/s on an H200), since
+# it computes no copies of rows. Where a thread spills, ptxas 12.9 and 13.0 silently miscompile wide
+# ones with copies, and later ones crash.
 _FEW_ROWS = 8
 
 
 def instruction(op: tile.Dot, target: Target) -> tuple[int, ...]:
-    """Return the shape (m, n, k) of the `mma.sync` that computes a dot, or ()."""
+    """Return the shape (m, n, k) of a dot's `mma.sync`, or ()."""
     element = element_of(op.a.type)
     if element == FP64 and (
         Feature.FP64_MMA not in target.features or tile_shape(op.a)[-2] <= _FEW_ROWS
@@ -236,10 +237,10 @@ def _mma(
 def _widths(
     op: tile.Dot, warps: tuple[int, ...], anchors: Mapping[Op, LinearLayout]
 ) -> tuple[int, int]:
-    """Return how many neighbours along K and along N a thread holds, by what is loaded.
+    """Return the numbers of neighbours in a thread along K and along N, by the loads.
 
-    Both operands hold as many along K as fill a word of the narrowest that is contiguous there. Of
-    a B that has bytes contiguous along N, threads hold two: what a transposing access moves.
+    Along K both operands have the number that fills a word of the narrowest contiguous one. Along
+    N, bytes of a contiguous B have two, as moved by a transposing access.
     """
     usual = _mma(op, (), warps, 1, 1)
     k_width = n_width = 1

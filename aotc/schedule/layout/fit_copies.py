@@ -1,11 +1,11 @@
-"""Give a tile that is only copied from one shared buffer to another the layout that suits both.
+"""Give a tile copied between two shared buffers the layout best for both.
 
-`y.store(…, x.load(…).T)` reads a tile from a buffer as it was loaded and writes it to another as it
-will be stored. Threads could hold it in any layout, since nothing else uses it: so what is between
-the two buffers (renamings of elements, arithmetic of each with itself and with constants) is done
-in the layout that `copy_layout` finds, if that is better than the one of either side.
+`y.store(…, x.load(…).T)` reads a tile from a buffer as loaded and writes it to another for storing.
+Nothing else uses the tile, so threads could hold it in any layout. So the ops in between, renamings
+and elementwise arithmetic with constants, are done in the layout from `copy_layout`, if it is
+better than both sides' layouts.
 
-Invariant: what is stored does not change.
+Invariant: the stored elements are unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aotc.target import Target
 
 @dataclass(frozen=True)
 class _Copy:
-    """The ops of a copy: what reads a buffer, what is done in order, what stores through the other."""
+    """The ops of a copy: the read of a buffer, the steps in order, the store through another."""
 
     read: gpu.SharedLoad
     steps: tuple[Op, ...]
@@ -45,7 +45,7 @@ def fit_copies(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _copy_to(store: tma.StagedTmaStore) -> _Copy | None:
-    """Return the copy that a store ends, if it is one."""
+    """Return the copy ending with a store, if any."""
     steps: list[Op] = []
     user, value = store, store.value
     while True:
@@ -53,13 +53,13 @@ def _copy_to(store: tma.StagedTmaStore) -> _Copy | None:
         if (
             op is None
             or op.block is not store.block
-            or any(each is not user for each in value.users)
+            or any(other_user is not user for other_user in value.users)
         ):
             return None
         if isinstance(op, gpu.SharedLoad):
             whole = type(op) is gpu.SharedLoad and not op.start and is_tensor_load(op.buffer)
             return _Copy(op, tuple(reversed(steps)), store) if whole else None
-        sources = [each for each in dict.fromkeys(op.operands) if not is_uniform(each)]
+        sources = [operand for operand in dict.fromkeys(op.operands) if not is_uniform(operand)]
         if len(sources) != 1 or len(op.results) != 1 or not _is_step(op):
             return None
         steps.append(op)
@@ -87,14 +87,14 @@ def _fit(copy: _Copy, target: Target) -> None:
     value = read_buffer(copy.read.buffer, layout, target, Builder.before_op(copy.read))
     for step in copy.steps:
         if not _is_conversion(step):
-            value = _done(step, value, Builder.before_op(step))
+            value = _in_new_layout(step, value, Builder.before_op(step))
     copy.store.replace_operand(copy.store.value, value)
     for op in (*reversed(copy.steps), copy.read):
         op.erase()
 
 
 def _as_read(copy: _Copy, layout: LinearLayout) -> LinearLayout:
-    """Return a layout of what is written as one of what is read."""
+    """Return a written layout in terms of the tile read."""
     for step in reversed(copy.steps):
         if isinstance(step, tile.Trans):
             layout = layout.transpose(tuple(map(step.order.index, range(len(step.order)))))
@@ -103,15 +103,15 @@ def _as_read(copy: _Copy, layout: LinearLayout) -> LinearLayout:
     return layout
 
 
-def _done(step: Op, value: Value, place: Builder) -> Value:
-    """Return the result of a step on a value that is in another layout now."""
+def _in_new_layout(step: Op, value: Value, builder: Builder) -> Value:
+    """Return the result of a step on a value with a new layout."""
     kind = value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
     mapping: dict[Value, Value] = {}
     for operand in step.operands:
         if is_uniform(operand):
-            mapping[operand] = uniform_in(operand, kind.layout, place)
+            mapping[operand] = uniform_in(operand, kind.layout, builder)
         elif is_tile(operand):
             mapping[operand] = value
-    return place(step.clone(mapping)).results[0]
+    return builder(step.clone(mapping)).results[0]

@@ -1,9 +1,9 @@
-"""Layouts of dots on CUDA cores, where each thread computes a box of the result by FMAs.
+"""Layouts of dots on CUDA cores: each thread computes a box of the result by FMAs.
 
-No instruction fixes the shape of a thread's box, so threads divide the result evenly: none computes
-what another does as long as there are elements enough. Of all divisions the one is taken whose
-warps read fewest rows of 128 bytes of the operands from shared memory, which is an outer product of
-boxes near a square.
+No instruction fixes the shape of a thread's box, so threads divide the result evenly: no element is
+computed twice as long as there are enough elements. The chosen division is the one with warps that
+read the fewest rows of 128 bytes of the operands from shared memory: an outer product of boxes near
+a square.
 
 Invariant: with as many elements of the result as threads, or more, no two threads hold the same.
 """
@@ -36,7 +36,7 @@ class _Division(NamedTuple):
 
 
 def fma_layouts(op: tile.Dot, num_warps: int, *, along_m: bool) -> DotLayouts:
-    """Return the layouts of a dot in which each thread computes a box of the result.
+    """Return the layouts of a dot with a box of the result per thread.
 
     With `along_m`, as for a chain of dots, a warp holds whole rows if it can.
     """
@@ -47,7 +47,7 @@ def fma_layouts(op: tile.Dot, num_warps: int, *, along_m: bool) -> DotLayouts:
     lanes_left, warps_left = WARP_LANES, num_warps
     lanes, warps = [1] * len(batch), [1] * len(batch)
     # Products along the batch share no operand, so batches are divided first: whole ones among
-    # warps, and what is too small for a warp among lanes.
+    # warps, and the rest, too small for a warp, among lanes.
     for axis, size in enumerate(batch):
         lanes[axis] = min(size, max(1, lanes_left // (m_size * n_size)))
         warps[axis] = min(size // lanes[axis], warps_left)
@@ -73,7 +73,7 @@ def fma_layouts(op: tile.Dot, num_warps: int, *, along_m: bool) -> DotLayouts:
 def _divisions(
     m_size: int, n_size: int, num_lanes: int, num_warps: int, *, along_m: bool
 ) -> list[_Division]:
-    """Return the divisions in which least is computed twice."""
+    """Return the divisions with the least recomputation."""
     listed = [
         _Division(
             (num_lanes // lanes_n, lanes_n),
@@ -91,10 +91,10 @@ def _divisions(
 
 
 def _cost(division: _Division) -> tuple[int, ...]:
-    """Return what a division costs for every four values of K, the dearest first.
+    """Return the costs of a division for every four values of K, the dearest first.
 
     A thread reads a row of A by one access and `columns` elements of B by four rows of accesses.
-    Rows of A that the lanes of an access read lie in different banks, eight lanes at a time.
+    Rows of A read by the lanes of an access lie in different banks, eight lanes at a time.
     """
     lanes_m, lanes_n = division.lanes
     box_n = min(_BOX, division.columns)
@@ -112,5 +112,5 @@ def _powers(count: int) -> list[int]:
 
 def _factor(acc: LinearLayout, axis: int, shape: tuple[int, ...]) -> LinearLayout:
     """Return the layout of a thread's operand for its elements of `acc`: all of K, along `axis`."""
-    kept = acc.reduce(axis).remove_zero_bases().expand_dims(axis)
-    return kept.broadcast_to(shape)
+    factor = acc.reduce(axis).remove_zero_bases().expand_dims(axis)
+    return factor.broadcast_to(shape)

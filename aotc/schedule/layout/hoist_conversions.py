@@ -1,16 +1,17 @@
-"""Hoist layout conversions above ops whose operands have fewer bytes than the result.
+"""Hoist layout conversions above ops with fewer operand bytes than result bytes.
 
-A tile that was widened, repeated or joined is cheaper to convert before: an fp32 residual that was loaded
-as bf16, a row of scales, words of packed weights. So the conversion of a result becomes conversions of
-operands where those move fewer bytes in the end. What moves nothing:
+A widened, repeated or joined tile is cheaper to convert before: an fp32 residual loaded as bf16, a
+row of scales, words of packed weights. So the conversion of a result becomes conversions of
+operands where those move fewer bytes in the end. These move nothing:
 
-- indices, and what is cheaply computed of them and of scalars: they are computed again where they are wanted, and
+- indices, and cheap computations on them and on scalars: they are recomputed in each layout, and
   a loop that carries one carries it in both layouts;
-- a tensor load's tile, and what is computed from it alone, or is small: it is in shared memory, where every layout
-  can be read from;
-- a tile that is converted on the way: it is converted straight to the layout that is wanted.
+- a tensor load's tile, and small or exclusive computations on it: it is in shared memory, readable
+  in every layout;
+- a tile converted on the way: it is converted straight to the final layout.
 
-Invariant: no value is computed in two layouts but indices, the result of a cast and small tiles, which cost little.
+Invariant: no value is computed in two layouts but indices, the result of a cast and small tiles, at
+little cost.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MAX_INDEX_OPS = 32  # random numbers are made of indices, too, by a hundred ins
 
 
 def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
-    """Convert operands instead of results wherever that moves fewer bytes."""
+    """Convert operands instead of results wherever this moves fewer bytes."""
     del schedule
     loops, hoisting = _Loops(), _Hoisting()
     patterns: dict[type[Op], Sequence[Pattern[Op]]] = {
@@ -50,70 +51,74 @@ def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
         pass
 
 
-def _convert_at_once(op: Op, place: Builder) -> Sequence[Value] | None:
-    """Convert what was converted on the way straight to the layout that is wanted."""
+def _convert_at_once(op: Op, builder: Builder) -> Sequence[Value] | None:
+    """Convert a tile converted on the way straight to the final layout."""
     assert isinstance(op, gpu.Convert)
     before = op.value.op
     if not isinstance(before, gpu.Convert):
         return None
     if not _is_needed_once(op.value) and not _is_cheap(before.value):
         return None
-    return [place(gpu.Convert(before.value, op.layout)).out]
+    return [builder(gpu.Convert(before.value, op.layout)).out]
 
 
 class _Hoisting:
-    """Convert operands, and keep what follows from the users of tiles while these stay the same."""
+    """Convert operands, and cache costs while the users of tiles stay the same."""
 
     def __init__(self) -> None:
         self._costs = _Costs()
         self._last: gpu.Convert | None = None
-        self._made: Op | None = None
+        self._producer: Op | None = None
         self._tiles: list[Value] = []
         self._num_users: list[int] = []
 
-    def settle(self, op: Op, place: Builder) -> None:
-        """Erase what the last conversion leaves unused, so that it is no user of any tile."""
-        del place
+    def settle(self, op: Op, builder: Builder) -> None:
+        """Erase ops left unused by the last conversion, so they are no users of any tile."""
+        del builder
         assert isinstance(op, gpu.Convert)
-        last, made, before = self._last, self._made, self._num_users
+        last, producer, before = self._last, self._producer, self._num_users
         if last is not None and last.block is None:  # it was hoisted
-            if made is not None and made.block is not None:
-                erase_dead(made)
-            if made is None or made.block is not None or _num_users(self._tiles) != before:
+            if producer is not None and producer.block is not None:
+                erase_dead(producer)
+            if producer is None or producer.block is not None or _num_users(self._tiles) != before:
                 self._costs.forget()
-        self._last, self._made = op, op.value.op
-        operands = [] if self._made is None else self._made.operands
-        self._tiles = [each for each in operands if not is_uniform(each)]
+        self._last, self._producer = op, op.value.op
+        operands = [] if self._producer is None else self._producer.operands
+        self._tiles = [operand for operand in operands if not is_uniform(operand)]
         self._num_users = _num_users(self._tiles)
 
-    def convert_operands(self, op: Op, place: Builder) -> Sequence[Value] | None:
+    def convert_operands(self, op: Op, builder: Builder) -> Sequence[Value] | None:
         """Compute a tile in the wanted layout if its operands are converted for less."""
         assert isinstance(op, gpu.Convert)
-        made = op.value.op
-        if made is None or isinstance(made, gpu.SharedLoad):
+        producer = op.value.op
+        if producer is None or isinstance(producer, gpu.SharedLoad):
             return None
-        if not (_is_made_alone(op.value) or is_index(op.value) or _is_cheap(op.value)):
+        if not (_has_single_user(op.value) or is_index(op.value) or _is_cheap(op.value)):
             return None
-        if is_uniform(op.value) or isinstance(made, tile.Arange):
-            return [_converted(op.value, op.layout, place)]
-        if self._costs.moved_by_operands(made, op.layout) >= _bytes(op.value):
+        if is_uniform(op.value) or isinstance(producer, tile.Arange):
+            return [_converted(op.value, op.layout, builder)]
+        if self._costs.moved_by_operands(producer, op.layout) >= _bytes(op.value):
             return None
-        return [_computed_in(op.layout, made, place)]
+        return [_computed_in(op.layout, producer, builder)]
 
 
-def _computed_in(layout: LinearLayout, made: Op, place: Builder) -> Value:
-    """Return the result of an op in a layout, computed of operands that are converted for it."""
-    if isinstance(made, tile.Broadcast):
-        source = _converted(made.value, layout.broadcast_source(tile_shape(made.value)), place)
-        return place(tile.Broadcast(source, made.shape, layout)).out
+def _computed_in(layout: LinearLayout, producer: Op, builder: Builder) -> Value:
+    """Return the result of an op in a layout, computed of converted operands."""
+    if isinstance(producer, tile.Broadcast):
+        source = _converted(
+            producer.value, layout.broadcast_source(tile_shape(producer.value)), builder
+        )
+        return builder(tile.Broadcast(source, producer.shape, layout)).out
     mapping = {
-        source: _converted(source, each, place)
-        for source, each in zip(made.operands, operand_layouts(made, layout), strict=True)
+        source: _converted(source, source_layout, builder)
+        for source, source_layout in zip(
+            producer.operands, operand_layouts(producer, layout), strict=True
+        )
     }
-    again = place(made.clone(mapping)).results[0]
+    again = builder(producer.clone(mapping)).results[0]
     kind = again.type
     assert isinstance(kind, TileType)
-    return again if kind.layout == layout else place(gpu.Convert(again, layout)).out
+    return again if kind.layout == layout else builder(gpu.Convert(again, layout)).out
 
 
 def _is_joined(layout: LinearLayout) -> bool:
@@ -122,7 +127,7 @@ def _is_joined(layout: LinearLayout) -> bool:
 
 
 class _Loops:
-    """Indices that loops carry, in every layout in which they are wanted."""
+    """Loop-carried indices, in every required layout."""
 
     def __init__(self) -> None:
         self._carried: dict[tuple[Value, LinearLayout], Value] = {}
@@ -133,9 +138,9 @@ class _Loops:
         changed, self._has_changed = self._has_changed, False
         return changed
 
-    def carry_in_layout(self, op: Op, place: Builder) -> Sequence[Value] | None:
-        """Carry an index in the layout that it is converted to, too, if it can be computed there."""
-        del place
+    def carry_in_layout(self, op: Op, builder: Builder) -> Sequence[Value] | None:
+        """Carry an index in the layout of its conversion, too, if it can be computed there."""
+        del builder
         assert isinstance(op, gpu.Convert)
         value, key = op.value, (op.value, op.layout)
         loop = _loop_of(value)
@@ -145,8 +150,8 @@ class _Loops:
             index, end = value.index - 1, loop.body.terminator
             following = end.operands[index]
             first = Builder.before_op(loop)(gpu.Convert(loop.init[index], op.layout)).out
-            made = loop.body.add_arg(first.type, value.hint)
-            self._carried[key] = made
+            arg = loop.body.add_arg(first.type, value.hint)
+            self._carried[key] = arg
             pass_on(loop.body, [Builder.before_op(end)(gpu.Convert(following, op.layout)).out])
             append_carried(loop, [first])
             self._has_changed = True
@@ -154,24 +159,24 @@ class _Loops:
 
 
 def _loop_of(value: Value) -> scf.For | None:
-    """Return the loop that carries a value, if one does."""
+    """Return the loop carrying a value, if any."""
     block = value.owner
     loop = block.parent if isinstance(block, Block) else None
     return loop if isinstance(loop, scf.For) and value.index > 0 else None
 
 
 def is_index(value: Value) -> bool:
-    """Return whether a tile is computed of indices and scalars alone, by few and cheap instructions.
+    """Return whether a tile is cheap to compute from indices and scalars alone.
 
-    It is then computed again in another layout rather than converted, whoever else uses it.
+    It is then recomputed in another layout rather than converted, despite other users.
     """
     seen, worklist = set[Value](), [value]
     while worklist:
-        each = worklist.pop()
-        if each in seen or not isinstance(each.type, TileType) or is_uniform(each):
+        source = worklist.pop()
+        if source in seen or not isinstance(source.type, TileType) or is_uniform(source):
             continue
-        seen.add(each)
-        sources = _index_sources(each)
+        seen.add(source)
+        sources = _index_sources(source)
         if sources is None or len(seen) > _MAX_INDEX_OPS:
             return False
         worklist += sources
@@ -179,7 +184,7 @@ def is_index(value: Value) -> bool:
 
 
 def _index_sources(value: Value) -> Sequence[Value] | None:
-    """Return what an index is cheaply computed of; None if it is loaded, costly, or unknown."""
+    """Return the sources of a cheap index; None if it is loaded, costly, or unknown."""
     op, loop = value.op, _loop_of(value)
     if loop is not None:
         return (loop.init[value.index - 1], loop.body.terminator.operands[value.index - 1])
@@ -190,8 +195,8 @@ def _index_sources(value: Value) -> Sequence[Value] | None:
     return op.operands if is_elementwise(op) or op.has(Trait.SHAPE_ONLY) else None
 
 
-def _is_made_alone(value: Value) -> bool:
-    """Return whether `value` has one user, so that its layout concerns no other."""
+def _has_single_user(value: Value) -> bool:
+    """Return whether `value` has one user, so its layout concerns no other."""
     op = value.op
     if op is None or not (is_elementwise(op) or op.has(Trait.SHAPE_ONLY)) or len(op.results) > 1:
         return False
@@ -207,49 +212,49 @@ def _num_users(values: Sequence[Value]) -> list[int]:
 
 
 class _Costs:
-    """What it takes to have tiles in other layouts; answers are kept until users of tiles change."""
+    """Costs of tiles in other layouts, cached until users of tiles change."""
 
     def __init__(self) -> None:
         self._moved: dict[tuple[Value, LinearLayout], int] = {}
-        self._is_again: dict[Value, bool] = {}
+        self._free_values: dict[Value, bool] = {}
 
     def forget(self) -> None:
-        """Forget all answers, which follow from who uses which tile."""
+        """Forget all costs, since they follow from the users of tiles."""
         self._moved.clear()
-        self._is_again.clear()
+        self._free_values.clear()
 
     def moved_by_operands(self, op: Op, layout: LinearLayout) -> int:
-        """Return the fewest bytes that are moved for the operands of an op in a layout."""
+        """Return the fewest bytes moved for the operands of an op in a layout."""
         return run(self._by_operands(op, layout))
 
     def _by_operands(self, op: Op, layout: LinearLayout) -> Steps[int]:
         if isinstance(op, tile.Join) and not _is_joined(layout):
             return _bytes(op.out)
         layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
-        moved = 0
-        for value, each in layouts.items():
-            moved += yield self._by(value, each)
-        return moved
+        num_bytes = 0
+        for value, operand_layout in layouts.items():
+            num_bytes += yield self._by(value, operand_layout)
+        return num_bytes
 
     def _by(self, value: Value, layout: LinearLayout) -> Steps[int]:
-        """Return the fewest bytes that converting a tile, or what it is computed from, moves."""
+        """Return the fewest bytes moved to convert a tile or its sources."""
         key = value, layout
         if key not in self._moved:
-            moved = 0
-            if isinstance(value.type, TileType) and not (yield self._is_read_again(value)):
-                moved = _bytes(value)
-                if value.op is not None and _is_made_alone(value):
-                    moved = min(moved, (yield self._by_operands(value.op, layout)))
-            self._moved[key] = moved
+            num_bytes = 0
+            if isinstance(value.type, TileType) and not (yield self._moves_nothing(value)):
+                num_bytes = _bytes(value)
+                if value.op is not None and _has_single_user(value):
+                    num_bytes = min(num_bytes, (yield self._by_operands(value.op, layout)))
+            self._moved[key] = num_bytes
         return self._moved[key]
 
-    def _is_read_again(self, value: Value) -> Steps[bool]:
+    def _moves_nothing(self, value: Value) -> Steps[bool]:
         """Return whether a value can be computed in another layout without moving anything."""
-        if value not in self._is_again:
-            self._is_again[value] = yield self._look(value)
-        return self._is_again[value]
+        if value not in self._free_values:
+            self._free_values[value] = yield self._compute_moves_nothing(value)
+        return self._free_values[value]
 
-    def _look(self, value: Value) -> Steps[bool]:
+    def _compute_moves_nothing(self, value: Value) -> Steps[bool]:
         op = value.op
         if _is_cheap(value):
             return True
@@ -257,10 +262,10 @@ class _Costs:
             return _is_needed_once(value)
         if not isinstance(value.type, TileType) or is_index(value):
             return True
-        if op is None or not _is_made_alone(value):
+        if op is None or not _has_single_user(value):
             return False
-        for each in op.operands:
-            if not (yield self._is_read_again(each)):
+        for operand in op.operands:
+            if not (yield self._moves_nothing(operand)):
                 return False
         return True
 
@@ -272,22 +277,22 @@ def _bytes(value: Value) -> int:
 
 
 def _is_cheap(value: Value) -> bool:
-    """Return whether a tile has the elements of a tensor load's, or a few that are cheaply computed from them.
+    """Return whether a tile is a tensor load's, or small and cheap to compute from one.
 
-    Few are scales of groups of weights: what exchanges them has barriers, which cost more than to compute them again
-    for each of their users.
+    Small ones are scales of groups of weights: barriers of an exchange cost more than recomputing
+    them for each of their users.
     """
     seen, worklist = set[Value](), [value]
     while worklist:
-        each = worklist.pop()
-        if each in seen or not isinstance(each.type, TileType) or is_uniform(each):
+        source = worklist.pop()
+        if source in seen or not isinstance(source.type, TileType) or is_uniform(source):
             continue
-        op = each.op
+        op = source.op
         if isinstance(op, gpu.SharedLoad) and is_tensor_load(op.buffer):
             continue
-        seen.add(each)
+        seen.add(source)
         is_view = isinstance(op, tile.Trans | tile.Reshape | tile.ExpandDims)
-        sources = _index_sources(each) if is_view or _is_few(each) else None
+        sources = _index_sources(source) if is_view or _is_few(source) else None
         if isinstance(op, gpu.Convert):
             sources = op.operands
         if sources is None or len(seen) > _MAX_INDEX_OPS:
@@ -302,12 +307,12 @@ def _is_few(value: Value) -> bool:
     return kind.layout is not None and len(kind.layout.columns("register")) <= _FEW_REGISTER_BITS
 
 
-def _converted(value: Value, layout: LinearLayout, place: Builder) -> Value:
+def _converted(value: Value, layout: LinearLayout, builder: Builder) -> Value:
     """Return `value` in a layout."""
     if not isinstance(value.type, TileType):
         return value
     if is_uniform(value):
-        return uniform_in(value, layout, place)
+        return uniform_in(value, layout, builder)
     if isinstance(value.op, tile.Arange):
-        return place(tile.Arange(value.op.start, value.op.end, layout)).out
-    return place(gpu.Convert(value, layout)).out
+        return builder(tile.Arange(value.op.start, value.op.end, layout)).out
+    return builder(gpu.Convert(value, layout)).out

@@ -1,17 +1,17 @@
-"""Loads of few values: which of them are made again in each layout required.
+"""Find loads of few values to repeat in each required layout.
 
-A page table or a list of rows is loaded to compute addresses with it: `rows[:, None] + columns`. In the
-layout of its own access each thread would have indices of other rows than it needs. An exchange
-through shared memory takes as many instructions as loading the few indices where they are needed, a
-barrier besides, and no loop can issue ahead what waits for it. So such a load has no preferred layout:
-like index arithmetic it is made again in the layouts required, if the few indices that are in each
-thread then are no more than a loop has registers for ahead of their use.
+A page table or a list of rows is loaded to compute addresses with it: `rows[:, None] + columns`. In
+the layout of its own access each thread would have indices of other rows than it needs. An exchange
+through shared memory takes as many instructions as repeating the load, a barrier besides, and no
+loop can issue ahead of this barrier. So such a load has no preferred layout: like index arithmetic
+it is repeated in each required layout. The few indices of a thread must fit the registers a loop
+has for them ahead of their use.
 
-The same holds for scales of rows that a kernel with dots loads, in their loop or after it: each thread
-has few rows, and broadcasts them along its columns.
+The same holds for scales of rows that a kernel with dots loads, in their loop or after it: each
+thread has few rows, and broadcasts them along its columns.
 
-Invariant: the kernel does not write what these loads read, and their results serve for addresses and
-masks alone, or are broadcast.
+Invariant: the kernel does not write the memory of these loads, and their results serve for
+addresses and masks alone, or are broadcast.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from aotc.schedule.analysis.register_budget import (
 
 
 def index_loads(kernel: Kernel) -> dict[tile.Load, int]:
-    """Return the loads that are made in each layout in which their results are required.
+    """Return the loads to repeat in each layout required of their results.
 
-    With each is how many registers of a thread it may fill.
+    The value is the number of registers of a thread each may fill.
     """
     ops = list(kernel.walk())
     writes = [op for op in ops if op.writes(Resource.GLOBAL)]
     has_dots = any(op.has(Trait.DOT) for op in ops)
-    found: dict[tile.Load, int] = {}
+    budgets: dict[tile.Load, int] = {}
     data: dict[Value, None] = {}
-    for op in reversed(ops):  # one whose result addresses another comes after it
+    for op in reversed(ops):  # a load whose result addresses another comes after it
         if not isinstance(op, tile.Load) or op.volatile:
             continue
-        is_index = _is_index(op.out, found, data)
+        is_index = _is_index(op.out, budgets, data)
         if not is_index and not (has_dots and _is_scale(op)):
             continue
         if not any(_may_write(write, op.pointer) for write in writes):
-            found[op] = LOADS_BUDGET if is_index else SMALL_LOADS_BUDGET
-    return found
+            budgets[op] = LOADS_BUDGET if is_index else SMALL_LOADS_BUDGET
+    return budgets
 
 
 def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout], budget: int) -> bool:
@@ -66,17 +66,17 @@ def _distinct(layout: LinearLayout) -> int:
 
 
 def _may_write(write: Op, pointer: Value) -> bool:
-    """Return whether an op may write what is loaded through a pointer of the kernel's."""
+    """Return whether an op may write the memory a load reads through a kernel's pointer."""
     written = accessed_pointer(write, "write")
     if written is None:
         return accessed(write, "write") is None
     return bool(shared_roots(pointer, written))
 
 
-def _is_index(index: Value, found: Container[Op], data: dict[Value, None]) -> bool:
-    """Return whether a tile only serves to address accesses of more elements, or `found` ones.
+def _is_index(index: Value, index_loads: Container[Op], data: dict[Value, None]) -> bool:
+    """Return whether a tile only addresses accesses of more elements, or `index_loads` ones.
 
-    `data` gets the values that serve for more, whose walk ends the walks of others.
+    `data` collects the values with other uses; they end the walks of later calls.
     """
     worklist = [index] if is_tile(index) else []
     come_from: dict[Value, Value | None] = dict.fromkeys(worklist)
@@ -91,10 +91,10 @@ def _is_index(index: Value, found: Container[Op], data: dict[Value, None]) -> bo
         for user in value.users:
             pointer = accessed_pointer(user)
             if pointer is not None:
-                if not (user in found or _size(pointer) > _size(index)):
+                if not (user in index_loads or _size(pointer) > _size(index)):
                     return False
                 continue
-            fresh = [each for each in _results_from(value, user) if each not in come_from]
+            fresh = [derived for derived in _results_from(value, user) if derived not in come_from]
             come_from.update(dict.fromkeys(fresh, value))
             worklist += fresh
     return len(come_from) > 1
@@ -105,7 +105,9 @@ def _is_data(value: Value) -> bool:
     for user in value.users:
         pointer = accessed_pointer(user)
         if pointer is not None:
-            if value in [each for each in user.operands if each not in (pointer, _mask_of(user))]:
+            if value in [
+                operand for operand in user.operands if operand not in (pointer, _mask_of(user))
+            ]:
                 return True
         elif not _is_along(user) and not isinstance(user, scf.For | scf.Yield):
             return True
@@ -117,25 +119,25 @@ def _is_along(user: Op) -> bool:
 
 
 def _results_from(value: Value, user: Op) -> Sequence[Value]:
-    """Return what a user that makes no access makes of a value."""
+    """Return the values a user without an access derives from a value."""
     if isinstance(user, scf.For | scf.Yield) and not _is_along(user):
         return list(_passed_on(value, user))
     return user.results
 
 
 def _passed_on(value: Value, user: scf.For | scf.Yield) -> Iterator[Value]:
-    """Yield what a value becomes where a loop begins with it, or an iteration or branch ends with it."""
+    """Yield the loop arguments and results that a value is passed to by an init or a yield."""
     around = user if isinstance(user, scf.For) else user.parent_op
-    given = user.init if isinstance(user, scf.For) else user.operands
-    for index, each in enumerate(given):
-        if each is value and around is not None:
+    sources = user.init if isinstance(user, scf.For) else user.operands
+    for index, source in enumerate(sources):
+        if source is value and around is not None:
             yield around.results[index]
             if isinstance(around, scf.For):
                 yield around.carried[index]
 
 
 def _is_scale(load: tile.Load) -> bool:
-    """Return whether what is loaded is only broadcast, if need be computed with before."""
+    """Return whether a load's result is only broadcast, possibly after elementwise ops."""
     if not is_tile(load.out):
         return False
     worklist, seen = [load.out], {load.out: None}

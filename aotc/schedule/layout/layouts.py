@@ -1,11 +1,11 @@
-"""Named constructors of layouts: what blocked tiles, tensor cores and swizzled memory look like.
+"""Named constructors of layouts: blocked tiles, tensor cores and swizzled memory.
 
-Each is a function that returns a plain `LinearLayout`; nothing downstream can tell, or needs to
-know, which one made a layout. Distributed layouts have the inputs `register`, `lane` (5 bits) and
-`warp`; shared ones the input `offset`, in elements.
+Each is a function returning a plain `LinearLayout`; nothing downstream can tell, or needs to know,
+its constructor. Distributed layouts have the inputs `register`, `lane` (5 bits) and `warp`; shared
+ones the input `offset`, in elements.
 
-Invariant: every element of the tile is held somewhere; a distributed layout never spends a
-register on a copy (lanes and warps may hold copies when the tile is smaller than they are).
+Invariant: every element of the tile is held somewhere; a distributed layout never spends a register
+on a copy (lanes and warps may hold copies when the tile is smaller than they are).
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _SWIZZLE_ROWS_LOG2 = 3
 _CoordBit = tuple[int, int]
 
 
-def _place(
+def _from_coord_bits(
     shape: Sequence[int],
     placed: Mapping[str, Sequence[_CoordBit | None]],
     repeat_order: Sequence[int],
 ) -> LinearLayout:
-    """Give each input bit its coordinate bit; repeat in registers over what is left of the tile.
+    """Give each input bit its coordinate bit; repeat in registers over the rest of the tile.
 
     A coordinate bit the tile does not have, or None, broadcasts a lane or warp bit and drops a
-    register bit. Bits nobody was given become registers, the axes in `repeat_order`.
+    register bit. Unassigned bits become registers, the axes in `repeat_order`.
     """
     bits = [log2_exact(extent) for extent in shape]
     shifts = [sum(bits[axis + 1 :]) for axis in range(len(bits))]
     columns: dict[str, list[int]] = {"register": [], "lane": [], "warp": []}
-    taken: list[_CoordBit] = []
+    placed_bits: list[_CoordBit] = []
     for name, coord_bits in placed.items():
         for coord_bit in coord_bits:
             if coord_bit is not None and coord_bit[1] < bits[coord_bit[0]]:
-                taken.append(coord_bit)
+                placed_bits.append(coord_bit)
                 columns[name].append(1 << (shifts[coord_bit[0]] + coord_bit[1]))
             elif name != "register":
                 columns[name].append(0)
     for axis in repeat_order:
         for bit in range(bits[axis]):
-            if (axis, bit) not in taken:
+            if (axis, bit) not in placed_bits:
                 columns["register"].append(1 << (shifts[axis] + bit))
     outs = tuple((f"dim{axis}", count) for axis, count in enumerate(bits))
     return LinearLayout.from_columns(columns.items(), outs)
@@ -72,14 +72,14 @@ def blocked(
     warps: tuple[int, ...],
     order: tuple[int, ...],
 ) -> LinearLayout:
-    """Return the layout in which each thread holds a box of neighbours, warps tile boxes.
+    """Return the layout with a box of neighbours per thread and boxes tiled by warps.
 
     All tuples have one entry an axis; `order` lists the axes from the fastest. Where the tile is
     smaller than all the threads, lanes and warps hold copies; where it is larger, the pattern
     repeats in further registers, the fastest axis first.
 
     Raises: IRError when a count is no power of two or `threads_per_warp` does not make a warp.
-    Source: Triton's BlockedEncodingAttr, less its registers that hold copies.
+    Source: Triton's BlockedEncodingAttr, less its registers with copies.
     """
     rank = len(shape)
     if not len(elems_per_thread) == len(threads_per_warp) == len(warps) == rank:
@@ -88,16 +88,16 @@ def blocked(
         raise IRError(f"order {order} does not permute the axes of {shape}")
     if sum(map(log2_exact, threads_per_warp)) != log2_exact(WARP_LANES) and rank:
         raise IRError(f"threads_per_warp {threads_per_warp} is not {WARP_LANES} threads")
-    used = [0] * rank
+    bits_used = [0] * rank
     placed: dict[str, list[_CoordBit | None]] = {}
     counts = {"register": elems_per_thread, "lane": threads_per_warp, "warp": warps}
     for name, sizes in counts.items():
         placed[name] = []
         for axis in order:
             for _ in range(log2_exact(sizes[axis])):
-                placed[name].append((axis, used[axis]))
-                used[axis] += 1
-    return _place(shape, placed, order)
+                placed[name].append((axis, bits_used[axis]))
+                bits_used[axis] += 1
+    return _from_coord_bits(shape, placed, order)
 
 
 def blocked_for(
@@ -106,10 +106,10 @@ def blocked_for(
     num_warps: int,
     order: tuple[int, ...] | None = None,
 ) -> LinearLayout:
-    """Return a blocked layout that spends lanes, then warps, on the fastest axes first.
+    """Return a blocked layout with lanes, then warps, on the fastest axes first.
 
-    What an axis cannot use goes to the next; the slowest takes what remains. `order` defaults to
-    the last axis first.
+    Threads an axis cannot use go to the next; the slowest takes the rest. `order` defaults to the
+    last axis first.
 
     Source: Triton's BlockedEncodingAttr builder from a shape.
     """
@@ -122,12 +122,12 @@ def blocked_for(
     threads = [1] * rank
     warps = [1] * rank
     for axis in order[:-1]:
-        wanted = max(1, min(threads_left, shape[axis] // elems_per_thread[axis]))
-        threads[axis] = min(wanted, lanes)
-        warps[axis] = max(1, min(wanted // threads[axis], warps_left))
+        num_threads = max(1, min(threads_left, shape[axis] // elems_per_thread[axis]))
+        threads[axis] = min(num_threads, lanes)
+        warps[axis] = max(1, min(num_threads // threads[axis], warps_left))
         lanes //= threads[axis]
         warps_left //= warps[axis]
-        threads_left //= wanted
+        threads_left //= num_threads
     threads[order[-1]] = lanes
     warps[order[-1]] = warps_left
     return blocked(shape, elems_per_thread, tuple(threads), tuple(warps), order)
@@ -139,16 +139,16 @@ def default_blocked(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
 
 
 def replicated(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """Return the layout in which every thread holds the whole tile, row-major in registers."""
+    """Return the layout with the whole tile in every thread, row-major in registers."""
     placed: dict[str, list[_CoordBit | None]] = {
         "lane": [None] * log2_exact(WARP_LANES),
         "warp": [None] * log2_exact(num_warps),
     }
-    return _place(shape, placed, _minor_first(len(shape)))
+    return _from_coord_bits(shape, placed, _minor_first(len(shape)))
 
 
 def rows_in_registers(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
-    """Return a layout in which the thread that holds an element has all of the first axis there."""
+    """Return a layout with the first axis on registers: each thread holds whole columns."""
     row = default_blocked(shape[1:] or (1,), num_warps)
     row_elems = math.prod(shape[1:])
     registers = [row_elems << bit for bit in range(log2_exact(shape[0]))]
@@ -159,9 +159,9 @@ def rows_in_registers(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
 
 
 def shared_among_warps(layout: LinearLayout, num_rest: int) -> LinearLayout:
-    """Return the layout with a share for each warp of what warps would hold copies of, if it is much.
+    """Return the layout with warps sharing the elements they would hold copies of, if many.
 
-    Of the highest `num_rest` bits of registers, which have to be of more than a few elements.
+    The highest `num_rest` register bits are divided, if they have more than a few elements.
     """
     registers, warps = list(layout.columns("register")), list(layout.columns("warp"))
     if 1 << num_rest < _MANY_COPIES:
@@ -199,9 +199,9 @@ _QUAD_ROWS = ((0, 0), (0, 1), (0, 2))  # lane bits 2..4 count the rows of a frag
 def mma_v2(shape: tuple[int, ...], warps: tuple[int, ...], n_width_elems: int = 1) -> LinearLayout:
     """Return the accumulator layout of `mma.sync.m16n8k*`: 16x8 fragments, warps over the tile.
 
-    `shape` is (M, N), or (batch, M, N); `warps` has as many along each axis, those along N
-    counting faster. A fragment is four registers a thread; fragments repeat along N, then M. The
-    columns of a fragment are `n_width_elems` apart, as operand B was read (see `dot_operand`).
+    `shape` is (M, N), or (batch, M, N); `warps` has the number along each axis, N counting fastest.
+    A fragment is four registers a thread; fragments repeat along N, then M. The columns of a
+    fragment are `n_width_elems` apart, as operand B was read (see `dot_operand`).
 
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" (and k8, k32): accumulators C and D.
     """
@@ -211,13 +211,13 @@ def mma_v2(shape: tuple[int, ...], warps: tuple[int, ...], n_width_elems: int = 
         "lane": [(n, apart + 1), (n, apart + 2), (m, 0), (m, 1), (m, 2)],
         "warp": _mma_warps(warps, {m: m, n: n}, apart),
     }
-    return _place(shape, placed, _minor_first(len(shape)))
+    return _from_coord_bits(shape, placed, _minor_first(len(shape)))
 
 
 def _mma_warps(
     warps: tuple[int, ...], axes: Mapping[int, int], apart: int
 ) -> list[_CoordBit | None]:
-    """Return the bits of the warps of a dot; `axes` are those of M and N in this operand."""
+    """Return the warp bits of a dot; `axes` maps M and N to this operand's axes."""
     m, n = len(warps) - 2, len(warps) - 1
     counts = [(axes.get(n, -1), 3 + apart, warps[n]), (axes.get(m, -1), 4, warps[m])]
     return _warp_bits([*counts, *((axis, 0, count) for axis, count in enumerate(warps[:m]))])
@@ -233,12 +233,12 @@ def dot_operand(
 ) -> LinearLayout:
     """Return the layout of operand 0 (A, MxK) or 1 (B, KxN) of `mma.sync.m16n8k*`.
 
-    `shape` may have a leading axis of batches; `warps` is that of the accumulator.
-    `k_width_elems`, the neighbours along K a thread holds, is what fits in a 32-bit register
-    unless a narrower element shares the load (mixed precision). Fragments of k = 4*k_width repeat
-    along K first, so the instruction's k may be any multiple of it: its registers are neighbours.
-    `n_width_elems`, the neighbours along N that a thread holds of B, is 1 unless elements narrower
-    than 2 bytes are neighbours there in memory, and are moved by twos.
+    `shape` may have a leading axis of batches; `warps` is the accumulator's. `k_width_elems` is the
+    number of neighbours along K in a thread: those in a 32-bit register unless a narrower element
+    shares the load (mixed precision). Fragments of k = 4*k_width repeat along K first, so the
+    instruction's k may be any multiple of it: its registers are neighbours. `n_width_elems` is the
+    number of neighbours along N of B in a thread. It is 1 unless elements narrower than 2 bytes are
+    neighbours there in memory, and are moved by twos.
 
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", "…k16", "…k32": operands A and B.
     """
@@ -255,7 +255,7 @@ def dot_operand(
     }
     if operand == 0:
         placed["register"].append((outer, 3))
-    return _place(shape, placed, (k_axis, outer, *range(first - 1, -1, -1)))
+    return _from_coord_bits(shape, placed, (k_axis, outer, *range(first - 1, -1, -1)))
 
 
 def wgmma_accumulator(
@@ -284,7 +284,7 @@ def wgmma_accumulator(
             ]
         ),
     }
-    return _place(shape, placed, (1, 0))
+    return _from_coord_bits(shape, placed, (1, 0))
 
 
 def wgmma_operand_a(
@@ -302,7 +302,7 @@ def wgmma_operand_a(
             [(0, 4, WARPGROUP_WARPS), (0, 6, warpgroups[0]), (-1, 0, warpgroups[1])]
         ),
     }
-    return _place(shape, placed, (1, 0))
+    return _from_coord_bits(shape, placed, (1, 0))
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def row_major_shared(shape: tuple[int, ...], order: tuple[int, ...] | None = Non
 def swizzled_shared(
     shape: tuple[int, ...], order: tuple[int, ...], vec: int, per_phase: int, max_phase: int
 ) -> LinearLayout:
-    """Return the shared layout that XORs the column's vector index with the row's phase.
+    """Return the shared layout with the column's vector index XORed with the row's phase.
 
     Element (row, col), `order[0]` being the columns, is at `row * cols + (col ^ swizzle)` with
     `swizzle = vec * (row // per_phase % max_phase)`, cut to the row. All counts in elements.
@@ -340,15 +340,15 @@ def swizzled_shared(
 def nvmma_shared(
     shape: tuple[int, ...], element_bits: int, swizzle_bytes: int, *, transposed: bool = False
 ) -> LinearLayout:
-    """Return the shared layout that TMA writes and WGMMA reads with this swizzle.
+    """Return the shared layout for TMA writes and WGMMA reads with this swizzle.
 
-    Rows are `swizzle_bytes` long; a tile with longer rows is cut into slices of that width, one
+    Rows are `swizzle_bytes` long; a tile with longer rows is cut into slices of this width, one
     after the other. Within a row the 16-byte chunk's index is XORed with bits of the address above
     it. `transposed` makes the first of the last two axes the contiguous one.
 
-    Raises: IRError for a swizzle that is not 32, 64 or 128 bytes, or wider than a row.
-    Source: PTX ISA, "Tensor swizzling modes" and "Strides" of wgmma's shared-memory matrices;
-    CUDA driver API, CU_TENSOR_MAP_SWIZZLE_{32B,64B,128B}.
+    Raises: IRError for a swizzle other than 32, 64 or 128 bytes, or wider than a row. Source: PTX
+    ISA, "Tensor swizzling modes" and "Strides" of wgmma's shared-memory matrices; CUDA driver API,
+    CU_TENSOR_MAP_SWIZZLE_{32B,64B,128B}.
     """
     if swizzle_bytes not in (32, 64, 128):
         raise IRError(f"a swizzle is 32, 64 or 128 bytes, not {swizzle_bytes}")
@@ -377,14 +377,14 @@ def nvmma_shared(
 def tensor_shared(
     shape: tuple[int, ...], element_bits: int, box: tuple[int, ...], swizzle_bytes: int
 ) -> LinearLayout:
-    """Return the shared layout of a tile that tensor copies move in boxes, axes in tensor order.
+    """Return the shared layout of a tile copied in boxes by TMA, axes in tensor order.
 
-    A box is row-major and in one piece, boxes follow each other row-major from the last axis.
-    With a swizzle, bits 7 and up of the address are XORed into the chunk of 16 bytes in its span;
-    the buffer starts where that pattern does.
+    A box is row-major and in one piece, boxes follow each other row-major from the last axis. With
+    a swizzle, bits 7 and up of the address are XORed into the chunk of 16 bytes in its span; the
+    buffer starts at the pattern's start.
 
-    Raises: IRError if a row of a box is longer than the swizzle's span.
-    Source: PTX ISA, "Swizzling modes" of tensors.
+    Raises: IRError if a row of a box is longer than the swizzle's span. Source: PTX ISA, "Swizzling
+    modes" of tensors.
     """
     if swizzle_bytes and box[-1] * element_bits > 8 * swizzle_bytes:
         raise IRError(f"rows of {box} of {element_bits} bits exceed {swizzle_bytes} bytes")

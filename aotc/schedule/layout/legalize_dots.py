@@ -1,17 +1,17 @@
-"""Rewrite dots into those that the target's instructions compute.
+"""Rewrite dots for the target's instructions.
 
 - fp8 operands on a target without fp8 MMA become fp16, which holds every fp8 number; fp16
   products are exact in fp32 as well.
 - An addition to the result of a dot becomes its accumulator: `acc += dot(a, b)` keeps its
-  accumulator in the instruction, whichever way it was written. Tensor cores sum fp8 products with
+  accumulator in the instruction, in either form. Tensor cores sum fp8 products with
   fewer bits than fp32, so these are promoted to the accumulator at the end of the dot's K.
 - A dot at "tf32x3", "bf16x3" or "bf16x6" is three or six dots of parts of its operands: the leading bits in
-  tf32 or bf16, then those of the residual, which is exact. The smallest terms are accumulated first, apart
+  tf32 or bf16, then the bits of the exact residual. The smallest terms are accumulated first, apart
   from the accumulator, whose magnitude would cost them their bits. Where an operand is infinite, its
-  residual is NaN, and the terms that have it are dropped.
+  residual is NaN, and the terms with it are dropped.
 
-Invariant: afterwards `input_precision` is "tf32" or "ieee", and operands have a type that the
-target multiplies.
+Invariant: afterwards `input_precision` is "tf32" or "ieee", and the target can multiply the operand
+types.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
     rewrite(kernel, {tile.Dot: [_split_precision]})
 
 
-def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
+def _add_to_accumulator(op: Op, builder: Builder) -> Sequence[Value] | None:
     """Rewrite `dot(a, b, 0) + c` as `dot(a, b, c)`; the sum of fp8 products stays apart from `c`."""
     assert isinstance(op, arith.Add)
     for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
@@ -57,7 +57,7 @@ def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
             continue
         # The dot moves to the addition, so it must not move into a loop.
         if _is_zero(dot.acc) and other is not value and dot.block is op.block:
-            return [place(tile.Dot(dot.a, dot.b, other, dot.input_precision, most)).out]
+            return [builder(tile.Dot(dot.a, dot.b, other, dot.input_precision, most)).out]
     return None
 
 
@@ -65,52 +65,52 @@ def _is_zero(value: Value) -> bool:
     return isinstance(value.op, arith.Constant) and value.op.value == 0
 
 
-def _widen_fp8(op: Op, place: Builder) -> Sequence[Value] | None:
+def _widen_fp8(op: Op, builder: Builder) -> Sequence[Value] | None:
     assert isinstance(op, tile.Dot)
     if element_of(op.a.type) not in (FP8E4NV, FP8E5):
         return None
-    a, b = (place(arith.Cast(value, FP16)).out for value in (op.a, op.b))
-    return [place(tile.Dot(a, b, op.acc)).out]
+    a, b = (builder(arith.Cast(value, FP16)).out for value in (op.a, op.b))
+    return [builder(tile.Dot(a, b, op.acc)).out]
 
 
-def _split_precision(op: Op, place: Builder) -> Sequence[Value] | None:
+def _split_precision(op: Op, builder: Builder) -> Sequence[Value] | None:
     assert isinstance(op, tile.Dot)
     if op.input_precision not in _CROSS_TERMS:
         return None
     if element_of(op.a.type) != FP32:
-        return [place(tile.Dot(op.a, op.b, op.acc, "tf32", op.max_num_imprecise_acc)).out]
+        return [builder(tile.Dot(op.a, op.b, op.acc, "tf32", op.max_num_imprecise_acc)).out]
     split = _tf32_parts if op.input_precision == "tf32x3" else _bf16_parts
-    a, b = (split(value, place) for value in (op.a, op.b))
-    zero = place(arith.Constant(0.0, op.acc.type)).out
+    a, b = (split(value, builder) for value in (op.a, op.b))
+    zero = builder(arith.Constant(0.0, op.acc.type)).out
     cross = zero
     for of_a, of_b in _CROSS_TERMS[op.input_precision]:
-        cross = place(tile.Dot(a[of_a], b[of_b], cross)).out
-    is_number = place(arith.Compare(cross, cross, "eq")).out
-    cross = place(arith.Select(is_number, cross, zero)).out
-    product = place(tile.Dot(a[0], b[0], cross)).out
-    return [place(arith.Add(product, op.acc)).out]
+        cross = builder(tile.Dot(a[of_a], b[of_b], cross)).out
+    is_number = builder(arith.Compare(cross, cross, "eq")).out
+    cross = builder(arith.Select(is_number, cross, zero)).out
+    product = builder(tile.Dot(a[0], b[0], cross)).out
+    return [builder(arith.Add(product, op.acc)).out]
 
 
-def _bf16_parts(value: Value, place: Builder) -> list[Value]:
+def _bf16_parts(value: Value, builder: Builder) -> list[Value]:
     """Return fp32 numbers as the sum of three bf16 numbers, the largest first; unused ones are removed."""
     parts: list[Value] = []
     for _ in range(3):
-        part = place(arith.Cast(value, BF16)).out
-        value = place(arith.Sub(value, place(arith.Cast(part, FP32)).out)).out
+        part = builder(arith.Cast(value, BF16)).out
+        value = builder(arith.Sub(value, builder(arith.Cast(part, FP32)).out)).out
         parts.append(part)
     return parts
 
 
-def _tf32_parts(value: Value, place: Builder) -> list[Value]:
-    """Return fp32 numbers, of which a dot takes the tf32 bits, and their residual."""
-    return [value, _beyond_tf32(value, place)]
+def _tf32_parts(value: Value, builder: Builder) -> list[Value]:
+    """Return fp32 numbers, for dots to truncate to tf32, and their residual."""
+    return [value, _beyond_tf32(value, builder)]
 
 
-def _beyond_tf32(value: Value, place: Builder) -> Value:
+def _beyond_tf32(value: Value, builder: Builder) -> Value:
     """Return the residual of fp32 numbers when their tf32 bits are subtracted."""
     kind = value.type
     assert isinstance(kind, TileType)
-    mask = place(arith.Constant(_TF32_BITS, with_element(kind, U32))).out
-    bits = place(arith.Bitcast(value, U32)).out
-    big = place(arith.Bitcast(place(arith.And(bits, mask)).out, FP32)).out
-    return place(arith.Sub(value, big)).out
+    mask = builder(arith.Constant(_TF32_BITS, with_element(kind, U32))).out
+    bits = builder(arith.Bitcast(value, U32)).out
+    big = builder(arith.Bitcast(builder(arith.And(bits, mask)).out, FP32)).out
+    return builder(arith.Sub(value, big)).out

@@ -1,8 +1,8 @@
-"""Where a kernel makes the tensor maps that no launch can describe: templates and slots.
+"""Templates and slots of tensor maps made by a kernel because no launch can describe them.
 
-A map is built in shared memory, the template, and published to a slot in global memory, which copies
-read it from. Every CTA has a slot for each op that makes a map, in the scratch memory of the launch,
-which the launcher passes. A map that a loop makes anew has as many as may be made ahead of their use.
+A map is built in shared memory, the template, and published to a slot in global memory for copies.
+Every CTA has a slot for each op that makes a map, in the scratch memory passed by the launcher. An
+op in a loop has as many slots as maps may be made ahead of their use.
 
 Invariant: no two CTAs of a launch, and no two ops, use one slot.
 """
@@ -39,17 +39,19 @@ def allocate_slots(kernel: Kernel) -> Sequence[Op]:
 
 
 def num_slots(maker: Op) -> int:
-    """Return how many slots an op that makes a map has."""
+    """Return the number of slots of an op that makes a map."""
     return SLOTS_IN_LOOPS if any(op.has(Trait.LOOP) for op in maker.ancestors()) else 1
 
 
-def slot_at(first: Value, index: Value, place: Builder) -> Value:
+def slot_at(first: Value, index: Value, builder: Builder) -> Value:
     """Return the address of a slot, some slots after the first one of an op."""
-    words = place(arith.Constant(_MAP_WORDS, I32)).out
-    return place(arith.AddPtr(first, place(arith.Mul(index, words)).out)).out
+    words = builder(arith.Constant(_MAP_WORDS, I32)).out
+    return builder(arith.AddPtr(first, builder(arith.Mul(index, words)).out)).out
 
 
-def slot_addresses(body: Block, makers: Sequence[Op], num_ctas: int, place: Builder) -> list[Value]:
+def slot_addresses(
+    body: Block, makers: Sequence[Op], num_ctas: int, builder: Builder
+) -> list[Value]:
     """Return the addresses of the first slot of each op; the last parameter is the scratch memory.
 
     A program instance is one of `num_ctas` CTAs of a cluster.
@@ -57,25 +59,25 @@ def slot_addresses(body: Block, makers: Sequence[Op], num_ctas: int, place: Buil
     if not makers:
         return []
     starts = [sum(map(num_slots, makers[:index])) for index in range(len(makers) + 1)]
-    number = _wide(place, tile.ProgramId(2))
+    number = _wide(builder, tile.ProgramId(2))
     for axis in (1, 0):
-        row = place(arith.Mul(number, _wide(place, tile.NumPrograms(axis)))).out
-        number = place(arith.Add(row, _wide(place, tile.ProgramId(axis)))).out
+        row = builder(arith.Mul(number, _wide(builder, tile.NumPrograms(axis)))).out
+        number = builder(arith.Add(row, _wide(builder, tile.ProgramId(axis)))).out
     if num_ctas > 1:
-        first = place(arith.Mul(number, place(arith.Constant(num_ctas, I64)).out)).out
-        rank = place(arith.Cast(place(grid.CtaRank()).out, I64)).out
-        number = place(arith.Add(first, rank)).out
-    words = place(arith.Constant(starts.pop() * _MAP_WORDS, I64)).out
-    first = place(arith.AddPtr(body.args[-1], place(arith.Mul(number, words)).out)).out
-    offsets = [place(arith.Constant(index * _MAP_WORDS, I64)).out for index in starts]
-    return [place(arith.AddPtr(first, offset)).out for offset in offsets]
+        first = builder(arith.Mul(number, builder(arith.Constant(num_ctas, I64)).out)).out
+        rank = builder(arith.Cast(builder(grid.CtaRank()).out, I64)).out
+        number = builder(arith.Add(first, rank)).out
+    words = builder(arith.Constant(starts.pop() * _MAP_WORDS, I64)).out
+    first = builder(arith.AddPtr(body.args[-1], builder(arith.Mul(number, words)).out)).out
+    offsets = [builder(arith.Constant(index * _MAP_WORDS, I64)).out for index in starts]
+    return [builder(arith.AddPtr(first, offset)).out for offset in offsets]
 
 
-def _wide(place: Builder, op: tile.ProgramId | tile.NumPrograms) -> Value:
-    return place(arith.Cast(place(op).out, I64)).out
+def _wide(builder: Builder, op: tile.ProgramId | tile.NumPrograms) -> Value:
+    return builder(arith.Cast(builder(op).out, I64)).out
 
 
-def map_template(place: Builder) -> Value:
-    """Allocate the shared memory in which a map is built."""
+def map_template(builder: Builder) -> Value:
+    """Allocate the shared memory for building a map."""
     shape = (_MAP_WORDS,)
-    return place(gpu.SharedAlloc(U64, shape, row_major_shared(shape), _MAP_BYTES)).out
+    return builder(gpu.SharedAlloc(U64, shape, row_major_shared(shape), _MAP_BYTES)).out

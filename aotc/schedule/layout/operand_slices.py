@@ -1,12 +1,12 @@
-"""What is computed on the way from memory to a dot, and in which layout.
+"""Computations between memory and a dot, and their layouts.
 
-An operand that is loaded and then cast, scaled or dequantised can be converted to the dot's layout
-before or after that. Before is better whenever what was loaded is no wider: fewer bytes
-go through shared memory, and what is converted is what was loaded, so a loop can load it ahead of
-its use. So the *slice* of an operand, the ops that serve only to compute it, is computed in the
-operand's own layout if what it begins with, its *leaves*, has no more bytes than the operand. What is broadcast
-on the way, such as a scale for each row, is no leaf; but where nothing else is loaded, as of weights
-of which a word holds several, it is.
+A loaded operand that is then cast, scaled or dequantised can be converted to the dot's layout
+before or after that. Before is better whenever the loaded tile is no wider: fewer bytes go through
+shared memory, and the converted tile is the loaded one, so a loop can load it ahead of its use. The
+*slice* of an operand is the ops serving only to compute it; it begins at its *leaves*. It is
+computed in the operand's own layout if its leaves have no more bytes than the operand. A broadcast
+value, such as a scale for each row, is no leaf. But where nothing else is loaded, as with weights
+packed in words, it is.
 
 Invariant: a value in a slice is used by nothing outside of it but dots, all in one layout.
 """
@@ -31,10 +31,10 @@ _FREE = (Trait.SOURCE, Trait.BROADCAST)
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How a value is reached from a dot: the layout to compute it in, in its own axes.
+class SliceValue:
+    """The layout of a value in an operand's slice, in the value's own axes.
 
-    `spread` is how many elements of the operand stem from one here, by joins on the way.
+    `spread` is the number of operand elements stemming from one element here, by joins on the way.
     """
 
     layout: LinearLayout
@@ -43,34 +43,38 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    values: dict[Value, Reached]
-    leaves: dict[Value, Reached]
+    values: dict[Value, SliceValue]
+    leaves: dict[Value, SliceValue]
 
 
 def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
-    """Return the layouts of all values that are computed in the layout of a dot's operand."""
+    """Return the layouts of all values computed in the layout of a dot's operand."""
     operands = [
         (value, layout)
         for op, layouts in dots.items()
         for value, layout in zip(op.operands[:2], layouts.operands()[:2], strict=True)
         if layout is not None
     ]
-    wanted = dict(operands)
-    shared = {value for value, layout in operands if wanted[value] != layout}
+    required = dict(operands)
+    shared = {value for value, layout in operands if required[value] != layout}
     pulled: dict[Value, LinearLayout] = {}
-    for value, layout in wanted.items():
+    for value, layout in required.items():
         if value in shared or not is_tile(value):
             continue
-        found = _leaves_first(value, layout, wanted)
-        if _is_worth_it(value, found):
-            pulled |= {each: reached.layout for each, reached in found.values.items()}
+        operand_slice = _leaves_first(value, layout, required)
+        if _is_worth_it(value, operand_slice):
+            pulled |= {sliced: reached.layout for sliced, reached in operand_slice.values.items()}
     return pulled
 
 
-def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, Reached]:
-    """Return the values that an operand is computed from in the dot's layout."""
-    found = _leaves_first(operand, layout, {})
-    return found.leaves if _is_worth_it(operand, found) else {operand: Reached(layout, 1)}
+def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, SliceValue]:
+    """Return the leaves of an operand's slice in the dot's layout."""
+    operand_slice = _leaves_first(operand, layout, {})
+    return (
+        operand_slice.leaves
+        if _is_worth_it(operand, operand_slice)
+        else {operand: SliceValue(layout, 1)}
+    )
 
 
 def is_converted(operand: Value) -> bool:
@@ -85,7 +89,7 @@ def is_converted(operand: Value) -> bool:
         if op.reads(Resource.GLOBAL):
             loaded_bytes += _tile_bytes(value)
         elif is_elementwise(op) or op.has(*_FREE, *_RENAMING):
-            fresh = [each for each in op.operands if is_tile(each) and each not in seen]
+            fresh = [source for source in op.operands if is_tile(source) and source not in seen]
             worklist += fresh
             seen.update(dict.fromkeys(fresh))
         else:
@@ -93,8 +97,10 @@ def is_converted(operand: Value) -> bool:
     return 0 < loaded_bytes < _tile_bytes(operand)
 
 
-def _is_worth_it(operand: Value, found: _Slice) -> bool:
-    return bool(found.values) and sum(map(_tile_bytes, found.leaves)) <= _tile_bytes(operand)
+def _is_worth_it(operand: Value, operand_slice: _Slice) -> bool:
+    return bool(operand_slice.values) and sum(
+        map(_tile_bytes, operand_slice.leaves)
+    ) <= _tile_bytes(operand)
 
 
 def _tile_bytes(value: Value) -> int:
@@ -103,42 +109,48 @@ def _tile_bytes(value: Value) -> int:
 
 
 def _leaves_first(
-    operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayout]
+    operand: Value, layout: LinearLayout, required: dict[Value, LinearLayout]
 ) -> _Slice:
     """Return the slice of an operand up to broadcasts, or through them if all leaves are broadcast."""
-    found = _slice(operand, layout, wanted)
-    return found if found.leaves else _slice(operand, layout, wanted, through=(Trait.BROADCAST,))
+    operand_slice = _slice(operand, layout, required)
+    return (
+        operand_slice
+        if operand_slice.leaves
+        else _slice(operand, layout, required, through=(Trait.BROADCAST,))
+    )
 
 
 def _slice(
     operand: Value,
     layout: LinearLayout,
-    wanted: dict[Value, LinearLayout],
+    required: dict[Value, LinearLayout],
     through: tuple[Trait, ...] = (),
 ) -> _Slice:
-    """Return the slice of an operand; `wanted` are the layouts in which dots require values.
+    """Return the slice of an operand; `required` are the layouts dots require of values.
 
-    Besides the usual ops those with a trait of `through` are part of it.
+    Besides the usual ops, ops with a trait of `through` are part of it.
     """
-    values: dict[Value, Reached] = {}
-    frontier: dict[Value, Reached] = {operand: Reached(layout, 1)}
+    values: dict[Value, SliceValue] = {}
+    frontier: dict[Value, SliceValue] = {operand: SliceValue(layout, 1)}
     grown = True
     while grown:
         grown = False
         for value, reached in list(frontier.items()):
             op = value.op
-            if op is None or not _can_include(op, value, reached.layout, values, wanted, through):
+            if op is None or not _can_include(op, value, reached.layout, values, required, through):
                 continue
             del frontier[value]
             values[value] = reached
             spread = reached.spread * (2 if isinstance(op, tile.Join) else 1)
             sources = operand_layouts(op, reached.layout)
-            for source, at in zip(op.operands, sources, strict=True):
+            for source, source_layout in zip(op.operands, sources, strict=True):
                 if is_tile(source) and source not in values:
-                    frontier.setdefault(source, Reached(at, spread))
+                    frontier.setdefault(source, SliceValue(source_layout, spread))
             grown = True
     leaves = {
-        value: at for value, at in frontier.items() if value.op is None or not value.op.has(*_FREE)
+        value: leaf
+        for value, leaf in frontier.items()
+        if value.op is None or not value.op.has(*_FREE)
     }
     return _Slice(_without_free(values, leaves), leaves)
 
@@ -147,8 +159,8 @@ def _can_include(
     op: Op,
     value: Value,
     layout: LinearLayout,
-    values: dict[Value, Reached],
-    wanted: dict[Value, LinearLayout],
+    values: dict[Value, SliceValue],
+    required: dict[Value, LinearLayout],
     through: tuple[Trait, ...],
 ) -> bool:
     if not is_elementwise(op) and not (op.has(Trait.VIEW, *through) or isinstance(op, tile.Join)):
@@ -157,18 +169,20 @@ def _can_include(
         return False
     for user in value.users:
         serves = user.results and user.results[0] in values
-        if not serves and not (isinstance(user, tile.Dot) and wanted.get(value, layout) == layout):
+        if not serves and not (
+            isinstance(user, tile.Dot) and required.get(value, layout) == layout
+        ):
             return False
     return True
 
 
 def _without_free(
-    values: dict[Value, Reached], leaves: dict[Value, Reached]
-) -> dict[Value, Reached]:
-    """Leave out what is computed from free values alone, such as masks: it has no preferred layout."""
+    values: dict[Value, SliceValue], leaves: dict[Value, SliceValue]
+) -> dict[Value, SliceValue]:
+    """Drop values computed from free ones alone, such as masks: they have no preferred layout."""
     heavy: dict[Value, None] = dict.fromkeys(leaves)
     # Values were reached users first, so backwards operands come first; a second round is for
-    # values that were reached through several users.
+    # values reached through several users.
     for _ in range(2):
         for value in reversed(values):
             if value.op is not None and any(source in heavy for source in value.op.operands):

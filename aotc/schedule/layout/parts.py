@@ -1,11 +1,11 @@
-"""A value and what it is computed from, sliced along one axis.
+"""A value and its computation, sliced along one axis.
 
-Elementwise ops, and loads that may be delayed to where the value is needed, are computed
-slice by slice; everything else is there already and is sliced in registers, at no cost. Only
-values without other users are computed so, since the whole is dropped.
+Elementwise ops, and loads that may be delayed to the use of the value, are computed slice by slice;
+everything else is there already and is sliced in registers, at no cost. Only values without other
+users are computed so, since the whole is dropped.
 
 Invariant: slices have the same layout, so every thread computes its share of each; a load sinks
-below no write to what it reads.
+below no write to its memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aotc.schedule.analysis.global_order import fences
 
 
 class BlockOrder:
-    """Where the ops of a block stand, and how many of them loads must not cross, until it changes."""
+    """The positions of a block's ops and its fences for loads, until the block changes."""
 
     def __init__(self, block: Block) -> None:
         self.numbers: dict[Op, int] = {}
@@ -51,9 +51,9 @@ MayMove = Callable[[Op, Op, BlockOrder], bool]
 class Parts:
     """Slice `value`, needed at the op `end` of its block, along `axis`.
 
-    `inside` are the values to be computed slice by slice, users first, `loads` those of them that
-    are read from memory, and `leaves` the tiles that are sliced in registers. `movable` are the
-    classes of loads that may be among the former.
+    `inside` are the values to compute slice by slice, users first, `loads` the memory reads among
+    them, and `leaves` the tiles sliced in registers. `movable` are the classes of loads allowed in
+    `loads`.
     """
 
     def __init__(
@@ -75,33 +75,29 @@ class Parts:
         self._collect(value, BlockOrder(end.block) if order is None else order)
 
     def _collect(self, value: Value, order: BlockOrder) -> None:
-        """Add the ops that only this value needs, the last to be computed first."""
-        wanted: dict[Value, None] = {}
+        """Add the ops needed by this value alone, the last to be computed first."""
+        pending: dict[Value, None] = {}
         users: dict[Op, None] = {self.end: None}
         latest: list[tuple[int, Op]] = []
 
         def want(value: Value) -> None:
             op = value.op
-            if value not in wanted and op in order.numbers and value is op.results[0]:
+            if value not in pending and op in order.numbers and value is op.results[0]:
                 heapq.heappush(latest, (-order.numbers[op], op))
-            wanted[value] = None
+            pending[value] = None
 
         want(value)
         while latest:
             op = heapq.heappop(latest)[1]
-            made = op.results[0]
-            del wanted[made]
-            if (
-                is_tile(made)
-                and all(each in users for each in made.users)
-                and self._take(op, order)
-            ):
-                users[op] = self.inside[made] = None
+            out = op.results[0]
+            del pending[out]
+            if is_tile(out) and all(user in users for user in out.users) and self._take(op, order):
+                users[op] = self.inside[out] = None
                 for source in filter(is_tile, op.operands):
                     want(source)
             else:
-                self.leaves[made] = None
-        self.leaves.update(wanted)
+                self.leaves[out] = None
+        self.leaves.update(pending)
 
     def _take(self, op: Op, order: BlockOrder) -> bool:
         """Return whether an op can be computed slice by slice at the end."""
@@ -140,17 +136,19 @@ class Parts:
         if view is None:
             return False
         offsets = buffer.layout.columns("offset")
-        held, places = gf2.Span(view.columns("register")), gf2.Span(offsets)
+        registers, span = gf2.Span(view.columns("register")), gf2.Span(offsets)
         # Slices begin where accesses do: at multiples of a vector's length.
         extent = buffer.shape[self.axis]
         starts = [size << bit for bit in range((extent // size).bit_length() - 1)]
         origins = [
-            places.solve(buffer.layout.pack(self._start(len(buffer.shape), start)))
+            span.solve(buffer.layout.pack(self._start(len(buffer.shape), start)))
             for start in starts
         ]
         inside_vector = load.vector - 1
         aligned = all(origin is not None and not origin & inside_vector for origin in origins)
-        return aligned and all(column in held for column in offsets[: inside_vector.bit_length()])
+        return aligned and all(
+            column in registers for column in offsets[: inside_vector.bit_length()]
+        )
 
     def _shape(self, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
         return (*shape[: self.axis], size, *shape[self.axis + 1 :])
@@ -158,27 +156,27 @@ class Parts:
     def _start(self, rank: int, start: int) -> tuple[int, ...]:
         return tuple(start if axis == self.axis else 0 for axis in range(rank))
 
-    def part(self, start: int, size: int, place: Builder) -> Value:
-        """Return the slice of the value that begins at `start`, computed at `place`."""
-        done: dict[Value, Value] = {}
+    def part(self, start: int, size: int, builder: Builder) -> Value:
+        """Return the slice of the value at `start`, computed at `builder`."""
+        slices: dict[Value, Value] = {}
         shape = self._shape(tile_shape(self.value), size)
         first = self._start(len(shape), start)
 
         def cut(value: Value) -> Value:
-            if value not in done:
-                done[value] = place(gpu.Extract(value, first, shape)).out
-            return done[value]
+            if value not in slices:
+                slices[value] = builder(gpu.Extract(value, first, shape)).out
+            return slices[value]
 
         for value in reversed(self.inside):
             op = value.op
             assert op is not None
             if isinstance(op, gpu.SharedLoad):
                 layout = sub_tile(op.layout, shape)
-                made = place(op.clone({}, layout=layout, start=first))
+                copy = builder(op.clone({}, layout=layout, start=first))
             else:
                 sources = {source: cut(source) for source in op.operands if is_tile(source)}
-                made = place(op.clone(sources))
-            done[value] = made.results[0]
+                copy = builder(op.clone(sources))
+            slices[value] = copy.results[0]
         return cut(self.value)
 
     def erase_whole(self) -> None:
@@ -188,7 +186,7 @@ class Parts:
                 value.op.erase()
 
 
-# ---- loads that sink ----------------------------------------------------------------------------
+# ---- sinking loads ------------------------------------------------------------------------------
 
 
 def _may_read_later(load: Op, end: Op, order: BlockOrder) -> bool:
@@ -201,7 +199,7 @@ def _may_read_later(load: Op, end: Op, order: BlockOrder) -> bool:
     while op is not None and op is not end:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
             written = nested.effects_on(Resource.SHARED, "write")
-            if any(_may_write(nested, each, load.buffer) for each in written):
+            if any(_may_write(nested, writer, load.buffer) for writer in written):
                 return False
         op = op.next
     return op is end

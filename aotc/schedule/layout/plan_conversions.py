@@ -1,10 +1,10 @@
 """Lower layout conversions: registers, shuffles, or an exchange through shared memory.
 
-The planner (`conversions`) decides; this pass writes its plan into the IR, so that a dump
-shows what every conversion costs and later passes see shared buffers like any other.
+The planner (`conversions`) decides. This pass writes its plan into the IR, so a dump shows the cost
+of every conversion and later passes see shared buffers like any other.
 
-Small tiles whose conversions stand together, as the values of one reduction do, are all written before any is
-read: one barrier is for all.
+Small tiles with adjacent conversions, such as the values of one reduction, are all written before
+any is read: one barrier is for all.
 
 Invariant: afterwards a `gpu.convert` moves nothing between threads.
 """
@@ -42,7 +42,7 @@ _MOST_SHUFFLED = 8
 
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace conversions that move data by the ops that move it."""
+    """Replace conversions between threads by ops that move data."""
     exchanged: dict[Value, Value] = {}
     for op in list(kernel.walk()):
         if not isinstance(op, gpu.Convert):
@@ -54,16 +54,16 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         if isinstance(load, gpu.SharedLoad) and is_tensor_load(load.buffer):
             # It is in shared memory already: read it from there in the new layout.
             with at(load.loc):
-                place = Builder.after_op(load)
-                again = read_buffer(load.buffer, op.layout, schedule.target, place)
+                builder = Builder.after_op(load)
+                again = read_buffer(load.buffer, op.layout, schedule.target, builder)
             op.replace_with([again])
             continue
-        known = exchanged.get(op.value)
-        if known is not None and known.op is not None and known.op.block is op.block:
+        buffer = exchanged.get(op.value)
+        if buffer is not None and buffer.op is not None and buffer.op.block is op.block:
             # It goes through shared memory for another conversion: with one buffer, copies can be to it.
             with at(op.loc):
-                place = Builder.before_op(op)
-                again = read_buffer(known, op.layout, schedule.target, place)
+                builder = Builder.before_op(op)
+                again = read_buffer(buffer, op.layout, schedule.target, builder)
             op.replace_with([again])
             continue
         memory = gpu.memory_element(source)
@@ -86,13 +86,13 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _is_read_in_parts(op: gpu.Convert) -> bool:
-    """Return whether a tile that threads hold copies of is for dots, and too large to hold.
+    """Return whether a tile with copies in several threads is for dots, and too large to hold.
 
-    FMAs of a thread take all of K for each row and column: shuffles would make all of that at once.
+    FMAs of a thread take all of K for each row and column: shuffles would fetch all of it at once.
     """
-    held = registers_of(op.out)
+    num_registers = registers_of(op.out)
     is_for_fmas = all(isinstance(user, gpu.Dot) and not user.shape for user in op.out.users)
-    return is_for_fmas and held > max(_MOST_SHUFFLED, registers_of(op.value))
+    return is_for_fmas and num_registers > max(_MOST_SHUFFLED, registers_of(op.value))
 
 
 def _run_elems(value: Value) -> int:
@@ -103,26 +103,26 @@ def _run_elems(value: Value) -> int:
     return op.vector if isinstance(op, gpu.Load) else 1
 
 
-def _lower(op: gpu.Convert, plan: Conversion, place: Builder, schedule: Schedule) -> Value | None:
+def _lower(op: gpu.Convert, plan: Conversion, builder: Builder, schedule: Schedule) -> Value | None:
     match plan:
         case Identity():
             return op.value
         case RegisterPermute():
             return None
         case WarpShuffle():
-            return place(gpu.ShuffleConvert(op.value, op.layout, astuple(plan))).out
+            return builder(gpu.ShuffleConvert(op.value, op.layout, astuple(plan))).out
         case SharedExchange():
-            return _through_shared(op, plan, place, schedule)
+            return _through_shared(op, plan, builder, schedule)
 
 
 def _through_shared(
-    op: gpu.Convert, plan: SharedExchange, place: Builder, schedule: Schedule
+    op: gpu.Convert, plan: SharedExchange, builder: Builder, schedule: Schedule
 ) -> Value:
     source = op.value.type
     assert isinstance(source, TileType)
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
-    buffer = place(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
-    place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
+    buffer = builder(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
+    builder(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
     # `insert_barriers` places the barrier between the two.
     load = gpu.SharedLoad(
         buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element
@@ -131,12 +131,12 @@ def _through_shared(
     text = Remark.EXCHANGED(shape=shape, element=source.element, size=plan.scratch_bytes)
     schedule.remark(op.loc, text)
     if plan.scratch_bytes > _SMALL_BYTES:
-        return place(load).out
+        return builder(load).out
     return Builder.before_op(_after_conversions(op))(load).out
 
 
 def _after_conversions(op: gpu.Convert) -> Op:
-    """Return the first op after a conversion that is no conversion of another tile."""
+    """Return the first op after a conversion other than conversions of other tiles."""
     after = op.next
     while isinstance(after, gpu.Convert) and after.value is not op.out:
         after = after.next

@@ -1,9 +1,9 @@
-"""The preferred layout of each tile: that in which it is computed, before others are required.
+"""The preferred layout of each tile, chosen for its computation before others are required.
 
-A loaded tile has the layout in which its load is coalesced, an elementwise result that of its
-operands, a reduced or reshaped tile the one that its operand's implies. What is cheap to
-compute anywhere (constants, index arithmetic, broadcasts, the loads of `index_loads`) has no preferred
-layout and is computed wherever it is required, so address computations are never converted.
+A loaded tile has the coalesced layout of its load, an elementwise result the layout of its
+operands, a reduced or reshaped tile the layout implied by its operand's. Values cheap to compute
+anywhere (constants, index arithmetic, broadcasts, the loads of `index_loads`) have no preferred
+layout. They are computed wherever required, so address computations are never converted.
 
 Invariant: values carried by loops and yielded by branches always have a preferred layout, one
 through all iterations and both arms.
@@ -37,7 +37,7 @@ from aotc.schedule.layout.layouts import (
 
 @dataclass(frozen=True, slots=True)
 class DotLayouts:
-    """How a dot is computed: `shape` is (m, n, k) of its `mma.sync`, or ().
+    """The layouts of a dot: `shape` is (m, n, k) of its `mma.sync`, or ().
 
     Of a wgmma, an operand without a layout is read from shared memory.
     """
@@ -54,10 +54,10 @@ class DotLayouts:
 
 
 class PreferredLayouts:
-    """The preferred layout of every tile that has one.
+    """The preferred layout of every tile, if it has one.
 
-    `anchors` are the layouts of memory accesses, `dots` those of dots, and `pulled` those of
-    values that are computed in the layout of a dot's operand.
+    `anchors` are the layouts of memory accesses, `dots` the layouts of dots, and `pulled` the
+    layouts of values computed in the layout of a dot's operand.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PreferredLayouts:
         self.num_warps = kernel.num_warps
         self.anchors = anchors
         self.dots = dots
-        # Known from the start, so that whatever is computed with an accumulator joins it.
+        # Set from the start, so all computations with an accumulator join it.
         self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
         self._works_in: dict[Op, LinearLayout] = {}
         self._has_all_reasons = False
@@ -80,12 +80,12 @@ class PreferredLayouts:
             unsettled = next((join for join in joins if join.targets[0] not in self._homes), None)
             if unsettled is None:
                 break
-            # A variable that only index arithmetic uses has the layout of its users.
+            # A variable used by index arithmetic alone has the layout of its users.
             variable = unsettled.targets[0]
-            home = self._sought(unsettled.targets) or self.default(variable)
+            home = self._layout_of_users(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
-        # Nothing prefers a layout for the rest. Not before: a variable may have one that shows
-        # only once the body of its loop is known.
+        # Nothing prefers a layout for the rest. Not before: a variable may get one only once the
+        # body of its loop is known.
         self._has_all_reasons = True
         self._visit_to_fixpoint(kernel.body)
 
@@ -94,7 +94,7 @@ class PreferredLayouts:
         return self._homes.get(value)
 
     def default(self, value: Value) -> LinearLayout:
-        """Return a layout for a tile for which nothing prefers one."""
+        """Return a layout for a tile without a preference."""
         return default_blocked(tile_shape(value), self.num_warps)
 
     def or_default(self, value: Value) -> LinearLayout:
@@ -102,21 +102,21 @@ class PreferredLayouts:
         return self._homes.get(value) or self.default(value)
 
     def source(self, op: Op) -> LinearLayout | None:
-        """Return the layout of the first operand that prefers one; in the end, a default layout."""
+        """Return the first operand's preferred layout; in the end, a default layout."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
         return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
 
     def source_like(self, op: Op, value: Value) -> LinearLayout | None:
-        """Return the preferred layout of `value`, else in the end that of users of the result."""
+        """Return the preferred layout of `value`, else in the end of users of the result."""
         home = self.get(value)
         if home is None and self._has_all_reasons:
-            home = self._sought(op.results) or self.default(op.results[0])
+            home = self._layout_of_users(op.results) or self.default(op.results[0])
         return home
 
     def works_in(self, op: Op) -> LinearLayout | None:
-        """Return the layout in which a reduction, scan or split takes its operands.
+        """Return the operand layout of a reduction, scan or split.
 
-        The first answer stands, for the layouts of the results follow from it: an operand that
+        The first answer stands, since the layouts of the results follow from it: an operand that
         gets its own layout later is converted. In the end there is one.
         """
         layout = self._works_in.get(op) or self.source(op)
@@ -161,19 +161,19 @@ class PreferredLayouts:
                     self._homes.setdefault(value, home)
 
     def _settle(self, join: Join) -> None:
-        """Give a variable the layout of a dot that flows into it, or the first there is."""
+        """Give a variable the layout of a dot flowing into it, or the first there is."""
         candidates = (*join.targets, *join.sources)
         products = (value for value in join.sources if value.op in self.dots)
-        known = (value for value in candidates if value in self._homes)
-        value = next(products, None) or next(known, None)
+        settled = (value for value in candidates if value in self._homes)
+        value = next(products, None) or next(settled, None)
         if value is not None:
             for target in join.targets:
                 self._homes.setdefault(target, self._homes[value])
 
     # -- backward --------------------------------------------------------------
 
-    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
-        """Return the layout that the nearest user of one of `values` works in."""
+    def _layout_of_users(self, values: Sequence[Value]) -> LinearLayout | None:
+        """Return the layout of the nearest user of one of `values`."""
         worklist = list(values)
         seen: dict[Value, None] = {}
         while worklist:
@@ -192,7 +192,7 @@ class PreferredLayouts:
         return None
 
 
-# ---- variables: what loops and branches join --------------------------------------------------
+# ---- variables joined by loops and branches ---------------------------------------------------
 
 
 # ---- rules: the preferred layout of each result -----------------------------------------------
@@ -212,7 +212,7 @@ def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout |
 
 
 def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Prefer the layout of the access that an op is, if it is one."""
+    """Prefer the layout of the op's own access, if any."""
     return [preferred.anchors.get(op)] * len(op.results)
 
 
@@ -240,13 +240,13 @@ def _join(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
 
 
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
-    """Return `layout`, or one near it in which each thread holds both halves of a pair.
+    """Return `layout`, or one near it with both halves of a pair in each thread.
 
-    The bit that selects the half is swapped with a register bit: one of the first axis, the rows,
-    which a butterfly along the others never needs, else the one that was joined last, which a
-    butterfly that goes through the bits of an index in order needs last. If a warp bit selects it,
-    the others are swapped, too, and rows are distributed over warps as far as there are any: all of
-    that is one exchange through shared memory.
+    The bit of the half is swapped with a register bit. A bit of the first axis, the rows, is best:
+    a butterfly along the other axes never needs it. Otherwise it is the bit joined last, needed
+    last by a butterfly through the bits of an index in order. If a warp bit selects the half, the
+    other warp bits are swapped, too, and rows are distributed over warps as far as there are any:
+    all of it is one exchange through shared memory.
     """
     if layout.split_register_bit() is not None:
         return layout
@@ -256,21 +256,21 @@ def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
         half = layout.shape[:-1]
         return blocked_for(half, (1,) * len(half), num_warps).join()
     row = 1 << layout.total_out_bits - layout.out_bits("dim0")
-    wanted = [columns.index(1)]
-    if wanted[0] >= first_warp:
-        others = (place for place in range(first_warp, len(columns)) if place != wanted[0])
-        wanted += [place for place in others if columns[place] % row]
-    given = sorted(range(len(registers)), key=lambda place: columns[place] % row != 0)
-    for here, there in zip(wanted, given, strict=False):
-        _swap(columns, here, there)
+    half_bits = [columns.index(1)]
+    if half_bits[0] >= first_warp:
+        other_warp_bits = (bit for bit in range(first_warp, len(columns)) if bit != half_bits[0])
+        half_bits += [bit for bit in other_warp_bits if columns[bit] % row]
+    register_bits = sorted(range(len(registers)), key=lambda bit: columns[bit] % row != 0)
+    for first, second in zip(half_bits, register_bits, strict=False):
+        _swap(columns, first, second)
     if not registers:
         # There is nothing to swap with: threads hold replicas.
-        columns[wanted[0]] = 0
-    rows = [place for place in range(len(registers), first_warp) if columns[place] % row == 0]
-    if wanted[0] >= first_warp:
-        moved = (place for place in wanted if columns[place] % row)
-        for here, there in zip(moved, rows, strict=False):
-            _swap(columns, here, there)
+        columns[half_bits[0]] = 0
+    rows = [bit for bit in range(len(registers), first_warp) if columns[bit] % row == 0]
+    if half_bits[0] >= first_warp:
+        moved_bits = (bit for bit in half_bits if columns[bit] % row)
+        for first, second in zip(moved_bits, rows, strict=False):
+            _swap(columns, first, second)
     return (
         layout.with_columns("register", columns[: len(registers)] or [1])
         .with_columns("lane", columns[len(registers) : first_warp])
@@ -278,8 +278,8 @@ def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
     )
 
 
-def _swap(columns: list[int], here: int, there: int) -> None:
-    columns[here], columns[there] = columns[there], columns[here]
+def _swap(columns: list[int], first: int, second: int) -> None:
+    columns[first], columns[second] = columns[second], columns[first]
 
 
 def _split(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
@@ -299,7 +299,7 @@ def _reduce(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None
 
 
 def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Have one layout, so that there is one instance for all results and effects."""
+    """Have one layout, so there is one instance for all results and effects."""
     if is_elementwise(op):
         return _elementwise(op, preferred)
     home = preferred.works_in(op) if is_tile(op.results[0]) else None
@@ -311,7 +311,7 @@ def _at_work(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | Non
 
 
 def _of_all_ctas(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Have what all CTAs give to an element in one thread, which mostly reduces it."""
+    """Have all CTAs' contributions to an element in one thread, which mostly reduces them."""
     assert isinstance(op, cluster.ClusterTranspose)
     return [rows_in_registers(tile_shape(op.out), preferred.num_warps)]
 

@@ -1,14 +1,15 @@
-"""fp8 products that are kept apart from the accumulator, and promoted to it by additions in fp32.
+"""fp8 products kept apart from the accumulator, and promoted to it by fp32 additions.
 
-`wgmma` sums fp8 products with some 13 bits, so only a part of K goes through one of its accumulators:
-`promotion_interval` says how much. The next product is in flight while threads add the last one. Where
-two products of all of the result would not fit beside the accumulator, they are of parts of it:
+`wgmma` sums fp8 products with some 13 bits, so only a part of K, of `promotion_interval` elements,
+goes through one of its accumulators. The next product is in flight while threads add the last one.
+Where two products of the whole result would not fit beside the accumulator, they are of parts of
+it:
 
     p = dot(a[:64], b)
     q = dot(a[64:], b);  wait for p;  acc[:64] += p
                          wait for q;  acc[64:] += q
 
-Invariant: every product is added once, in the order of K, and read only after a wait that covers it.
+Invariant: every product is added once, in the order of K, and read only after a wait for it.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ def promotion_interval(op: tile.Dot) -> int:
 
 
 def product_part(acc: LinearLayout, bits: int, num_columns: int = 0) -> tuple[_Shape, int] | None:
-    """Return a part of a result, and how many of its products are in flight beside the accumulator.
+    """Return a part of a result, and its number of products in flight beside the accumulator.
 
-    It is the largest of which two fit, else the largest that fits. `bits` are those of an element. With
-    `num_columns`, only so many first ones are computed.
+    It is the largest with room for two, else the largest with room for one. `bits` is the element
+    width. With `num_columns`, only the first so many are computed.
     """
     share = (num_columns or acc.shape[1]) / acc.shape[1]
-    held = _registers(acc, bits)
+    acc_registers = _registers(acc, bits)
     parts = list(_parts(acc, can_cut_columns=not num_columns))
     for count in (2, 1):
         for part, layout in parts:
-            if (held + count * _registers(layout, bits)) * share <= PROMOTION_LIMIT:
+            if (acc_registers + count * _registers(layout, bits)) * share <= PROMOTION_LIMIT:
                 return part, count
     return None
 
 
 def _parts(acc: LinearLayout, *, can_cut_columns: bool) -> Iterator[tuple[_Shape, LinearLayout]]:
-    """Yield ever smaller parts of which every thread holds its share: fewer rows, then fewer columns."""
+    """Yield ever smaller parts held by all threads alike: fewer rows, then fewer columns."""
     part = (acc.shape[0], acc.shape[1])
     layout: LinearLayout | None = acc
     while layout is not None:
@@ -65,8 +66,10 @@ def _parts(acc: LinearLayout, *, can_cut_columns: bool) -> Iterator[tuple[_Shape
         rows, columns = part
         halves = [(rows // 2, columns)] if rows > ROWS else []
         halves += [(rows, columns // 2)] if can_cut_columns and columns > _LEAST_COLUMNS else []
-        held = [(half, sub_tile(acc, half)) for half in halves]
-        part, layout = next((each for each in held if each[1] is not None), (part, None))
+        candidates = [(half, sub_tile(acc, half)) for half in halves]
+        part, layout = next(
+            (candidate for candidate in candidates if candidate[1] is not None), (part, None)
+        )
 
 
 def _registers(layout: LinearLayout, bits: int) -> int:
@@ -75,7 +78,7 @@ def _registers(layout: LinearLayout, bits: int) -> int:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product in flight, and which part of the accumulator it is for."""
+    """A product in flight, and its part of the accumulator."""
 
     dot: wgmma.Wgmma
     part: int
@@ -84,8 +87,8 @@ class _Product:
 class PromotedDot:
     """A dot by wgmma while its products, and their promotion to the accumulator, are emitted."""
 
-    def __init__(self, op: tile.Dot, a: Value, b: Value, acc: Value, place: Builder) -> None:
-        self.op, self.a, self.b, self.place = op, a, b, place
+    def __init__(self, op: tile.Dot, a: Value, b: Value, acc: Value, builder: Builder) -> None:
+        self.op, self.a, self.b, self.builder = op, a, b, builder
         kind = acc.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -101,14 +104,14 @@ class PromotedDot:
         ]
         self.sums = [self._extract(acc, start, part) for start in self.starts]
         self.in_flight: list[_Product] = []
-        # The last product that was added. Another one begins in its registers: ptxas gives one that
-        # begins in none registers of its own, and spills.
+        # The last product added. The next one begins in its registers: otherwise ptxas allocates
+        # further registers, and spills.
         self.added: Value | None = None
 
     def emit(self) -> Value:
         """Return the accumulator with all products added."""
         size = promotion_interval(self.op)
-        zero = self.place(arith.Constant(value=False, type=I1)).out
+        zero = self.builder(arith.Constant(value=False, type=I1)).out
         for first in range(0, tile_shape(self.op.a)[1], size):
             for number in range(len(self.starts)):
                 if len(self.in_flight) == self.most_in_flight:
@@ -120,24 +123,24 @@ class PromotedDot:
 
     def _begin(self, number: int, first: int, size: int, zero: Value) -> None:
         """Start the product of a part of the result, over `size` of K from `first` on."""
-        place, left, into = self.starts[number], self.a, self.added
+        origin, left, into = self.starts[number], self.a, self.added
         if isinstance(left.type, TileType):
-            left = self._extract(left, (place[0], first), (self.part[0], size))
+            left = self._extract(left, (origin[0], first), (self.part[0], size))
         if into is None:
-            into = self.place(gpu.Undefined(self.sums[number].type)).out
+            into = self.builder(gpu.Undefined(self.sums[number].type)).out
         self.added = None
         how, columns = self.op.input_precision, self.op.num_columns
-        start = place if len(self.starts) > 1 else ()
+        start = origin if len(self.starts) > 1 else ()
         dot = wgmma.Wgmma(left, self.b, into, zero, how, first, size, columns, start)
-        self.in_flight.append(_Product(self.place(dot), number))
+        self.in_flight.append(_Product(self.builder(dot), number))
 
     def _promote(self) -> None:
         """Wait for the oldest product in flight and add it."""
         product = self.in_flight.pop(0)
         wait = wgmma.WgmmaWait([product.dot.out], len(self.in_flight), (self.op.num_columns,))
-        self.added = self.place(wait).outs[0]
+        self.added = self.builder(wait).outs[0]
         total = arith.Add(self.sums[product.part], self.added)
-        self.sums[product.part] = self.place(total).out
+        self.sums[product.part] = self.builder(total).out
 
     def _joined(self) -> Value:
         """Return the accumulator of the sums of its parts."""
@@ -149,11 +152,12 @@ class PromotedDot:
             count = whole[1] // columns
             starts = range(0, len(self.sums), count)
             bands = [
-                self.place(gpu.Concat(self.sums[at : at + count], 1, band)).out for at in starts
+                self.builder(gpu.Concat(self.sums[start : start + count], 1, band)).out
+                for start in starts
             ]
-        return self.place(gpu.Concat(bands, 0, self.layout)).out if rows < whole[0] else bands[0]
+        return self.builder(gpu.Concat(bands, 0, self.layout)).out if rows < whole[0] else bands[0]
 
     def _extract(self, value: Value, start: _Shape, shape: _Shape) -> Value:
         if tile_shape(value) == shape:
             return value
-        return self.place(gpu.Extract(value, start, shape)).out
+        return self.builder(gpu.Extract(value, start, shape)).out

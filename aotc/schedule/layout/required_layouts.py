@@ -1,10 +1,10 @@
-"""The layouts in which each tile is required by its users.
+"""The layouts required of each tile by its users.
 
-A backward walk from stores, reductions and loop variables: an op that works in a layout requires
-its operands in it. A tile without a preferred layout passes the requirement on to its operands, so
-the whole of an address computation is required in the layout of the access.
+A backward walk from stores, reductions and loop variables: an op computed in a layout requires its
+operands in it. A tile without a preferred layout passes the requirement on to its operands. So the
+whole of an address computation is required in the layout of the access.
 
-Invariant: whatever `assign_layouts` will read in a layout has been required in it here.
+Invariant: every layout read by `assign_layouts` has been required here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from aotc.target import Feature, Target
 
 
 class Demand:
-    """The layouts in which each tile is required, and the layout each op works in.
+    """The layouts required of each tile, and the layout of each op.
 
-    `buffers` are those from which dots read a tile in shared memory.
+    `buffers` are the shared layouts from which dots read a tile.
     """
 
     def __init__(
@@ -56,11 +56,14 @@ class Demand:
     def layouts(self, value: Value) -> list[LinearLayout]:
         """Return the layouts to compute `value` in, its preferred one first."""
         home = self.preferred.get(value)
-        wanted = self.wanted.get(value, {})
-        return [*([] if home is None else [home]), *(at for at in wanted if at != home)]
+        layouts = self.wanted.get(value, {})
+        return [
+            *([] if home is None else [home]),
+            *(layout for layout in layouts if layout != home),
+        ]
 
-    def made_in(self, value: Value) -> list[LinearLayout]:
-        """Return the layouts in which the op that defines `value` computes it."""
+    def computed_layouts(self, value: Value) -> list[LinearLayout]:
+        """Return the layouts in which the defining op of `value` computes it."""
         home = self.preferred.get(value)
         return [home] if home is not None else self.layouts(value)
 
@@ -80,7 +83,7 @@ class Demand:
 
 
 def _rule_of(op: Op) -> Callable[[Op, Demand], None] | None:
-    """Return how an op that is no case of its own requires its operands, by what it declares."""
+    """Return the default rule for an op's operand layouts, by its declarations."""
     if accessed_pointer(op) is not None:
         return _demand_access
     if isinstance(op, descriptor.DescriptorWrite):
@@ -94,14 +97,14 @@ def _demand_clones(op: Op, demand: Demand) -> None:
     """Require the operands of an op wherever the op is computed."""
     if not is_tile(op.results[0]):
         return
-    for layout in demand.made_in(op.results[0]):
+    for layout in demand.computed_layouts(op.results[0]):
         for value, source in zip(op.operands, operand_layouts(op, layout), strict=True):
             demand.want(value, source)
 
 
 def _demand_access(op: Op, demand: Demand) -> None:
     if op not in demand.preferred.anchors:
-        if isinstance(op, tile.Load):  # of an index, which is made again; or of a scalar
+        if isinstance(op, tile.Load):  # of an index, repeated in each layout; or of a scalar
             _demand_clones(op, demand)
         return
     layout = demand.preferred.anchors[op]
@@ -114,9 +117,9 @@ def _demand_access(op: Op, demand: Demand) -> None:
 
 
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
-    """Store from where the value is, unless converting it first is cheaper.
+    """Store from the value's own layout, unless converting it first is cheaper.
 
-    A thread may have its elements in another order than memory: if accesses in that of memory are as
+    A thread may have its elements in another order than memory. If accesses in memory order are as
     good as any, nothing moves between threads.
     """
     anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
@@ -149,7 +152,7 @@ def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
 
 
 def _demand_together(op: Op, demand: Demand) -> None:
-    """Require the operands of an op that combines or splits elements in the op's layout."""
+    """Require the operands of an op on several elements in the op's layout."""
     layout = demand.preferred.works_in(op)
     assert layout is not None
     demand.works_in[op] = layout
@@ -190,7 +193,7 @@ def _demand_gather(op: Op, demand: Demand) -> None:
 
 
 def _demand_observer(op: Op, demand: Demand) -> None:
-    """Require the tiles of an op that only reads them in the layout of the first."""
+    """Require the tiles of a read-only op in the layout of the first."""
     tiles = [value for value in op.operands if is_tile(value)]
     if tiles:
         layout = demand.preferred.or_default(tiles[0])
@@ -246,7 +249,7 @@ def _like_join(op: Op, layout: LinearLayout) -> list[LinearLayout]:
 
 
 def operand_layouts(op: Op, layout: LinearLayout) -> list[LinearLayout]:
-    """Return the layouts in which operands are required for `op` to be computed in `layout`."""
+    """Return the operand layouts required to compute `op` in `layout`."""
     rule = _OPERAND_LAYOUTS.get(type(op))
     return [layout] * len(op.operands) if rule is None else rule(op, layout)
 

@@ -1,23 +1,23 @@
 """The shared-memory layout of a conversion: wide vectors, and no bank conflicts.
 
-Shared memory has 32 banks of 4 bytes. A warp's access of up to 4 bytes a lane is one *phase*, of
-8 bytes two (half warps), of 16 bytes four (quarter warps); a phase takes one *wavefront* for each
-different word that its busiest bank must deliver. All maps being linear, the words of a phase form
-an affine space, and the number of wavefronts is `2 ** (rank of words - rank of their banks)`.
+Shared memory has 32 banks of 4 bytes. A warp's access of up to 4 bytes a lane is one *phase*, of 8
+bytes two (half warps), of 16 bytes four (quarter warps). A phase takes one *wavefront* for each
+different word of its busiest bank. All maps being linear, the words of a phase form an affine
+space, and the number of wavefronts is `2 ** (rank of words - rank of their banks)`.
 
 A scratch layout is a basis of the tile's elements, cut into three: the lowest offset bits are the
-*vector* (and the rest of a 4-byte word), the next select the *bank*, the highest the *segment*.
-Two lanes collide when they differ by a segment and no bank, so the segment space must meet neither
-what a phase of the store touches nor what a phase of the load touches. Writing these two as
-`I + E` and `I + F` with `I` what they share, such a space is spanned by `e_i ^ f_i` and by what
-lies outside both: it always has enough dimensions.
+*vector* (and the rest of a 4-byte word), the next select the *bank*, the highest the *segment*. Two
+lanes collide when they differ by a segment and no bank. So the segment space must meet neither the
+span of a phase of the store nor the span of a phase of the load. Write these two as `I + E` and `I
++ F` with the intersection `I`. Such a space is spanned by `e_i ^ f_i` and by the vectors outside
+both: it always has enough dimensions.
 
 Vectors must also start where they are aligned in every thread: the bits of lanes and warps must
-have no part in the vector bits of their side. So bank and segment bits are chosen
-from a complement of the vector that contains the threads of the side with the wider vector.
+have no part in the vector bits of their side. So bank and segment bits are chosen from a complement
+of the vector with all threads of the side with the wider vector.
 
-Invariant: a scratch layout is a bijection between offsets (and repetitions) and elements.
-Source: "Linear Layouts" (2025), optimal swizzling; extended to a wider vector on one side.
+Invariant: a scratch layout is a bijection between offsets (and repetitions) and elements. Source:
+"Linear Layouts" (2025), optimal swizzling; extended to a wider vector on one side.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _LANE_BITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the store or the load of a conversion touches, as packed bases of elements.
+    """The elements touched by the store or the load of a conversion, as packed bases.
 
     Lanes and warps have one base a bit, 0 for a bit that takes no part. `idle` are the bases of
-    other addresses that must be aligned: of threads that hold copies and do not store, but compute
-    where they would, and of further rows of matrices.
+    other addresses that must be aligned. They are of threads with copies, which compute the address
+    of a store and do not store, and of further rows of matrices.
     """
 
     registers: tuple[int, ...]
@@ -49,17 +49,17 @@ class Side:
     idle: tuple[int, ...] = ()
 
     def phase(self, vector_bytes: int) -> list[int]:
-        """Return the bases of the lanes that one phase of such an access serves."""
+        """Return the bases of the lanes served by one phase of such an access."""
         return [lane for lane in self.lanes[: phase_lane_bits(vector_bytes)] if lane]
 
     def threads(self) -> list[int]:
-        """Return all that differs between threads."""
+        """Return all bases of differences between threads."""
         return [column for column in (*self.lanes, *self.warps, *self.idle) if column]
 
     def vector_registers(self) -> list[int]:
-        """Return the registers a vector may have: those no thread bit could stand for.
+        """Return the registers allowed in a vector: independent of all thread bits.
 
-        A thread that starts inside another's vector would start at no multiple of its length.
+        A thread starting inside another's vector would start at no multiple of its length.
         """
         return gf2.independent(self.registers, self.threads())
 
@@ -86,9 +86,9 @@ def phase_lane_bits(vector_bytes: int) -> int:
 def wavefronts_per_access(
     lane_offsets: Sequence[int], vector_elems: int, element_bytes: int, skip_lanes: int = 0
 ) -> int:
-    """Return how many wavefronts one access of a warp takes.
+    """Return the number of wavefronts of one access of a warp.
 
-    `lane_offsets` is the offset in elements that each lane bit adds (by XOR); lanes with a bit of
+    `lane_offsets` is the offset in elements added by each lane bit (by XOR); lanes with a bit of
     `skip_lanes` set take no part.
     """
     vector_bytes = vector_elems * element_bytes
@@ -121,7 +121,7 @@ def count_wavefronts(
     element_bits: int,
     skip_lanes: int = 0,
 ) -> Wavefronts:
-    """Count, lane by lane, what warp 0 of `layout` needs to access all of its registers once.
+    """Count, lane by lane, the wavefronts of warp 0 of `layout` for all of its registers once.
 
     `shared` maps `offset` (and more) to the tile's coordinates; registers whose offsets share an
     aligned run of `vector_elems` are one access. Deliberately knows nothing of linearity.
@@ -129,8 +129,8 @@ def count_wavefronts(
     element_bytes = max(1, element_bits // 8)
     offsets = layout.invert_and_compose(shared).sublayout(layout.in_dims, ["offset"])
     lanes = [lane for lane in range(1 << _LANE_BITS) if not lane & skip_lanes]
-    held = {lane: offsets.table("register", lane=lane) for lane in lanes}
-    first = held[0]
+    offsets_by_lane = {lane: offsets.table("register", lane=lane) for lane in lanes}
+    first = offsets_by_lane[0]
     accesses = [
         register
         for register in range(len(first))
@@ -143,9 +143,9 @@ def count_wavefronts(
         for start in range(0, 1 << _LANE_BITS, per_phase):
             touched: dict[int, set[int]] = {}
             for lane in range(start, start + per_phase):
-                if lane not in held:
+                if lane not in offsets_by_lane:
                     continue
-                begin = held[lane][register] * element_bytes
+                begin = offsets_by_lane[lane][register] * element_bytes
                 for byte in range(begin, begin + vector_bytes, min(BANK_BYTES, vector_bytes)):
                     word = byte // BANK_BYTES
                     touched.setdefault(word % (LINE_BYTES // BANK_BYTES), set()).add(word)
@@ -176,10 +176,10 @@ def candidates(
 ) -> list[Scratch]:
     """Return scratch layouts worth comparing, the first of each kind the widest.
 
-    `elements` is a basis of all that is moved. Vectors both sides share come first; then one side
-    may have more of them. A side's vector is shortened until neither side has a conflict. When the
-    tile is larger than `max_scratch_bytes` it is cut along registers that neither lanes, warps nor
-    vectors of either side need, and vectors are shortened if that is not enough.
+    `elements` is a basis of all moved elements. Vectors shared by both sides come first; then one
+    side may have more of them. A side's vector is shortened until neither side has a conflict. A
+    tile larger than `max_scratch_bytes` is cut along registers unneeded by lanes, warps and vectors
+    of either side; vectors are shortened if this is not enough.
     """
     widest = log2_exact(max(1, MAX_VECTOR_BYTES // element_bytes))
     scratch_bits = len(elements)
@@ -189,29 +189,29 @@ def candidates(
     shared_registers = gf2.intersection(store.vector_registers(), load.vector_registers())
     tile = _Tile(store, load, tuple(elements), element_bytes, scratch_bits)
     for both_bits in range(min(widest, len(shared_registers)), -1, -1):
-        found = _widened(tile, shared_registers[:both_bits], widest)
-        if found:
-            return found
+        scratches = _widened(tile, shared_registers[:both_bits], widest)
+        if scratches:
+            return scratches
     # Not even single elements fit the limit: the smallest scratch there is.
     smallest = _build(tile, [], (0, 0), at_least_threads=True)
     return [] if smallest is None else [smallest]
 
 
-def _widened(tile: _Tile, both: Sequence[int], widest: int) -> list[Scratch]:
-    """Return layouts whose vector is `both`, and more of it on one side, as wide as is good."""
-    found: list[Scratch] = []
-    for which, side in enumerate((tile.store, tile.load)):
-        extra = gf2.independent(side.vector_registers(), both)[: widest - len(both)]
+def _widened(tile: _Tile, shared: Sequence[int], widest: int) -> list[Scratch]:
+    """Return layouts with the vector `shared`, widened on one side as far as useful."""
+    scratches: list[Scratch] = []
+    for side_index, side in enumerate((tile.store, tile.load)):
+        extra = gf2.independent(side.vector_registers(), shared)[: widest - len(shared)]
         # Without any extra the two sides are alike: the store has settled it already.
-        for extra_bits in range(len(extra), -1 if which == 0 else 0, -1):
-            vector = [*both, *extra[:extra_bits]]
-            bits = (len(vector), len(both)) if which == 0 else (len(both), len(vector))
+        for extra_bits in range(len(extra), -1 if side_index == 0 else 0, -1):
+            vector = [*shared, *extra[:extra_bits]]
+            bits = (len(vector), len(shared)) if side_index == 0 else (len(shared), len(vector))
             scratch = _build(tile, vector, bits)
             if scratch is not None:
-                found.append(scratch)
+                scratches.append(scratch)
                 if is_conflict_free(scratch, tile.store, tile.load, tile.element_bytes):
                     break
-    return found
+    return scratches
 
 
 def for_run(
@@ -222,10 +222,10 @@ def for_run(
     run: Sequence[int],
     forced: tuple[bool, bool],
 ) -> list[Scratch]:
-    """Return the scratch layouts in which `run`, 16 bytes, is the vector of the `forced` sides.
+    """Return the scratch layouts with `run`, 16 bytes, as the vector of the `forced` sides.
 
     A side (store, load) that is not forced has as much of it, from the lowest bit, as it holds in
-    its registers, or less if that is without a conflict.
+    its registers, or less if this avoids a conflict.
     """
     if len(gf2.independent(run)) < len(run):
         return []
@@ -233,20 +233,20 @@ def for_run(
     widths: list[int] = []
     for side, is_forced in zip((store, load), forced, strict=True):
         span = gf2.Span(side.vector_registers())
-        held = next((bit for bit, column in enumerate(run) if column not in span), len(run))
-        if is_forced and held < len(run):
+        width = next((bit for bit, column in enumerate(run) if column not in span), len(run))
+        if is_forced and width < len(run):
             return []
-        widths.append(held)
-    found: list[Scratch] = []
+        widths.append(width)
+    scratches: list[Scratch] = []
     narrow = widths[0] if forced[1] else widths[1]
     for bits in range(narrow, -1, -1):
-        both = (len(run) if forced[0] else bits, len(run) if forced[1] else bits)
-        scratch = _build(tile, run, both)
+        widths_of_sides = (len(run) if forced[0] else bits, len(run) if forced[1] else bits)
+        scratch = _build(tile, run, widths_of_sides)
         if scratch is not None:
-            found.append(scratch)
+            scratches.append(scratch)
             if all(forced) or is_conflict_free(scratch, store, load, element_bytes):
                 break
-    return found
+    return scratches
 
 
 def is_conflict_free(scratch: Scratch, store: Side, load: Side, element_bytes: int) -> bool:
@@ -262,7 +262,7 @@ def is_conflict_free(scratch: Scratch, store: Side, load: Side, element_bytes: i
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """What is to be moved: both sides, a basis of the elements, and how many offset bits fit."""
+    """The tile to move: both sides, a basis of the elements, and the number of offset bits."""
 
     store: Side
     load: Side
@@ -294,8 +294,8 @@ def _build(
     rest = _Complement(low)
     rest.extend(sides[wider].threads())
     if need:
-        # Tilt: what a phase of the narrow side touches must reach every vector bit, or too many
-        # of its lanes would fall into one bank.
+        # Tilt: a phase of the narrow side must span every vector bit, or too many of its lanes
+        # would fall into one bank.
         out_of_reach = gf2.independent(
             low[bits[other] :], [*touched[other], *sides[wider].threads()]
         )
@@ -309,8 +309,8 @@ def _build(
     span = gf2.Span(offset)
     for side, count in zip(sides, bits, strict=True):
         for column in side.threads():
-            place = span.solve(column)
-            if place is None or place & ((1 << count) - 1):
+            packed_offset = span.solve(column)
+            if packed_offset is None or packed_offset & ((1 << count) - 1):
                 return None
     return Scratch(offset, tuple(repetition), *bits)
 
@@ -318,22 +318,22 @@ def _build(
 def _segment(
     complement: Sequence[int], touched: Sequence[Sequence[int]], need: int
 ) -> Sequence[int]:
-    """Return `need` vectors of the space spanned by `complement` that avoid both touched spaces.
+    """Return `need` vectors of the span of `complement` outside both touched spaces.
 
     Only when the touched spaces are too big do some of the vectors lie in them.
     """
     left, right = (gf2.intersection(complement, space) for space in touched)
-    both = gf2.intersection(left, right)
+    shared = gf2.intersection(left, right)
     pairs = [
         e ^ f
-        for e, f in zip(gf2.independent(left, both), gf2.independent(right, both), strict=False)
+        for e, f in zip(gf2.independent(left, shared), gf2.independent(right, shared), strict=False)
     ]
     outside = gf2.independent(complement, [*left, *right])
     return gf2.independent([*outside, *pairs, *complement])[:need]
 
 
 class _Complement:
-    """Collect vectors that are independent of `base` and of each other."""
+    """Collect vectors independent of `base` and of each other."""
 
     def __init__(self, base: Sequence[int]) -> None:
         self._span = gf2.Span(base)
@@ -349,13 +349,13 @@ def _word_bits(element_bytes: int) -> int:
 
 
 def _fill_word(tile: _Tile, vector: Sequence[int]) -> list[int]:
-    """Complete a vector to a 4-byte word, with what both sides' lanes share where there is any."""
+    """Complete a vector to a 4-byte word, with lanes shared by both sides if there are any."""
     missing = _word_bits(tile.element_bytes) - len(vector)
     if missing <= 0:
         return list(vector)
     store, load = tile.store.phase(1), tile.load.phase(1)
-    wanted = [*gf2.intersection(store, load), *store, *load, *tile.elements]
-    return [*vector, *gf2.independent(wanted, vector)[:missing]]
+    preferred = [*gf2.intersection(store, load), *store, *load, *tile.elements]
+    return [*vector, *gf2.independent(preferred, vector)[:missing]]
 
 
 def _cut(
@@ -363,12 +363,12 @@ def _cut(
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Return a basis of the elements of one repetition, and of the repetitions.
 
-    One repetition holds the vector and all that differs between threads, so that which
-    repetition an element belongs to depends on its register alone.
+    One repetition spans the vector and all differences between threads, so the repetition of an
+    element depends on its register alone.
     """
     if tile.scratch_bits >= len(tile.elements) and not at_least_threads:
         return tile.elements, ()
-    needed = gf2.independent([*low, *tile.store.threads(), *tile.load.threads()])
-    rest = gf2.independent(tile.elements, needed)
-    room = max(0, tile.scratch_bits - len(needed))
-    return [*needed, *rest[:room]], rest[room:]
+    required = gf2.independent([*low, *tile.store.threads(), *tile.load.threads()])
+    rest = gf2.independent(tile.elements, required)
+    room = max(0, tile.scratch_bits - len(required))
+    return [*required, *rest[:room]], rest[room:]

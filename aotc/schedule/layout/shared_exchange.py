@@ -1,12 +1,12 @@
 """Plan an exchange of a tile through shared memory: stores, a barrier, loads.
 
-Both sides use the widest vectors that both layouts allow, or 8x8 matrices where their fragments fit
-(`ldmatrix`, `stmatrix`): that is an access by vectors of 16 bytes under another layout, the view
-of `ir.matrix_access`, so the scratch layout is found in the same way for all. Every combination
-that fits is costed, and the cheapest is the plan.
+Both sides use the widest vectors possible in both layouts, or 8x8 matrices where their fragments
+fit (`ldmatrix`, `stmatrix`). A matrix access is one by vectors of 16 bytes under another layout,
+the view of `ir.matrix_access`. So the search for a scratch layout is the same for all. Every
+fitting combination is costed, and the cheapest is the plan.
 
-Invariant: executing a plan puts, into every register of every thread, the element that the
-destination layout says.
+Invariant: executing a plan puts the destination layout's element into every register of every
+thread.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class SharedExchange:
 
     For each repetition: all threads whose lane and warp have no bit of `store_skip_lanes` and
     `store_skip_warps` make the accesses `stores[repetition]`; a barrier; all threads make the
-    accesses `loads[repetition]`; a barrier before the next repetition. A thread's offset is the
-    XOR of the columns of its set lane and warp bits, on the side's own columns. At the end
-    destination register `d` is loaded register `representative[d]`.
+    accesses `loads[repetition]`; a barrier before the next repetition. A thread's offset is the XOR
+    of the columns of its set lane and warp bits, on the side's own columns. At the end destination
+    register `d` is loaded register `representative[d]`.
 
-    A side with a matrix mode makes its accesses as the view of its layout says: lanes are those
-    that give the addresses of rows, registers those of the view.
+    A side with a matrix mode makes its accesses by the view of its layout: the lanes give the
+    addresses of rows, and the registers are the view's.
 
     `scratch` maps `offset` (in elements), `repetition` and, in a cluster, `block` to coordinates.
-    When `within_warp`, each warp reads only what it wrote, so a barrier of the warp is enough.
+    With `within_warp`, each warp reads only its own writes, so a barrier of the warp is enough.
     """
 
     scratch: LinearLayout
@@ -108,7 +108,7 @@ def plan_trip(
     stmatrix: bool,
     run_elems: int = 1,
 ) -> SharedExchange:
-    """Return the cheapest exchange; arguments are those of `plan_conversion`.
+    """Return the cheapest exchange; arguments are as for `plan_conversion`.
 
     Raises: IRError if there is no scratch layout between the two.
     """
@@ -123,8 +123,8 @@ def plan_trip(
         raise IRError(f"no scratch layout from {source} to {destination}")
     best = min(trips, key=lambda trip: trip.cost)
     keeping = [trip for trip in trips if run_elems_in_order(source, trip.scratch) >= run_elems]
-    kept = min(keeping, key=lambda trip: trip.cost, default=best)
-    return kept if kept.cost <= _MAX_RUN_COST * best.cost else best
+    best_in_order = min(keeping, key=lambda trip: trip.cost, default=best)
+    return best_in_order if best_in_order.cost <= _MAX_RUN_COST * best.cost else best
 
 
 def _ways(
@@ -136,7 +136,7 @@ def _ways(
     *,
     stmatrix: bool,
 ) -> Iterator[_Way]:
-    """Yield the ways worth comparing, those by plain vectors first."""
+    """Yield the ways worth comparing, plain vectors first."""
     element_bytes = element_bits // 8
     skip = _copies(source)
     elements = gf2.independent(
@@ -152,7 +152,7 @@ def _ways(
         by_runs = _by_rows(store, len(run))
         for scratch in for_run(by_runs, load, elements, element_bytes, run, (True, False)):
             yield _Way("", "", source, destination, scratch)
-    # All lanes take part in a matrix access, so none may hold a replica that is not to be stored.
+    # All lanes take part in a matrix access, so none may hold a replica excluded from storing.
     store_modes = _MODES if stmatrix and not any(skip) else _MODES[:1]
     row_elems = RUN_BYTES // element_bytes
     for store_mode in store_modes:
@@ -174,13 +174,13 @@ def _ways(
 
 
 def _copies(layout: LinearLayout) -> tuple[int, int]:
-    """Return the bits of lanes and of warps that lead to replicas, not to be stored."""
+    """Return the lane and warp bits of replicas, which are not stored."""
     free = layout.free_variable_masks()
     return free.get("lane", 0), free.get("warp", 0)
 
 
 def _lowest(layout: LinearLayout, count: int) -> tuple[int, ...]:
-    """Return the elements that the lowest registers lead to, `count` of them."""
+    """Return the elements of the lowest `count` registers."""
     return layout.columns("register")[: log2_exact(count)]
 
 
@@ -220,7 +220,7 @@ def _make_trip(
 
 
 def _side(layout: LinearLayout, skip_lanes: int = 0, skip_warps: int = 0) -> Side:
-    """Return what is stored or loaded: each register that is no copy, in the threads not skipped."""
+    """Return the side to store or load: distinct registers, in the threads not skipped."""
     registers = layout.columns("register")
     active: list[tuple[int, ...]] = []
     idle: list[int] = []
@@ -228,15 +228,15 @@ def _side(layout: LinearLayout, skip_lanes: int = 0, skip_warps: int = 0) -> Sid
         columns = layout.columns(name)
         active.append(tuple(0 if skip >> bit & 1 else c for bit, c in enumerate(columns)))
         idle += [column for bit, column in enumerate(columns) if skip >> bit & 1]
-    kept = tuple(registers[bit] for bit in distinct_register_bits(layout))
-    return Side(kept, *active, idle=tuple(idle))
+    distinct = tuple(registers[bit] for bit in distinct_register_bits(layout))
+    return Side(distinct, *active, idle=tuple(idle))
 
 
 def _by_rows(side: Side, row_bits: int) -> Side:
-    """Return the side of an access by rows, all of which start at an address of their own.
+    """Return the side of an access by rows, each at an address of its own.
 
-    Words of a vector may go to any registers of a lane; those of a row of a matrix go to lanes as
-    they lie, and those of a copy from memory come as they lie there.
+    Words of a vector may go to any registers of a lane. Words of a row of a matrix go to lanes in
+    order, and words of a copy from memory arrive in order.
     """
     registers = side.registers
     return replace(side, registers=registers[:row_bits], idle=(*side.idle, *registers[row_bits:]))

@@ -1,15 +1,15 @@
-"""Read a wide operand of a dot from shared memory in each iteration of a loop, instead of holding it.
+"""Read a wide dot operand from shared memory in each loop iteration, instead of holding it.
 
-What a loop's dot reads of a tile that was loaded before the loop is in registers as fragments. Of a tile of
-512 columns, as the queries of latent attention are, these are half of what a thread can have, and more
-than ptxas keeps beside an accumulator. The tile has gone through shared memory on its way to the fragments;
-it stays there, and `slice_dots` reads a few fragments at a time.
+A dot in a loop holds fragments of a tile loaded before the loop in registers. With 512 columns,
+like the queries of latent attention, these are half of a thread's registers, and more than ptxas
+keeps beside an accumulator. The tile has gone through shared memory on its way to the fragments; it
+stays there, and `slice_dots` reads a few fragments at a time.
 
-A dot by FMAs takes all of K for each row and column of a thread: several times the registers that the tile
-has otherwise. So each of its operands is made just before the dot: read again for every dot that takes it,
-or, by shuffles, for the first.
+A dot by FMAs takes all of K for each row and column of a thread: several times the tile's other
+registers. So each of its operands is made just before the dot: read again for every dot, or, by
+shuffles, for the first.
 
-Invariant: between the place that a read had and the one that it gets, nothing writes to its buffer.
+Invariant: between a read's old and new places, nothing writes to its buffer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _delay(operand: Value, dot: gpu.Dot) -> None:
 
 
 def _is_held(read: gpu.SharedLoad, dot: gpu.Dot) -> bool:
-    """Return whether a loop holds more of what is read for a dot than it should, and need not."""
+    """Return whether a loop holds too large an operand of a dot, and need not."""
     around = [op for op in dot.ancestors() if op.block is read.block]
     loop = dot.block.parent if dot.block is not None else None
     return (
@@ -68,7 +68,7 @@ def _is_held(read: gpu.SharedLoad, dot: gpu.Dot) -> bool:
 
 
 def _is_written(read: gpu.SharedLoad, last: Op) -> bool:
-    """Return whether anything after a read, up to the op that its dot is in, may write to its buffer."""
+    """Return whether any op from a read up to the op around its dot may write to its buffer."""
     op: Op | None = read
     while op is not last:
         assert op is not None

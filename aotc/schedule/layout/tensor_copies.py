@@ -1,12 +1,12 @@
-"""Tensor maps and shared buffers of descriptors: how a tile is cut into boxes, swizzled, accessed.
+"""Tensor maps and shared buffers of descriptors: boxes, swizzles and accesses of a tile.
 
-A tensor copy moves a box of at most 256 elements along each axis, whose rows are contiguous in
-shared memory. With a swizzle a row is no longer than its span; a wider tile is several boxes,
-each contiguous. The span is the widest that a row of the tile fills: then neither rows nor
-columns of 16-byte chunks conflict in banks, whoever reads or writes them.
+A tensor copy moves a box of at most 256 elements along each axis, with rows contiguous in shared
+memory. With a swizzle a row is no longer than its span; a wider tile is several boxes, each
+contiguous. The span is the widest that a row of the tile fills: then neither rows nor columns of
+16-byte chunks conflict in banks, in reads or writes.
 
-Invariant: a buffer's layout is the one that hardware gives the boxes of its map.
-Source: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Swizzling modes".
+Invariant: a buffer's layout is the hardware's layout of its map's boxes. Source: CUDA driver API,
+cuTensorMapEncodeTiled; PTX ISA, "Swizzling modes".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 @lru_cache(maxsize=1024)
 def tensor_map_of(kind: DescriptorType) -> TensorMapType:
-    """Return the tensor map with which the tiles of a descriptor are copied.
+    """Return the tensor map for copying the tiles of a descriptor.
 
     Hosts encode maps in memory by the same rule, in `runtime_c/src/tensor_map.c`.
     """
@@ -58,7 +58,7 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
 
 
 def axis_of_parts(kind: DescriptorType) -> int:
-    """Return the axis along which a tile is copied in parts: the first one with several elements."""
+    """Return the axis for copying a tile in parts: the first one with several elements."""
     return next((axis for axis, extent in enumerate(kind.block) if extent > 1), 0)
 
 
@@ -71,10 +71,10 @@ def has_parts(kind: DescriptorType, num_parts: int) -> bool:
 
 
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
-    """Return the layout in shared memory of a tile, which may lack leading unit axes, or have them merged.
+    """Return the shared layout of a tile, possibly without leading unit axes, or with merged ones.
 
-    CTAs of a cluster copy boxes of fewer rows each to where one box would have them:
-    whoever reads them need not know which CTA copied them.
+    CTAs of a cluster copy boxes of fewer rows each to their places within one whole box: readers
+    need not know the CTA of each copy.
     """
     box = box_in_buffer(tensor, len(block))
     part_bytes = prod(box) * tensor.element.size_bytes
@@ -89,34 +89,34 @@ def buffer_alignment_bytes(tensor: TensorMapType) -> int:
 
 
 def block_layout(kind: DescriptorType, num_warps: int) -> LinearLayout:
-    """Return the layout of a tile in which threads read and write whole runs of 16 bytes."""
+    """Return the layout of a tile for thread accesses of whole runs of 16 bytes."""
     per_thread = max(1, prod(kind.block) // (32 * num_warps))
     run = min(RUN_BYTES // kind.element.size_bytes, kind.block[-1], per_thread)
     return blocked_for(kind.block, (*(1 for _ in kind.block[:-1]), run), num_warps)
 
 
 def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
-    """Return the layout that each access to a descriptor suggests for its tile."""
-    found: dict[Op, LinearLayout] = {}
+    """Return the layout suggested for the tile by each access to a descriptor."""
+    layouts: dict[Op, LinearLayout] = {}
     for op in kernel.walk():
         tensor = accessed(op)
         kind = None if tensor is None else tensor.type
         if isinstance(kind, DescriptorType):
             if isinstance(op, descriptor.DescriptorLoad):
                 kind = replace(kind, block=shape_of(op.out.type))
-            found[op] = block_layout(kind, kernel.num_warps)
-    return found
+            layouts[op] = block_layout(kind, kernel.num_warps)
+    return layouts
 
 
 def parameter_type(kind: Type) -> Type:
-    """Return the type that is passed for a parameter: the map of a descriptor, else the same."""
+    """Return the type passed for a parameter: the map of a descriptor, else the same."""
     return tensor_map_of(kind) if isinstance(kind, DescriptorType) else kind
 
 
 def is_read_back(store: Op, kernel: Kernel) -> bool:
-    """Return whether what is stored through a descriptor may be accessed in another way, too.
+    """Return whether memory stored through a descriptor may be accessed in another way, too.
 
-    By loads through a descriptor, or by threads through the pointer that it was made from.
+    By loads through a descriptor, or by threads through the pointer it was made from.
     """
     tensor = store.operands[0]
     name = argument_of(tensor)
@@ -132,12 +132,12 @@ def is_read_back(store: Op, kernel: Kernel) -> bool:
 # ---- shared memory ----------------------------------------------------------------------------
 
 
-def block_buffer(tensor: Value, block: tuple[int, ...], place: Builder) -> Value:
+def block_buffer(tensor: Value, block: tuple[int, ...], builder: Builder) -> Value:
     """Allocate a buffer for a tile and return it."""
     kind = tensor.type
     assert isinstance(kind, TensorMapType)
     layout, alignment = buffer_layout(kind, block), buffer_alignment_bytes(kind)
-    return place(gpu.SharedAlloc(kind.element, block, layout, alignment)).out
+    return builder(gpu.SharedAlloc(kind.element, block, layout, alignment)).out
 
 
 def shared_layout(buffer: Value) -> LinearLayout:
@@ -152,16 +152,16 @@ def is_tensor_load(buffer: Value) -> bool:
     return len(writes) == 1 and isinstance(writes[0], tma.SyncTmaLoad)
 
 
-def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:
+def read_buffer(buffer: Value, layout: LinearLayout, target: Target, builder: Builder) -> Value:
     """Read a tile from shared memory, in the cheapest way."""
     kind = buffer.type
     assert isinstance(kind, SharedType)
     vector, mode = buffer_access(layout, kind.layout, kind.element.bits, read_modes(target))
-    return place(gpu.SharedLoad(buffer, layout, vector, mode)).out
+    return builder(gpu.SharedLoad(buffer, layout, vector, mode)).out
 
 
 def write_buffer(
-    value: Value, buffer: Value, target: Target, place: Builder, *, matrices: bool = True
+    value: Value, buffer: Value, target: Target, builder: Builder, *, matrices: bool = True
 ) -> None:
     """Write a tile to shared memory, in the cheapest way.
 
@@ -174,7 +174,7 @@ def write_buffer(
     assert layout is not None
     modes = write_modes(layout, target) if matrices else _MODES[:1]
     vector, mode = buffer_access(layout, kind.layout, kind.element.bits, modes)
-    place(gpu.SharedStore(value, buffer, vector, mode))
+    builder(gpu.SharedStore(value, buffer, vector, mode))
 
 
 def read_modes(target: Target) -> Sequence[MatrixMode]:
@@ -184,7 +184,7 @@ def read_modes(target: Target) -> Sequence[MatrixMode]:
 
 def write_modes(layout: LinearLayout, target: Target) -> Sequence[MatrixMode]:
     """Return how a tile may be written to shared memory."""
-    # Threads that hold replicas would each store their matrices.
+    # Threads with replicas would each store their matrices.
     holds_copies = any(layout.free_variable_masks().get(dim) for dim in ("lane", "warp"))
     return _MODES if Feature.STMATRIX in target.features and not holds_copies else _MODES[:1]
 
@@ -215,7 +215,7 @@ def _best_way(
 def _ways(
     layout: LinearLayout, buffer: LinearLayout, element_bits: int, mode: MatrixMode
 ) -> Iterator[tuple[int, int, MatrixMode]]:
-    """Yield the cost, the vector and the mode of the accesses that a mode allows."""
+    """Yield the cost, the vector and the mode of the accesses possible in a mode."""
     view = matrix_view(layout, element_bits, mode)
     if view is None:
         return
@@ -224,13 +224,13 @@ def _ways(
     offsets = view.invert_and_compose(buffer).sublayout(view.in_dims, ["offset"])
     registers, lanes = offsets.columns("register"), offsets.columns("lane")
     threads = (*lanes, *offsets.columns("warp"))
-    held = gf2.Span(registers)
+    span = gf2.Span(registers)
     if mode and run_elems_in_order(view, buffer) < 1 << run_bits:
         return
     for bits in range(run_bits if mode else 0, run_bits + 1):
         in_vector = (1 << bits) - 1
-        whole = all(1 << bit in held for bit in range(bits))
-        if not whole or any(place & in_vector for place in threads):
+        whole = all(1 << bit in span for bit in range(bits))
+        if not whole or any(column & in_vector for column in threads):
             return
         accesses = 1 << gf2.rank(registers) - bits
         wavefronts = wavefronts_per_access(lanes, 1 << bits, size_bytes)

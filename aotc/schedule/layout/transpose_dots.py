@@ -1,14 +1,14 @@
-"""Compute dots transposed where that lets threads convert weights in the registers they multiply from.
+"""Transpose dots to multiply converted weights from registers.
 
-`wgmma` takes its left operand from registers, its right one from shared memory. So of `x @ w`, with
-weights that threads convert, each converted tile is written to shared memory, fenced, and waited for by
-all threads. In the transposed dot, of the weights and `x`, the weights are the left operand:
+`wgmma` takes its left operand from registers, its right one from shared memory. So in `x @ w`, with
+weights converted by threads, each converted tile is written to shared memory, fenced, and waited
+for by all threads. In the transposed dot, of the weights and `x`, the weights are the left operand:
 
     acc = dot(x, convert(w), acc)  ->  acc = trans(dot(trans(convert(w)), trans(x), trans(acc)))
 
-What transposes costs nothing but other names for elements. It is done where the right operand is
-computed and has K contiguous, so that fragments are read from memory in pieces, where the left one
-is loaded, and where nothing but the dot uses an accumulator that a loop carries: the loop then carries
+Transposing costs nothing but other names for elements. It is done where the right operand is
+computed and has K contiguous, so its fragments are read from memory in pieces, and the left one is
+loaded. The accumulator, if carried by a loop, must be used by the dot alone: the loop then carries
 it transposed.
 
 Invariant: the same products are added in the same order.
@@ -35,7 +35,7 @@ _OPERAND_BITS = 16
 
 
 def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
-    """Transpose every dot whose right operand is better in registers; see the module docstring."""
+    """Transpose every dot with a right operand better in registers; see the module docstring."""
     infos: AxisAnalysis | None = None
     is_changed = False
     for dot in [op for op in kernel.walk() if isinstance(op, tile.Dot)]:
@@ -47,7 +47,7 @@ def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
                 _transpose(dot)
             schedule.remark(dot.loc, Remark.DOT_TRANSPOSED())
             is_changed = True
-    if is_changed:  # what was computed for the right operand is another user of what it was made of
+    if is_changed:  # the right operand's ops are further users of their sources
         rewrite(kernel, {})
 
 
@@ -66,7 +66,7 @@ def _is_faster(dot: tile.Dot, schedule: Schedule) -> bool:
 
 
 def _is_alone(dot: tile.Dot) -> bool:
-    """Return whether an accumulator that a loop carries is the dot's alone, or none carries it."""
+    """Return whether a loop-carried accumulator is the dot's alone, or none is carried."""
     loop, acc = dot.block.parent if dot.block else None, dot.acc
     if acc.op is not None:
         return isinstance(acc.op, arith.Constant)
@@ -77,44 +77,44 @@ def _is_alone(dot: tile.Dot) -> bool:
     return is_yielded and list(acc.users) == [dot] and list(dot.out.users) == [end]
 
 
-def _transposed(value: Value, place: Builder) -> Value:
-    """Return the transpose of a tile, computed of the transposes of what it is computed from."""
-    return run(_transpose_tile(value, place, {}))
+def _transposed(value: Value, builder: Builder) -> Value:
+    """Return the transpose of a tile, computed from transposed sources."""
+    return run(_transpose_tile(value, builder, {}))
 
 
-def _transpose_tile(value: Value, place: Builder, done: dict[Value, Value]) -> Steps[Value]:
+def _transpose_tile(value: Value, builder: Builder, transposes: dict[Value, Value]) -> Steps[Value]:
     op, kind = value.op, value.type
-    if value in done or not isinstance(kind, TileType):
-        return done.get(value, value)
+    if value in transposes or not isinstance(kind, TileType):
+        return transposes.get(value, value)
     if isinstance(op, tile.Trans) and op.order == _SWAPPED:
-        made = op.value
+        transpose = op.value
     elif isinstance(op, arith.Constant):
-        made = place(arith.Constant(op.value, TileType(kind.element, kind.shape[::-1]))).out
+        transpose = builder(arith.Constant(op.value, TileType(kind.element, kind.shape[::-1]))).out
     elif op is not None and is_elementwise(op):
         sources: dict[Value, Value] = {}
         for source in op.operands:
-            sources[source] = yield _transpose_tile(source, place, done)
-        made = place(op.clone(sources)).results[0]
+            sources[source] = yield _transpose_tile(source, builder, transposes)
+        transpose = builder(op.clone(sources)).results[0]
     else:
-        made = place(tile.Trans(value, _SWAPPED)).out
-    done[value] = made
-    return made
+        transpose = builder(tile.Trans(value, _SWAPPED)).out
+    transposes[value] = transpose
+    return transpose
 
 
-def _swapped_dot(dot: tile.Dot, place: Builder, acc: Value | None = None) -> tile.Dot:
-    """Return the transposed dot, with an accumulator that is transposed already or is to be so."""
-    a, b = _transposed(dot.b, place), _transposed(dot.a, place)
-    acc = _transposed(dot.acc, place) if acc is None else acc
-    made = tile.Dot(a, b, acc, dot.input_precision, dot.max_num_imprecise_acc)
-    place(made)
-    return made
+def _swapped_dot(dot: tile.Dot, builder: Builder, acc: Value | None = None) -> tile.Dot:
+    """Return the transposed dot; an accumulator given is already transposed."""
+    a, b = _transposed(dot.b, builder), _transposed(dot.a, builder)
+    acc = _transposed(dot.acc, builder) if acc is None else acc
+    swapped = tile.Dot(a, b, acc, dot.input_precision, dot.max_num_imprecise_acc)
+    builder(swapped)
+    return swapped
 
 
 def _transpose(dot: tile.Dot) -> None:
-    place = Builder.before_op(dot)
+    builder = Builder.before_op(dot)
     if dot.acc.op is not None:
-        made = _swapped_dot(dot, place)
-        dot.replace_with([place(tile.Trans(made.out, _SWAPPED)).out])
+        swapped = _swapped_dot(dot, builder)
+        dot.replace_with([builder(tile.Trans(swapped.out, _SWAPPED)).out])
         return
     loop, index = dot.block.parent if dot.block else None, dot.acc.index - 1
     assert isinstance(loop, scf.For)
@@ -122,13 +122,13 @@ def _transpose(dot: tile.Dot) -> None:
     assert init is not None
     assert isinstance(kind, TileType)
     dot.acc.type = TileType(kind.element, kind.shape[::-1])
-    dot.replace_with([_swapped_dot(dot, place, dot.acc).out])
+    dot.replace_with([_swapped_dot(dot, builder, dot.acc).out])
     outer = Builder.before_op(loop)
     slots = list(loop.slots)
     slots[len(slots) - len(loop.init) + index] = _transposed(init, outer)
     blocks, loop.blocks = loop.blocks, ()
-    made = outer(build(scf.For, slots, loop.attributes, blocks, loop.loc))
-    outs = list(made.results)
+    new_loop = outer(build(scf.For, slots, loop.attributes, blocks, loop.loc))
+    outs = list(new_loop.results)
     outs[index] = outer(tile.Trans(outs[index], _SWAPPED)).out
     loop.replace_with(outs)
 
@@ -136,18 +136,16 @@ def _transpose(dot: tile.Dot) -> None:
 # ---- the order in memory ----------------------------------------------------------------------
 
 
-def _fastest(
-    value: Value, infos: AxisAnalysis, known: dict[Value, int | None]
-) -> Steps[int | None]:
-    """Return the axis along which a tile is contiguous in memory, if it is so in one."""
-    if value not in known:
+def _fastest(value: Value, infos: AxisAnalysis, axes: dict[Value, int | None]) -> Steps[int | None]:
+    """Return the axis along which a tile is contiguous in memory, if any."""
+    if value not in axes:
         is_made = value.op is not None and is_tile(value)
-        known[value] = (yield _fastest_of(value.op, infos, known)) if is_made else None
-    return known[value]
+        axes[value] = (yield _fastest_of(value.op, infos, axes)) if is_made else None
+    return axes[value]
 
 
 def _fastest_of(
-    op: Op | None, infos: AxisAnalysis, known: dict[Value, int | None]
+    op: Op | None, infos: AxisAnalysis, axes: dict[Value, int | None]
 ) -> Steps[int | None]:
     assert op is not None
     last = len(tile_shape(op.results[0])) - 1
@@ -157,24 +155,24 @@ def _fastest_of(
         runs = infos[op.pointer].contiguity
         return runs.index(max(runs)) if max(runs) > 1 else None
     if isinstance(op, tile.Trans):
-        axis = yield _fastest(op.value, infos, known)
+        axis = yield _fastest(op.value, infos, axes)
         return None if axis is None else op.order.index(axis)
     if is_elementwise(op):
         for source in op.operands:
-            axis = yield _fastest(source, infos, known)
+            axis = yield _fastest(source, infos, axes)
             if axis is not None:
                 return axis
         return None
     axis = _axis_of_words(op) if isinstance(op, tile.Reshape) else None
     if axis is None and (op.has(Trait.VIEW) or isinstance(op, tile.Join)):
-        # Views and joined tiles of what is contiguous along its last axis.
-        source = yield _fastest(op.operands[0], infos, known)
+        # Views and joined tiles, contiguous along their last axis.
+        source = yield _fastest(op.operands[0], infos, axes)
         return last if source == len(tile_shape(op.operands[0])) - 1 else None
     return axis
 
 
 def _axis_of_words(op: tile.Reshape) -> int | None:
-    """Return the axis of a word's numbers, for words that are repeated once for each of them."""
+    """Return the axis of a word's numbers, for words repeated once for each of them."""
     spread, shape = op.value.op, tile_shape(op.out)
     if isinstance(spread, tile.Broadcast):
         apart, whole = tile_shape(spread.value), tile_shape(spread.out)

@@ -1,20 +1,20 @@
-"""Skip dot columns whose results are unused.
+"""Skip dot columns with unused results.
 
-Tiles have powers of two columns, and a matrix may be better cut otherwise: 112 columns are 64
-tiles of 7168, two waves of which 132 SMs do in one. A kernel says so by storing slices of the
-accumulator only, and all else follows from what is used:
+Tiles have powers of two columns, and a matrix may be better cut otherwise: 112 columns make 64
+tiles of 7168, done by 132 SMs in one wave instead of two. A kernel expresses it by storing slices
+of the accumulator only, and all else follows from the uses:
 
-    acc (128, 128) -> reshape, trans, split … -> 8 slices of 16 columns, of which 7 are stored
+    acc (128, 128) -> reshape, trans, split … -> 8 slices of 16 columns, 7 of them stored
     dot: only 112 columns of the accumulator and of B are used
 
 Liveness goes backwards from users, through ops that move elements within a row, accumulators and
-carried variables. It is a set of positions in a row, whatever axes the row has: (M, 2, 64) has rows
+carried variables. It is a set of positions in a row, for any axes of the row: (M, 2, 64) has rows
 of 128 as (M, 128) has. An op without a rule uses all of its operands.
 
-Only wgmma has instructions for any number of columns, so only its dots are trimmed. Which rows of B
-need not be loaded is decided once buffers are known (`trim_operand_loads`).
+Only wgmma has instructions for any number of columns, so only its dots are trimmed. Unused rows of
+B are known later, with the buffers (`trim_operand_loads`).
 
-Invariant: of what is skipped, nothing reaches memory, a branch, or an element that is used.
+Invariant: no skipped element reaches memory, a branch, or a used element.
 """
 
 from __future__ import annotations
@@ -46,19 +46,21 @@ def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
     for dot in dots:
         columns = tile_shape(dot.out)[1]
         looked_at = demand.places(dot.out).bit_length()
-        wanted = instruction_columns(looked_at, element_of(dot.acc.type))
-        if 0 < wanted < columns and _may_narrow(dot, wanted, schedule):
-            dot.num_columns = wanted
-            schedule.remark(dot.loc, Remark.COLUMNS_TRIMMED(used=wanted, columns=columns))
+        num_columns = instruction_columns(looked_at, element_of(dot.acc.type))
+        if 0 < num_columns < columns and _may_narrow(dot, num_columns, schedule):
+            dot.num_columns = num_columns
+            schedule.remark(dot.loc, Remark.COLUMNS_TRIMMED(used=num_columns, columns=columns))
 
 
 def _is_matrix(dot: tile.Dot) -> bool:
     return len(tile_shape(dot.out)) == _MATRIX_AXES
 
 
-def _may_narrow(dot: tile.Dot, wanted: int, schedule: Schedule) -> bool:
+def _may_narrow(dot: tile.Dot, num_columns: int, schedule: Schedule) -> bool:
     """Return whether instructions of one warpgroup compute all columns of its rows."""
-    layouts = wgmma_layouts(dot, schedule.config.num_warps, schedule.target, num_columns=wanted)
+    layouts = wgmma_layouts(
+        dot, schedule.config.num_warps, schedule.target, num_columns=num_columns
+    )
     return layouts is not None and all(column == 0 for _, column in layouts.acc.bases("warp"))
 
 
@@ -78,11 +80,11 @@ class _Demand:
         """Return the used positions of each row."""
         return self._places.get(value, 0)
 
-    def add(self, value: Value, places: int) -> None:
+    def add(self, value: Value, positions: int) -> None:
         """Mark positions as used."""
         before = self.places(value)
-        if is_tile(value) and places | before != before:
-            self._places[value] = places | before
+        if is_tile(value) and positions | before != before:
+            self._places[value] = positions | before
             self._grew = True
 
     def add_whole(self, op: Op) -> None:
@@ -92,11 +94,11 @@ class _Demand:
 
     def _visit(self, op: Op) -> None:
         for join in joins_of(op):
-            wanted = 0
+            demanded = 0
             for target in join.targets:
-                wanted |= self.places(target)
+                demanded |= self.places(target)
             for source in join.sources:
-                self.add(source, wanted)
+                self.add(source, demanded)
         if op.has(Trait.CONTROL_FLOW, Trait.TERMINATOR):
             return
         if is_pure(op) and not any(map(self.places, op.results)) and all(map(is_tile, op.results)):
@@ -113,7 +115,7 @@ def _row_elems(value: Value) -> int:
     return prod(tile_shape(value)[1:])
 
 
-# ---- rules: which elements of its operands an op uses, if its results are used ------------------
+# ---- rules: the elements of its operands an op uses, if its results are used --------------------
 
 
 def _same_places(demand: _Demand, op: Op) -> None:
@@ -134,9 +136,9 @@ def _by_trans(demand: _Demand, op: Op) -> None:
     if op.order[0] != 0:
         demand.add_whole(op)
         return
-    wanted = demand.places(op.out)
-    if wanted == _whole(op.out):
-        demand.add(op.value, wanted)
+    positions = demand.places(op.out)
+    if positions == _whole(op.out):
+        demand.add(op.value, positions)
         return
     # The stride in the operand's row of each axis of the result's.
     source = tile_shape(op.value)
@@ -145,20 +147,30 @@ def _by_trans(demand: _Demand, op: Op) -> None:
     for axis in range(len(source) - 1, 0, -1):
         steps[axis] = step
         step *= source[axis]
-    places = [0]
+    offsets = [0]
     for axis in op.order[1:]:
-        places = [each + at * steps[axis] for each in places for at in range(source[axis])]
-    moved = (1 << place for number, place in enumerate(places) if wanted >> number & 1)
-    demand.add(op.value, sum(moved))
+        offsets = [
+            offset + index * steps[axis] for offset in offsets for index in range(source[axis])
+        ]
+    source_bits = (
+        1 << source_offset
+        for number, source_offset in enumerate(offsets)
+        if positions >> number & 1
+    )
+    demand.add(op.value, sum(source_bits))
 
 
 def _by_split(demand: _Demand, op: Op) -> None:
     assert isinstance(op, tile.Split)
-    wanted = 0
+    positions = 0
     for side, half in enumerate(op.results):
-        places = demand.places(half)
-        wanted |= sum(1 << 2 * at + side for at in range(_row_elems(half)) if places >> at & 1)
-    demand.add(op.value, wanted)
+        half_positions = demand.places(half)
+        positions |= sum(
+            1 << 2 * index + side
+            for index in range(_row_elems(half))
+            if half_positions >> index & 1
+        )
+    demand.add(op.value, positions)
 
 
 def _by_dot(demand: _Demand, op: Op) -> None:

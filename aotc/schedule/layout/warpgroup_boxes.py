@@ -1,10 +1,10 @@
-"""Which warpgroup holds each box of a tile: then it may store its own boxes, without the others.
+"""Find the warpgroup of each box of a tile, so it may store its own boxes without the others.
 
-A wgmma's warpgroups hold 64 rows each, so a tensor map whose boxes have as many lets each of them
-store what it has written after a barrier of its own 128 threads, while the others still compute.
-Such boxes cost more copies, so only a tensor that nothing but such tiles are stored to has them.
+A wgmma's warpgroups hold 64 rows each. If a tensor map's boxes have as many, each warpgroup stores
+its own rows after a barrier of its own 128 threads, while the others still compute. Such boxes cost
+more copies, so only a tensor stored to by such tiles alone has them.
 
-Invariant: of a box that a warpgroup is said to hold, no other one writes any element.
+Invariant: no other warpgroup writes any element of a warpgroup's box.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIN_SPAN_BYTES = 64  # narrower rows are written by parts of a line
 
 @lru_cache(maxsize=256)
 def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the warpgroup that holds each box, in order from the last axis, or () if none does.
+    """Return the warpgroup of each box, in order from the last axis, or () if boxes are shared.
 
     () also if there is one warpgroup only.
     """
@@ -53,14 +53,14 @@ def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...
 
 
 def in_warpgroup_boxes(tensor: TensorMapType, layouts: Sequence[LinearLayout]) -> TensorMapType:
-    """Return the map with boxes that warpgroups hold, or as it is if some layout has none.
+    """Return the map with boxes held by warpgroups, or unchanged if some layout has none.
 
-    `layouts` are those of the tiles that are stored. Boxes have fewer rows than the tensor map's, or columns
-    of half its swizzle, as a warpgroup has of a tile that is stored transposed.
+    `layouts` are of the stored tiles. Boxes have fewer rows than the tensor map's, or columns of
+    half its swizzle, for a warpgroup's part of a tile stored transposed.
     """
-    for each in _smaller_maps(tensor) if layouts else ():
-        if all(_is_held(layout, each.box) for layout in layouts):
-            return each
+    for smaller in _smaller_maps(tensor) if layouts else ():
+        if all(_is_held(layout, smaller.box) for layout in layouts):
+            return smaller
     return tensor
 
 

@@ -1,15 +1,15 @@
-"""Which dots wgmma computes, and the layouts of their tiles.
+"""Choose the dots for wgmma, and the layouts of their tiles.
 
-A warpgroup multiplies 64 rows at a time and reads B, and A unless it was just computed, from
-shared memory: no thread holds them, so they cost neither registers nor `ldmatrix`. Warpgroups
-split the rows first: then each reads all of B but its own slice of A, and what one computes can be
-operand A of its next dot in the same registers.
+A warpgroup multiplies 64 rows at a time and reads B, and A unless it was just computed, from shared
+memory: no thread holds them, so they cost neither registers nor `ldmatrix`. Warpgroups split the
+rows first. Then each reads all of B but its own slice of A, and its result can be operand A of its
+next dot in the same registers.
 
-An operand in shared memory has the widest swizzle that its rows fill, with the axis contiguous
-that is so in global memory, as far as the instruction allows it: elements of other than two bytes
-are contiguous along K. Its layout is settled once that of the threads is known.
+An operand in shared memory has the widest swizzle that its rows fill. Its contiguous axis is the
+one in global memory, as far as the instruction allows it: elements of other than two bytes are
+contiguous along K. Its layout is settled once the layout of the threads is known.
 
-Invariant: `ir.wgmma_tiling` finds instructions for every dot that is chosen here.
+Invariant: `ir.wgmma_tiling` finds instructions for every dot chosen here.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def wgmma_layouts(
 ) -> DotLayouts | None:
     """Return the layouts of a dot by wgmma, or None if it has to be computed otherwise.
 
-    Only the first `num_columns` are, or as many as the dot says.
-
-    All of it is computed by each of `replicas` parts of the warps. With `holds_a` a computed operand A is
-    held by all warpgroups that need it, not only where each holds its own rows.
+    Only the first `num_columns` are computed, or the dot's own number. Each of `replicas` parts of
+    the warps computes the whole result. With `holds_a` all warpgroups that need a computed operand
+    A hold it, not only their own rows.
     """
     warpgroups = _divide(op, num_warps // replicas, num_columns)
     if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
@@ -76,33 +75,33 @@ def warpgroups_along_columns(op: tile.Dot, num_warps: int) -> int:
     return (_divide(op, num_warps) or (1, 1))[1]
 
 
-def operand_buffer(op: tile.Dot, operand: Value, held: LinearLayout) -> LinearLayout:
-    """Return the shared layout of an operand that threads hold in layout `held`."""
+def operand_buffer(op: tile.Dot, operand: Value, layout: LinearLayout) -> LinearLayout:
+    """Return the shared layout of an operand held by threads in layout `layout`."""
     row_axis = 0 if operand is op.a else 1
     bits, shape = element_of(operand.type).bits, _pair(operand)
     contiguous = 1 - row_axis
-    if bits == 16 and shape[row_axis] * 2 >= _SPANS_BYTES[-1] and _fastest(held) == row_axis:
+    if bits == 16 and shape[row_axis] * 2 >= _SPANS_BYTES[-1] and _fastest(layout) == row_axis:
         contiguous = row_axis
     row_bytes = shape[contiguous] * bits // 8
     span = next(span for span in _SPANS_BYTES if span <= row_bytes)
     return nvmma_shared(shape, bits, span, transposed=contiguous == 0)
 
 
-def _fastest(held: LinearLayout) -> int | None:
+def _fastest(layout: LinearLayout) -> int | None:
     """Return the axis along which a thread, or else the lanes, hold neighbours."""
-    first = [*held.bases("register")[:1], *held.bases("lane")[:1]]
+    first = [*layout.bases("register")[:1], *layout.bases("lane")[:1]]
     return next((step.index(1) for step in first if sum(step) == 1), None)
 
 
 def transposing_loads(
     dots: Mapping[Op, DotLayouts], anchors: Mapping[Op, LinearLayout], num_warps: int
 ) -> dict[Op, LinearLayout]:
-    """Return other layouts for loads of operands that are transposed on the way to shared memory.
+    """Return other layouts for loads of operands transposed on the way to shared memory.
 
-    A thread loads a box, so that it has runs along both axes, and neighbouring lanes are along K:
-    then both accesses are wide, and the stores of a warp have no bank conflicts.
+    A thread loads a box, with runs along both axes, and neighbouring lanes are along K: then both
+    accesses are wide, and the stores of a warp have no bank conflicts.
     """
-    found: dict[Op, LinearLayout] = {}
+    box_layouts: dict[Op, LinearLayout] = {}
     for op in dots:
         if not isinstance(op, tile.Dot) or not dots[op].wgmma:
             continue
@@ -110,18 +109,18 @@ def transposing_loads(
             load, row_axis = operand.op, 0 if operand is op.a else 1
             if layout is not None or load is None or load not in anchors:
                 continue
-            held = anchors[load]
+            anchor = anchors[load]
             is_only_use = len(operand.users) == 1 and element_of(operand.type).bits != 16
-            if is_only_use and _fastest(held) == row_axis:
-                found[load] = _box_layout(op, operand, held, num_warps)
-    return found
+            if is_only_use and _fastest(anchor) == row_axis:
+                box_layouts[load] = _box_layout(op, operand, anchor, num_warps)
+    return box_layouts
 
 
-def _box_layout(op: tile.Dot, operand: Value, held: LinearLayout, num_warps: int) -> LinearLayout:
+def _box_layout(op: tile.Dot, operand: Value, anchor: LinearLayout, num_warps: int) -> LinearLayout:
     rows = 0 if operand is op.a else 1
     shape, size_bytes = _pair(operand), element_of(operand.type).size_bytes
     share = max(1, shape[0] * shape[1] // (WARP_LANES * num_warps))
-    run, box, lanes, warps = held.num_consecutive(order=(rows, 1 - rows)), [1, 1], [1, 1], [1, 1]
+    run, box, lanes, warps = anchor.num_consecutive(order=(rows, 1 - rows)), [1, 1], [1, 1], [1, 1]
     box[rows] = min(run, RUN_BYTES // size_bytes)
     box[1 - rows] = min(RUN_BYTES // size_bytes, shape[1 - rows], max(1, share // box[rows]))
     row_of_banks = 8 * RUN_BYTES // size_bytes
@@ -136,16 +135,16 @@ def _box_layout(op: tile.Dot, operand: Value, held: LinearLayout, num_warps: int
     return layout.with_columns("lane", (*columns[along_rows:], *columns[:along_rows]))
 
 
-def store_operand(value: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:
+def store_operand(value: Value, layout: LinearLayout, target: Target, builder: Builder) -> Value:
     """Write a tile to a new buffer of `layout`; return the buffer."""
     kind = value.type
     assert isinstance(kind, TileType)
     element = gpu.memory_element(kind)
-    buffer = place(
+    buffer = builder(
         gpu.SharedAlloc(element, kind.shape, layout, alignment_bytes=SWIZZLE_PERIOD_BYTES)
     ).out
-    # What is loaded may be copied there without passing registers, if no lanes exchange it.
-    write_buffer(value, buffer, target, place, matrices=not _is_loaded(value))
+    # A loaded tile may be copied there without passing registers, if no lanes exchange it.
+    write_buffer(value, buffer, target, builder, matrices=not _is_loaded(value))
     return buffer
 
 
@@ -169,10 +168,10 @@ def _divide(op: tile.Dot, num_warps: int, num_columns: int = 0) -> tuple[int, in
 def divide_warpgroups(
     shape: tuple[int, ...], bits: int, num_warps: int, num_columns: int = 0
 ) -> tuple[int, int] | None:
-    """Return how many warpgroups are along M and N of a result, or None if there is no work for all.
+    """Return the warpgroups along M and N of a result, or None without work for all.
 
-    `bits` are those of its elements; the number of warpgroups along M is the larger one. Of more columns than an
-    instruction has, `num_columns` may be computed, unless that is 0.
+    `bits` is the element width; there are at least as many warpgroups along M as along N. Of more
+    columns than an instruction has, `num_columns` may be computed, unless that is 0.
     """
     if len(shape) != 2 or shape[0] < ROWS or num_warps % WARPGROUP_WARPS:
         return None

@@ -160,12 +160,12 @@ def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> 
             return plan
         _choose_paths(plan)
         too_big = _over_budget(plan)
-        if too_big is None:
+        if not too_big:
             _drop_unneeded(plan)
             return plan
-        del plan.loads[too_big]
-        assert isinstance(too_big, gpu.Load)
-        plan.refused[too_big] = Reason.TOO_MANY_REGISTERS()
+        for load in too_big:
+            del plan.loads[load]
+            plan.refused[load] = Reason.TOO_MANY_REGISTERS()
 
 
 def source_names(load: gpu.Load | tma.SyncLoad) -> str:
@@ -304,9 +304,10 @@ def _removable(op: Op) -> bool:
     return is_unobserved(op) or isinstance(op, gpu.SharedAlloc)
 
 
-def _over_budget(plan: LoopPlan) -> Op | None:
-    """Return a load to drop when those in registers exceed the budget, or None.
+def _over_budget(plan: LoopPlan) -> list[gpu.Load]:
+    """Return loads to drop because those in registers exceed the budget.
 
+    The plan is to be made anew after the last of them: it may have set the distances of others.
     Copies that a producer warp issues are not in the plan, but consumers wait for them all the same.
     """
     has_copies = any(load.buffer for load in plan.loads.values())
@@ -314,12 +315,19 @@ def _over_budget(plan: LoopPlan) -> Op | None:
     is_wanted = plan.loop.num_stages or has_copies
     unstaged = LOADS_BUDGET if is_wanted else SMALL_LOADS_BUDGET
     room = {True: STAGED_LOADS_BUDGET, False: unstaged}
+    addressing = dict.fromkeys(op for load in plan.loads.values() for op in load.slice.loads)
+    dropped: list[gpu.Load] = []
     for load in _by_need(plan.loads.values()):
         is_staged = load.staging is not None
-        room[is_staged] -= load.num_registers
-        if room[is_staged] < 0 and not load.lands:
-            return load.op
-    return None
+        left = room[is_staged] - load.num_registers
+        if left >= 0 or load.lands:
+            room[is_staged] = left
+            continue
+        assert isinstance(load.op, gpu.Load)
+        dropped.append(load.op)
+        if load.buffer or load.slice.loads or load.op in addressing:
+            break
+    return dropped
 
 
 def _by_need(loads: Iterable[PlannedLoad]) -> Sequence[PlannedLoad]:

@@ -375,9 +375,10 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
         others = [op for op in accesses if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
         written = all(isinstance(op, gpu.SharedStore) for op in others)
+        if not (by_warpgroup and written):
+            continue
         mine = place_of(alloc.out)
-        alone = not mine.meets(place_of(each.out) for each in allocs if each is not alloc)
-        if by_warpgroup and written and alone:
+        if not mine.meets(place_of(each.out) for each in allocs if each is not alloc):
             found[alloc] = None
     return found
 

@@ -1,4 +1,4 @@
-"""What `aotc verify` does with one variant: choose launches, draw inputs, bound errors, compare.
+"""Check one variant for `aotc verify`: choose launches, draw inputs, bound errors, compare.
 
-It joins the interpreter, which says what must come out, to the emulator or a GPU.
+The interpreter computes the expected results; the emulator or a GPU the actual ones.
 """

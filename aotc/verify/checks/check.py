@@ -1,17 +1,17 @@
-"""One compiled kernel against its tile IR, at boundary launches.
+"""Check one compiled kernel against its tile IR, at boundary launches.
 
-For each launch the tile IR is interpreted, which gives buffers, results and bounds, then the
-compiled kernel is executed on the same buffers, and what it leaves is compared. How it is executed
-is the caller's: PTX in the emulator, a cubin on a GPU.
+For each launch the tile IR is interpreted for buffers, results and bounds. Then the
+compiled kernel is executed on the same buffers, and the results are compared. The caller
+chooses how to execute it: PTX in the emulator, or a cubin on a GPU.
 
-Where programs of a launch overlap, or a program overwrites its own results, rows were set too
-close, and it is tried again with more room.
-A launch at which the kernel itself does what it may not (an assumption that does not hold, an index
-out of all bounds, a result that depends on undefined values) says nothing about the compiler and
-is passed over, with the reason. Rows far apart, arguments that are one memory, and floats of any sign
-and size need not mean anything to a kernel; where they do not, there is no such launch.
+Where programs of a launch overlap, or a program overwrites its own results, the rows were too
+close: the launch is repeated with wider strides. A launch is passed over, with the reason,
+where the kernel itself misbehaves: an assumption fails, an index is out of all bounds, a result
+depends on undefined values. Such a launch says nothing about the compiler. Optional launches
+(rows far apart, aliased arguments, floats of any sign and size) are dropped where they make no
+sense for the kernel.
 
-Invariant: a launch that is right was executed and compared; `num_stored` says how much.
+Invariant: a launch with the status "right" was executed and compared; `num_stored` bytes of it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
 
 
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
-    """Report that a compiled kernel did what it may not; the message is the whole report.
+    """Report an illegal action of a compiled kernel; the message is the whole report.
 
-    `beyond` says that all it did was to read or write where the reference has not, `is_race` that
-    nothing orders two accesses.
+    `beyond` is set if the only fault is a read or write outside of the reference's; `is_race`
+    if two accesses are unordered.
     """
 
     def __init__(
@@ -69,18 +69,19 @@ class ExecutionFault(Exception):  # noqa: N818 - hardware's word
 
 
 class _OpenError(Exception):
-    """Report that a launch is not checked: what is right may be one thing or another."""
+    """Report an unchecked launch: more than one result is right."""
 
 
 class Unsuited(Exception):  # noqa: N818 - what the launch is
-    """Report that a launch cannot be executed here, which says nothing about the kernel."""
+    """Report a launch not executable here; the kernel may still be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took.
+    """The buffers after a compiled kernel, by name, and the number of executed instructions.
 
-    `forgiven` is a fault that is none if the results are right: threads race for what nobody uses.
+    `forgiven` is a fault excused by right results: a race on unused
+    values.
     """
 
     buffers: Mapping[str, Bytes]
@@ -94,7 +95,7 @@ ExecuteTogether: TypeAlias = Callable[[Sequence[Reference]], Sequence[Execution 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Say what came of one launch; `detail` is empty where all is right.
+    """The outcome of one launch; `detail` is empty if it is right.
 
     `num_stored` bytes were stored and compared.
     """
@@ -110,7 +111,7 @@ class Finding:
 
     @property
     def gap(self) -> str:
-        """Why this launch is not checked, empty if it is or need not be."""
+        """The reason this launch is unchecked, empty if it is checked or need not be."""
         if self.status == "passed over":
             return self.detail
         if self.status == "right" and not self.num_stored and not may_store_nothing(self.label):
@@ -120,7 +121,7 @@ class Finding:
 
 @dataclass(slots=True)
 class References:
-    """Interpret each launch of a kernel once, however many forms of it run that launch."""
+    """Interpret each launch of a kernel once, for all compiled forms of the kernel."""
 
     _known: dict[tuple[object, ...], Reference | ConflictError | InterpretError] = field(
         default_factory=dict[tuple[object, ...], "Reference | ConflictError | InterpretError"]
@@ -128,37 +129,44 @@ class References:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the buffers of all launches take."""
-        known = (each for each in self._known.values() if isinstance(each, Reference))
-        return sum(buffer.held_bytes for each in known for buffer in each.buffers.values())
+        """The memory of the buffers of all launches."""
+        references = (
+            reference for reference in self._known.values() if isinstance(reference, Reference)
+        )
+        return sum(
+            buffer.held_bytes for reference in references for buffer in reference.buffers.values()
+        )
 
     def of(
         self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
     ) -> Reference:
-        """Return what a launch must give. Raises: as `interpret`."""
+        """Return the reference of a launch. Raises: as `interpret`."""
         drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
         key = (launch.label, *drawn, may_rewrite, *launch.key)
-        found = self._known.get(key)
-        if found is None:
+        outcome = self._known.get(key)
+        if outcome is None:
             try:
-                found = interpret(
+                outcome = interpret(
                     chooser.kernel, chooser.roles, launch, inputs, may_rewrite=may_rewrite
                 )
             except (ConflictError, InterpretError) as error:
-                found = error.with_traceback(None)  # its frames would keep all that was computed
-            self._known[key] = found
-        if isinstance(found, Exception):
-            raise found
-        return found
+                outcome = error.with_traceback(
+                    None
+                )  # its frames would keep all intermediate arrays alive
+            self._known[key] = outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What to check a kernel under.
+    """The settings of a kernel's checks.
 
     Checks of the same tile IR, under the same inputs, may share their `references`. With
-    `is_compared_later`, what executes only keeps them: those that depend on undefined values, for
-    which others look after a mismatch, are passed over ahead.
+    `is_compared_later`, `execute` only collects references, for a later comparison. Then
+    references with undefined values are passed over before execution, instead of
+    after a mismatch.
     """
 
     conditions: Conditions
@@ -176,27 +184,27 @@ def check_kernel(
     execute: Execute,
     execute_together: ExecuteTogether | None = None,
 ) -> Iterator[Finding]:
-    """Yield a finding for each launch; after the first that is wrong there are no more.
+    """Yield a finding for each launch, up to the first wrong one.
 
-    What `execute_together` executes at once is not executed again.
+    Launches of `execute_together` are not executed again.
     """
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
-    chosen = _references(chooser, checks)
-    done: dict[tuple[object, ...], Execution] = {}
+    launches = _references(chooser, checks)
+    executions: dict[tuple[object, ...], Execution] = {}
     if execute_together is not None:
-        chosen = list(chosen)
-        references = [each for _, _, each in chosen if isinstance(each, Reference)]
+        launches = list(launches)
+        references = [candidate for _, _, candidate in launches if isinstance(candidate, Reference)]
         for reference, execution in zip(references, execute_together(references), strict=True):
             if execution is not None:
-                done[reference.launch.key] = execution
-    for index, launch, reference in chosen:
+                executions[reference.launch.key] = execution
+    for index, launch, reference in launches:
         if isinstance(reference, Reference):
             try:
-                finding = _checked(chooser, reference, checks, execute, done.get(launch.key))
+                finding = _checked(chooser, reference, checks, execute, executions.get(launch.key))
                 if launch.label in ("far", BACKWARDS):
                     finding = _nearer(chooser, index, checks, execute, finding)
                 if launch.is_backwards and finding.status == "passed over":
-                    continue  # without a launcher nothing lies before a pointer
+                    continue  # without a launcher no memory lies before a pointer
             except _OpenError as error:
                 if chooser.is_optional(index):
                     continue
@@ -211,14 +219,14 @@ def check_kernel(
 def _references(
     chooser: Chooser, checks: Checks
 ) -> Iterator[tuple[int, Launch, Reference | Finding]]:
-    """Yield each launch once, by its number, and its reference, or why there is none."""
+    """Yield each distinct launch with its index and its reference, or the finding instead."""
     seen: dict[tuple[object, ...], None] = {}
     executed: dict[tuple[object, ...], None] = {}
     for index in range(chooser.count):
-        found = _reference(chooser, index, checks, executed)
-        if found is None:
+        pair = _reference(chooser, index, checks, executed)
+        if pair is None:
             continue
-        launch, reference = found
+        launch, reference = pair
         if launch.key in seen:
             continue
         seen[launch.key] = None
@@ -234,17 +242,17 @@ def _reference(
     executed: Container[tuple[object, ...]],
     first_spacing: int = 0,
 ) -> tuple[Launch, Reference | Finding] | None:
-    """Return a launch and its reference, or why there is none.
+    """Return a launch and its reference, or the finding instead.
 
-    None if there is no such launch, or it is one of those `executed`.
+    None if there is no such launch, or it is in `executed`.
     """
     failed: tuple[Launch, Finding] | None = None
     spacings = chooser.spacings(index)[first_spacing:]
     rewrites = False
     references = checks.references or References()
-    # A kernel may well mean to change what it wrote, so in the end that is accepted.
-    for at, spacing in enumerate((*spacings, spacings[0])):
-        is_last = at == len(spacings)
+    # A kernel may rewrite its results on purpose, so the last attempt accepts it.
+    for attempt, spacing in enumerate((*spacings, spacings[0])):
+        is_last = attempt == len(spacings)
         if is_last and not rewrites:
             break
         launch = chooser.launch(index, spacing)
@@ -255,11 +263,11 @@ def _reference(
         try:
             return launch, references.of(chooser, launch, checks.inputs, may_rewrite=is_last)
         except ConflictError as error:
-            rewrites |= at == 0 and isinstance(error, RewriteError)
+            rewrites |= attempt == 0 and isinstance(error, RewriteError)
             last = launch, _finding(launch, "passed over", str(error))
             failed = last if failed is None or is_last else failed
         except InterpretError as error:
-            # A buffer of stated size has nothing before its pointer.
+            # A buffer of declared size has nothing before its pointer.
             is_meant = not launch.is_backwards
             if error.is_out_of_bounds and is_meant and _is_certain(chooser, launch, checks.inputs):
                 return launch, _finding(launch, "fault", error.render())
@@ -272,8 +280,8 @@ def _reference(
 
 
 def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
-    """Return whether it is the kernel's mistake that a launch leaves a buffer."""
-    # Not every float means something to a kernel.
+    """Return whether an access outside a buffer is certainly the kernel's mistake."""
+    # Some kernels make no sense of some floats.
     if is_float(launch.label):
         return False
     return leaves_buffers(chooser.kernel, chooser.roles, launch, inputs)
@@ -288,22 +296,22 @@ def _checked(
     reference: Reference,
     checks: Checks,
     execute: Execute,
-    done: Execution | None,
+    execution: Execution | None,
 ) -> Finding:
-    """Execute a launch unless that is `done`, and compare. Raises: _OpenError."""
+    """Execute a launch, unless `execution` is given, and compare. Raises: _OpenError."""
     launch = reference.launch
     if checks.is_compared_later:
         undefined = undefined_text(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             raise _OpenError(undefined)
     try:
-        done = done or execute(reference)
+        execution = execution or execute(reference)
     except Unsuited as error:
         return _finding(launch, "passed over", str(error))
     except ExecutionFault as error:
         if error.beyond == "reads" and reads_by_rounding(chooser.kernel, is_inexact):
             raise _OpenError(_BY_ROUNDING) from None
-        # A mask or an index may be undefined, and so may be where a kernel goes.
+        # An undefined mask or index explains an access out of bounds.
         undefined = error.beyond and undefined_text(
             chooser.kernel, chooser.roles, reference, checks.inputs
         )
@@ -311,7 +319,7 @@ def _checked(
             raise _OpenError(undefined) from None
         return _finding(launch, "fault", str(error))
     for name, buffer in reference.buffers.items():
-        mismatch = compare(buffer, done.buffers[name], checks.tolerance)
+        mismatch = compare(buffer, execution.buffers[name], checks.tolerance)
         if mismatch is None:
             continue
         undefined = undefined_text(chooser.kernel, chooser.roles, reference, checks.inputs)
@@ -319,17 +327,17 @@ def _checked(
             raise _OpenError(undefined)
         if is_right_in_another_order(
             *(chooser.kernel, chooser.roles, launch, checks.inputs),
-            *(done.buffers, checks.tolerance),
+            *(execution.buffers, checks.tolerance),
         ):
             break
-        moved = depends_on_order(chooser.kernel, chooser.roles, reference, checks.inputs)
-        if moved:
-            raise _OpenError(_BY_ORDER.format(moved))
-        if done.forgiven:
-            return _finding(launch, "fault", done.forgiven)
+        buffer_name = depends_on_order(chooser.kernel, chooser.roles, reference, checks.inputs)
+        if buffer_name:
+            raise _OpenError(_BY_ORDER.format(buffer_name))
+        if execution.forgiven:
+            return _finding(launch, "fault", execution.forgiven)
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
-    # What the compiled kernel found in its registers may be what the reference took by luck.
+    # A match may be luck: the reference and the registers may have had the same undefined values.
     undefined = undefined_text(
         chooser.kernel, chooser.roles, reference, checks.inputs, seeds=(ALL_ZERO,)
     )
@@ -337,7 +345,7 @@ def _checked(
         raise _OpenError(undefined)
     return replace(
         _finding(launch, "right"),
-        lane_instructions=done.lane_instructions,
+        lane_instructions=execution.lane_instructions,
         num_stored=reference.num_stored,
     )
 
@@ -345,7 +353,7 @@ def _checked(
 def _nearer(
     chooser: Chooser, index: int, checks: Checks, execute: Execute, finding: Finding
 ) -> Finding:
-    """Return the finding at rows less far apart, for one that says there is no room; else that."""
+    """Retry a launch without room at smaller row spacings; return the last finding."""
     for spacing in range(1, len(chooser.spacings(index))):
         if finding.status != "passed over":
             break
@@ -365,25 +373,24 @@ def _finding(
 
 
 def coordinates(index: int, steps: Sequence[int]) -> tuple[int, ...]:
-    """Return where the element `index` of a buffer is, whose axes are `steps` elements apart.
+    """Return the coordinates of element `index` in a buffer whose axes are `steps` elements apart.
 
-    >>> coordinates(37, [16])
-    (2, 5)
+    >>> coordinates(37, [16]) (2, 5)
     """
-    found: list[int] = []
+    indices: list[int] = []
     for step in sorted((step for step in steps if step > 1), reverse=True):
-        found.append(index // step)
+        indices.append(index // step)
         index %= step
-    return (*found, index)
+    return (*indices, index)
 
 
 def _text(mismatch: Mismatch, launch: Launch, strides: Sequence[str]) -> str:
     steps = [int(launch.scalars[name]) for name in strides if name in launch.scalars]
-    at = coordinates(mismatch.index, steps)
-    place = f" at {list(at)}" if len(at) > 1 else ""
+    position = coordinates(mismatch.index, steps)
+    location = f" at {list(position)}" if len(position) > 1 else ""
     bound = f"within {mismatch.bound:.3g}" if mismatch.bound else "to the bit"
-    what = mismatch.reason or "are wrong"
+    problem = mismatch.reason or "are wrong"
     return (
-        f"{mismatch.buffer}[{mismatch.index}]{place} is {mismatch.actual}, "
-        f"expected {mismatch.expected} {bound}\n{mismatch.num_wrong} of {mismatch.num_written} elements {what}"
+        f"{mismatch.buffer}[{mismatch.index}]{location} is {mismatch.actual}, "
+        f"expected {mismatch.expected} {bound}\n{mismatch.num_wrong} of {mismatch.num_written} elements {problem}"
     )

@@ -1,13 +1,13 @@
-"""What the arguments of a kernel are for, read off its tile IR.
+"""Infer the uses of a kernel's arguments from its tile IR.
 
-A signature says that `n_cols` and `stride` are integers. To choose values at which a kernel is
-likely to be wrong, and none at which it means nothing, one must know that the first is the extent
-of what a mask or a loop runs over, in blocks of so many, and that the second sets rows apart. That
-and more is in the data flow: what an address adds up, what an index is compared with, which loaded
-values become indices, and which results depend on an operation that hardware may round differently.
+In a signature `n_cols` and `stride` are mere integers. Good launches need more: `n_cols`
+is the extent of a mask or a loop, covered in blocks of a certain size, and `stride` separates
+rows. Both follow from the data flow: the terms of an address, the comparisons of an index,
+loaded values that become indices, and results that depend on an op hardware may round
+differently.
 
-Invariant: an answer is a hint for choosing inputs, except `inexact`: a buffer that is not in it
-holds the same bits however the kernel is compiled.
+Invariant: an answer is a hint for choosing inputs, except `inexact`: a buffer not in it holds
+the same bits however the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ORDERS = ("lt", "le", "gt", "ge")
 
 @dataclass(slots=True)
 class StrideTerm:
-    """Say that an address adds `stride * index` for each of the indices.
+    """A term `stride * index` of addresses, for each of the indices.
 
-    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31. `rows` are those
-    that the tile of a descriptor has along the stride, 0 if no descriptor has it.
+    It `is_wide` if every such product has 64 bits, and may exceed 2**31. `rows` is the
+    extent of a descriptor's tile along the stride, 0 without a descriptor.
     """
 
     stride: str
@@ -49,7 +49,7 @@ class StrideTerm:
 
 @dataclass(frozen=True, slots=True)
 class LoopRole:
-    """Say how an extent bounds a loop: `block` of it an iteration, in `stages` if not 0."""
+    """An extent's use as a loop bound: `block` of it per iteration, in `stages` if not 0."""
 
     block: int
     stages: int = 0
@@ -57,18 +57,20 @@ class LoopRole:
 
 @dataclass(slots=True)
 class Roles:
-    """What the parameters of a kernel are for; all by name, in the order of the signature.
+    """The uses of a kernel's parameters, by name, in the order of the signature.
 
-    `extents` gives each extent the size of the blocks it is covered in, 1 for one at a time, and
-    `loops` are those that bound a loop of a program. `persistent` are the loops in which a program
-    takes one tile after the other, `tiled` the extents that their tiles cover.
-    `strides` gives each pointer the strides of its addresses, and `unit` are the pointers whose
-    addresses also step by single elements. `indices` are pointers at what is used as an index,
-    `inexact` those at results that may be rounded differently. `axes` are the grid axes in use,
-    each with the extents that its programs seem to go through. `read` and `written` are the
-    pointers through which memory is read and written; `locks` those at words that programs wait
-    for, with the value of one that is free. `mapped` are the extents of tensors whose maps are
-    stored, each with what it is a multiple of.
+    - `extents` maps each extent to the size of its blocks, 1 for one at a time.
+    - `loops` are the extents bounding a loop of a program.
+    - `persistent` are the loops in which a program takes one tile after the other, `tiled` the
+      extents their tiles cover.
+    - `strides` maps each pointer to the strides of its addresses; `unit` are the pointers with
+      addresses that also step by single elements.
+    - `indices` are the pointers to values used as an index, `inexact` those to results that may
+      be rounded differently.
+    - `axes` are the grid axes in use, each with the extents its programs seem to cover.
+    - `read` and `written` are the pointers of memory accesses.
+    - `locks` are the pointers to words of spin locks, with the value of a free lock.
+    - `mapped` are the extents of tensors with stored maps, each with its divisor.
     """
 
     extents: dict[str, int] = field(default_factory=dict[str, int])
@@ -88,39 +90,38 @@ class Roles:
 
     @property
     def stride_names(self) -> tuple[str, ...]:
-        """All strides, each once."""
+        """All strides, without repeats."""
         return tuple(dict.fromkeys(t.stride for terms in self.strides.values() for t in terms))
 
 
 def roles_of(
     kernel: Kernel, grid_blocks: Mapping[str, int], is_inexact: Callable[[Op], bool]
 ) -> Roles:
-    """Return what the parameters of a kernel in tile IR are for.
+    """Return the uses of the parameters of a kernel in tile IR.
 
-    `grid_blocks` are the extents that the grid names, each with its block; `is_inexact` says
-    whether an op may be rounded differently by hardware.
+    `grid_blocks` are the extents in the grid, each with its block; `is_inexact` tells whether
+    hardware may round an op differently.
     """
     return _Analysis(kernel, is_inexact).roles(grid_blocks)
 
 
 def adds_up_fp8(kernel: Kernel) -> bool:
-    """Return whether a loop has a dot of fp8, whose sums tensor cores keep in few bits."""
+    """Return whether a loop has an fp8 dot: tensor cores keep its sums in few bits."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
     fp8 = [op for op in dots if element_of(op.a.type) in (FP8E4NV, FP8E5)]
     return any(outer.has(Trait.LOOP) for op in fp8 for outer in op.ancestors())
 
 
 def shared_block(block: int, num_extents: int) -> int:
-    """Return the part of a block that each of several extents has whose product it divides.
+    """Return each extent's share of a block that covers the product of several extents.
 
-    >>> shared_block(128, 3)
-    5
+    >>> shared_block(128, 3) 5
     """
     return max(2, round(block ** (1 / num_extents))) if num_extents > 1 else block
 
 
 def _variable_of_steps(offset: Value) -> Value | None:
-    """Return the variable of a loop that moves a pointer by an offset each time."""
+    """Return the induction variable of the loop in which a pointer advances by an offset."""
     for user in offset.users:
         owner = user.pointer.owner if isinstance(user, arith.AddPtr) else None
         if isinstance(owner, Block) and isinstance(owner.parent, scf.For):
@@ -160,28 +161,28 @@ class _Analysis:
         return roles
 
     def _accessed(self, accesses: Callable[[Op], bool]) -> list[str]:
-        """Return the pointers through which ops for which `accesses` holds access memory."""
-        found = dict.fromkeys(
+        """Return the pointers of the ops for which `accesses` holds."""
+        pointers = dict.fromkeys(
             self.names.get(root, "")
             for op in self.accesses
             if accesses(op)
             for root in pointer_roots(_pointer(op))
         )
-        return [name for name in self.names.values() if name in found]
+        return [name for name in self.names.values() if name in pointers]
 
     def _axes(self) -> dict[int, list[str]]:
-        """Return the grid axes in use, with the extents that an index made of each is masked by."""
+        """Return the grid axes in use, with the extents masking an index made of each."""
         axes: dict[int, list[str]] = {
             op.axis: [] for op in self.ops if isinstance(op, tile.ProgramId)
         }
         for op in self._index_comparisons():
-            found = list(backward(op.operands, through_loads=False, through_bounds=False))
-            if not any(isinstance(value.op, tile.Arange) for value in found):
+            sources = list(backward(op.operands, through_loads=False, through_bounds=False))
+            if not any(isinstance(value.op, tile.Arange) for value in sources):
                 continue
-            for value in found:
+            for value in sources:
                 if isinstance(value.op, tile.ProgramId):
                     names = axes[value.op.axis]
-                    names += [name for name in self._integers(found) if name not in names]
+                    names += [name for name in self._integers(sources) if name not in names]
         return axes
 
     def _largest_tile(self) -> int:
@@ -195,68 +196,69 @@ class _Analysis:
                 yield name
 
     def _masked(self) -> Iterator[tuple[str, int]]:
-        """Yield the parameters that an index is compared with, and the extent of its tile."""
+        """Yield the parameters compared with an index, and the extent of its tile."""
         for op in self._index_comparisons():
-            # What bounds a loop is no extent of the tile that is masked in it.
-            found = list(backward(op.operands, through_loads=False, through_bounds=False))
-            block = [v.op.end - v.op.start for v in found if isinstance(v.op, tile.Arange)]
-            if block or any(_is_program_id(value) for value in found):
-                names = list(self._integers(found))
-                is_product = any(self._multiplies_parameters(value) for value in found)
+            # Skip loop bounds: they are no extents of the masked tile.
+            sources = list(backward(op.operands, through_loads=False, through_bounds=False))
+            block = [v.op.end - v.op.start for v in sources if isinstance(v.op, tile.Arange)]
+            if block or any(_is_program_id(value) for value in sources):
+                names = list(self._integers(sources))
+                is_product = any(self._multiplies_parameters(value) for value in sources)
                 for name in names:
                     size = max(block, default=1)
                     yield name, shared_block(size, len(names)) if is_product else size
 
     def _multiplies_parameters(self, value: Value) -> bool:
-        """Return whether a value is a product of extents, such as of an image's height and width."""
+        """Return whether a value is a product of extents, such as an image's height x width."""
         op = value.op
         if not isinstance(op, arith.Mul):
             return False
         sides = [list(backward([side], through_loads=False)) for side in op.operands]
         return all(
-            any(each in self.names for each in side) and not any(_varies(each) for each in side)
+            any(source in self.names for source in side)
+            and not any(_varies(source) for source in side)
             for side in sides
         )
 
     def _index_comparisons(self) -> Iterator[arith.Compare]:
-        """Yield the comparisons of integers none of which was loaded."""
+        """Yield the comparisons of integers computed without loads."""
         for op in self.ops:
             if not isinstance(op, arith.Compare) or op.predicate not in _ORDERS:
                 continue
             kind = element_of(op.lhs.type)
             if not isinstance(kind, ScalarType) or not kind.is_int:
                 continue
-            found = backward(op.operands, through_loads=False)
-            if not any(touches_memory(value.op) for value in found):
+            sources = backward(op.operands, through_loads=False)
+            if not any(touches_memory(value.op) for value in sources):
                 yield op
 
     def _add_loops(self, roles: Roles) -> None:
-        """Add the extents that bound loops, each with what of it an iteration takes."""
+        """Add the extents bounding loops, each with its block per iteration."""
         for op in self.ops:
             if not isinstance(op, scf.For):
                 continue
-            found = list(backward([op.upper], through_loads=False))
-            divided = self._divided(found)
-            names = [*self._integers(found), *self._described(found)]
+            sources = list(backward([op.upper], through_loads=False))
+            divided = self._divided(sources)
+            names = [*self._integers(sources), *self._described(sources)]
             if _is_program_id(strip(op.lower)) and divided:
                 roles.persistent.append(op)
                 roles.tiled += [name for name in names if name not in roles.tiled]
                 continue
             for name in names:
                 block = max(_constant(op.step), divided.get(name, 1))
-                known = roles.loops.get(name, LoopRole(1))
-                stages = max(op.num_stages, known.stages)
-                roles.loops[name] = LoopRole(max(block, known.block), stages)
+                role = roles.loops.get(name, LoopRole(1))
+                stages = max(op.num_stages, role.stages)
+                roles.loops[name] = LoopRole(max(block, role.block), stages)
 
     def _tiled(self, roles: Roles) -> Iterator[tuple[str, int]]:
-        """Yield the extents that persistent programs cover in tiles, and what a tile takes."""
+        """Yield the extents covered by persistent programs in tiles, and the size of a tile."""
         for op in roles.persistent:
             yield from self._divided(backward([op.upper], through_loads=False)).items()
 
     def _stored_maps(self, roles: Roles) -> Iterator[tuple[str, int]]:
-        """Yield the extents of tensors whose maps are stored, each with its part of a tile.
+        """Yield the extents of tensors with stored maps, each with its block.
 
-        Such a tensor has no empty axis, and its rows are whole pieces of 16 bytes.
+        Such a tensor has no empty axis, and its rows are multiples of 16 bytes.
         """
         for op in self.ops:
             if not isinstance(op, StoreMap):
@@ -266,14 +268,14 @@ class _Analysis:
             assert isinstance(kind, PointerType)
             assert isinstance(kind.pointee, ScalarType)
             grain = TENSOR_ALIGNMENT_BYTES // kind.pointee.size_bytes
-            for at, size in enumerate(op.sizes):
+            for axis, size in enumerate(op.sizes):
                 for name in self._integers([strip(size)]):
-                    divisor = grain if at >= rank else 1
+                    divisor = grain if axis >= rank else 1
                     roles.mapped[name] = max(divisor, roles.mapped.get(name, 1))
-                    yield name, op.shape[at] if at < rank else 1
+                    yield name, op.shape[axis] if axis < rank else 1
 
     def _divided(self, values: Iterable[Value]) -> dict[str, int]:
-        """Return the extents that are divided by a constant among `values`, each with the largest."""
+        """Return the extents among `values` with a constant divisor, the largest of each."""
         blocks: dict[str, int] = {}
         for value in values:
             if isinstance(value.op, arith.Div):
@@ -292,7 +294,7 @@ class _Analysis:
     # ---- addresses ---------------------------------------------------------------------------
 
     def _offsets(self) -> Iterator[tuple[list[str], Value]]:
-        """Yield every offset that is added to a pointer, with the pointers it may be."""
+        """Yield every offset added to a pointer, with the possible pointers."""
         for op in self.ops:
             if isinstance(op, arith.AddPtr):
                 roots = [self.names[r] for r in pointer_roots(op.pointer) if r in self.names]
@@ -307,19 +309,19 @@ class _Analysis:
                             roles.unit.append(root)
                         continue
                     terms = roles.strides.setdefault(root, [])
-                    known = [term for term in terms if term.stride == stride]
-                    if not known:
-                        known = [StrideTerm(stride, [])]
-                        terms += known
-                    known[0].indices.append(index)
-                    known[0].is_wide &= is_wide
+                    matches = [term for term in terms if term.stride == stride]
+                    if not matches:
+                        matches = [StrideTerm(stride, [])]
+                        terms += matches
+                    matches[0].indices.append(index)
+                    matches[0].is_wide &= is_wide
         self._add_described(roles)
         order = list(self.names.values())
         for terms in roles.strides.values():
             terms.sort(key=lambda term: order.index(term.stride))
 
     def _add_described(self, roles: Roles) -> None:
-        """Add the strides of tensors that the kernel describes."""
+        """Add the strides of tensors with descriptors made in the kernel."""
         for op in self.ops:
             if not isinstance(op, descriptor.DescriptorOf):
                 continue
@@ -332,19 +334,19 @@ class _Analysis:
                     for name in self._integers([strip(stride)]):
                         if name in roles.extents:
                             continue
-                        known = next((term for term in terms if term.stride == name), None)
-                        if known is None:
-                            known = StrideTerm(name, [])
-                            terms.append(known)
-                        known.indices.append(op.extents[axis])
-                        known.rows = max(known.rows, op.shape[axis])
+                        stride_term = next((term for term in terms if term.stride == name), None)
+                        if stride_term is None:
+                            stride_term = StrideTerm(name, [])
+                            terms.append(stride_term)
+                        stride_term.indices.append(op.extents[axis])
+                        stride_term.rows = max(stride_term.rows, op.shape[axis])
 
     def _terms(
         self, offset: Value, extents: Mapping[str, int]
     ) -> Iterator[tuple[str | None, Value, bool]]:
-        """Yield what is added up: a stride and its index, or None and what steps by elements.
+        """Yield the terms of an offset: stride, index, and whether the product has 64 bits.
 
-        And whether the product has 64 bits.
+        The stride is None for steps of single elements.
         """
         worklist = [offset]
         while worklist:
@@ -372,17 +374,17 @@ class _Analysis:
             strides += [(name, moved_by, True) for name in names if name not in extents]
         if strides:
             yield from strides
-        elif any(_varies(each) for each in backward([value])):
+        elif any(_varies(source) for source in backward([value])):
             yield None, value, True
 
     def _indices(self) -> list[str]:
-        """Return the pointers at integers that end up in an address or a loop's bound."""
-        used = [offset for _, offset in self._offsets()]
+        """Return the pointers to integers reaching an address or a loop's bound."""
+        uses = [offset for _, offset in self._offsets()]
         for op in self.ops:
             if isinstance(op, scf.For):
-                used += [op.lower, op.upper, op.step]
-        found: dict[str, None] = {}
-        for value in backward(used):
+                uses += [op.lower, op.upper, op.step]
+        pointers: dict[str, None] = {}
+        for value in backward(uses):
             op = value.op
             pointer = pointer_operand(op) if op is not None else None
             kind = element_of(value.type)
@@ -390,27 +392,27 @@ class _Analysis:
                 continue
             for root in pointer_roots(pointer):
                 if root in self.names:
-                    found[self.names[root]] = None
-        return [name for name in self.names.values() if name in found]
+                    pointers[self.names[root]] = None
+        return [name for name in self.names.values() if name in pointers]
 
     # ---- results -----------------------------------------------------------------------------
 
     def _inexact(self) -> list[str]:
-        """Return the pointers at what depends on an inexact op, through memory as well."""
-        found: dict[str, None] = {}
+        """Return the pointers to results of inexact ops, tracked through memory as well."""
+        inexact: dict[str, None] = {}
         while True:
-            count = len(found)
+            count = len(inexact)
             for op in self.accesses:
-                if not op.writes() or not self._depends(op, found):
+                if not op.writes() or not self._depends(op, inexact):
                     continue
                 for root in pointer_roots(_pointer(op)):
-                    found[self.names.get(root, "")] = None
-            if len(found) == count:
+                    inexact[self.names.get(root, "")] = None
+            if len(inexact) == count:
                 break
-        if "" in found:  # an address of unknown origin: it may be any of them
+        if "" in inexact:  # an address of unknown origin may be any of them
             kinds = (PointerType, DescriptorType)
             return [n for a, n in self.names.items() if isinstance(a.type, kinds)]
-        return [name for name in self.names.values() if name in found]
+        return [name for name in self.names.values() if name in inexact]
 
     def _depends(self, op: Op, inexact: Mapping[str, None]) -> bool:
         start = [*op.operands, *_conditions(op)]
@@ -437,16 +439,16 @@ def _pointer(op: Op) -> Value:
 
 
 def _conditions(op: Op) -> list[Value]:
-    """Return the values that decide whether and how often `op` runs."""
-    found: list[Value] = []
+    """Return the conditions and loop bounds on which `op` depends."""
+    conditions: list[Value] = []
     for parent in op.ancestors():
         if isinstance(parent, scf.If):
-            found.append(parent.condition)
+            conditions.append(parent.condition)
         elif isinstance(parent, scf.For):
-            found += [parent.lower, parent.upper, parent.step]
+            conditions += [parent.lower, parent.upper, parent.step]
         elif isinstance(parent, scf.While):
-            found.append(parent.before.terminator.operands[0])
-    return found
+            conditions.append(parent.before.terminator.operands[0])
+    return conditions
 
 
 def _is_wide(value: Value) -> bool:

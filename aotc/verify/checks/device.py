@@ -1,10 +1,10 @@
-"""Memory on a GPU, through the driver: what a launch reads and writes, copied there and back.
+"""Copy a launch's buffers to and from a GPU, through the driver.
 
-Buffers lie in allocations of their own with a guard zone after them, so that a kernel that writes
-a little too far is found out; one that goes further ends in the driver's report of the access. A launch
-whose buffers do not fit in what the GPU has free is not run, which says nothing about the kernel.
+Each buffer has its own allocation with a guard zone after it, to detect small writes out of
+bounds; for larger ones the driver reports an illegal access. A launch whose buffers exceed the
+GPU's free memory is not run, and counts as unchecked.
 
-Invariant: a `DeviceBuffers` frees what it allocated when its block is left.
+Invariant: a `DeviceBuffers` frees its allocations when its block is left.
 """
 
 # The bindings are generated and have no types; NumPy's stubs leave overloads partly unknown.
@@ -25,7 +25,7 @@ _GUARD = 0xA5
 
 
 class NoDeviceError(Exception):
-    """Report that there is no GPU to run on, or no driver for one; `remedy` says what would help."""
+    """Report a missing GPU or driver; `remedy` suggests a fix."""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class NoDeviceError(Exception):
 
 
 class NoRoomError(Exception):
-    """Report that an allocation does not fit in what the GPU has free, which other calls do not mind."""
+    """Report an allocation beyond the GPU's free memory; other calls still work."""
 
 
 class Driver:
@@ -49,7 +49,7 @@ class Driver:
             ) from error
         try:
             (status,) = self._cuda.cuInit(0)
-        except Exception as error:  # of a type of the bindings' own, that differs by version
+        except Exception as error:  # the bindings' error type differs by version
             raise NoDeviceError(f"no CUDA driver: {error}") from error
         if status != self._cuda.CUresult.CUDA_SUCCESS:
             raise NoDeviceError(f"no GPU: {status.name}")
@@ -60,14 +60,14 @@ class Driver:
         return self._cuda.cuDevicePrimaryCtxRetain(device)
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of fresh memory. Raises: NoRoomError."""
+        """Allocate memory and return its address. Raises: NoRoomError."""
         answer = self._cuda.cuMemAlloc(size_bytes)
         if answer[0] == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError
         return int(self._checked(answer))
 
     def free(self, address: int) -> None:
-        """Give memory back; an error is left to the next call to report."""
+        """Free memory; a driver error surfaces at the next call."""
         self._cuda.cuMemFree(address)
 
     def write(self, address: int, content: Bytes) -> None:
@@ -81,7 +81,7 @@ class Driver:
         return content
 
     def synchronize(self) -> None:
-        """Wait for all launches. Raises: ExecutionFault for what one of them did wrong."""
+        """Wait for all launches. Raises: ExecutionFault if one failed."""
         self._checked(self._cuda.cuCtxSynchronize())
 
     def _checked(self, answer: tuple[Any, ...]) -> Any:
@@ -101,7 +101,7 @@ class DeviceBuffers:
         self._addresses: dict[str, int] = {}
 
     def __enter__(self) -> DeviceBuffers:
-        """Raises: Unsuited if the GPU has no room for them, or they hold tensor maps."""
+        """Raises: Unsuited if the buffers exceed free memory or hold tensor maps."""
         if any(buffer.maps is not None for buffer in self._buffers.values()):
             raise Unsuited("it takes tensor maps from memory, which only the emulator is given")
         if any(buffer.stored_maps for buffer in self._buffers.values()):
@@ -141,22 +141,24 @@ class DeviceBuffers:
         return self._addresses[buffer.name] + buffer.start_bytes
 
     def fetch(self) -> dict[str, Bytes]:
-        """Return what the buffers hold now.
+        """Return the contents of the buffers.
 
-        Raises: ExecutionFault if a guard zone was written to.
+        Raises: ExecutionFault if a guard zone was overwritten.
         """
-        held: dict[str, Bytes] = {}
+        contents: dict[str, Bytes] = {}
         for name, buffer in self._buffers.items():
             size, address = buffer.size_bytes, self._addresses[name]
             over = np.flatnonzero(self._driver.read(address + size, _GUARD_BYTES) != _GUARD)
             if over.size:
-                at = size - buffer.start_bytes + int(over[0])
-                raise ExecutionFault(f"writes byte {at} of {name}, beyond all that it may touch")
-            if buffer.pointees:  # addresses here, which no kernel writes
-                held[name] = buffer.expected
+                offset = size - buffer.start_bytes + int(over[0])
+                raise ExecutionFault(
+                    f"writes byte {offset} of {name}, beyond all that it may touch"
+                )
+            if buffer.pointees:  # device addresses, which no kernel overwrites
+                contents[name] = buffer.expected
                 continue
             parts = buffer.parts(buffer.initial)
-            held[name] = np.concatenate(
+            contents[name] = np.concatenate(
                 [self._driver.read(address + start, part.size) for start, part in parts]
             )
-        return held
+        return contents

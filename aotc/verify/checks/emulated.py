@@ -1,7 +1,7 @@
 """Execute a launch in the PTX emulator.
 
-The buffers are exactly what the interpreted kernel touched, byte by byte: a compiled kernel that
-reads or writes one byte more, under a mask that is off by one, is stopped at that instruction.
+Only bytes accessed by the interpreted kernel are accessible: a compiled kernel that reads or
+writes one byte more, under an off-by-one mask, faults at that instruction.
 
 Invariant: the arrays of the reference are not changed.
 """
@@ -36,18 +36,18 @@ from aotc.verify.emulator.text.program import Module
 from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 
 _MAX_MARKED_BYTES = 1 << 26
-_MAX_STALE_RUNS = 8  # each knows the loads that raced in the one before
+_MAX_STALE_RUNS = 8  # each run replaces the racing loads of the one before
 _LOAD = re.compile(r"(@!?%\w+\s+)?ld\.")
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """Say what a parameter of the function is: the argument, or what `source` says of it.
+    """The origin of one parameter of the compiled function: an argument, or a `source` within one.
 
-    What comes of no argument has one of `LAUNCH_SOURCES` for both, such as "grid[0]".
-    With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
-    expressions over the arguments, in elements; the innermost axis is dense and has no stride.
+    A parameter without an argument has one of `LAUNCH_SOURCES` in both fields, such as
+    "grid[0]". With a `box` it is the argument's tensor map; `shape` and `strides` are
+    expressions over the arguments, in elements. The innermost axis is dense and has no stride.
     """
 
     argument: str
@@ -61,9 +61,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Say that a parameter is the address of an argument's memory, or a map of a tensor there.
+    """An argument's address, or a map of the tensor there, as a parameter.
 
-    A map has a `box`; `shape` and `strides` are in elements, outermost first, the last stride 1.
+    A map has a `box`; `shape` and `strides` are in elements, outermost first, the last stride
+    1.
     """
 
     argument: str
@@ -74,8 +75,8 @@ class Place:
     fill_nan: bool = False
 
 
-class _Held:
-    """Hold what lies in the buffers of a launch while it runs."""
+class _Buffers:
+    """The buffers of a launch in the emulator's memory."""
 
     def __init__(self, reference: Reference) -> None:
         """Raises: Unsuited if there is not enough memory."""
@@ -88,7 +89,7 @@ class _Held:
         except MemoryError as error:
             raise Unsuited(f"no memory for rows that are far apart: {error}") from None
 
-    def place(self, index: int, name: str, place: Place) -> Argument:
+    def place(self, index: int, name: str, tensor: Place) -> Argument:
         """Return the argument number `index` of the function, a pointer or a map.
 
         Raises: Unsuited.
@@ -103,26 +104,26 @@ class _Held:
             return self._table(buffer, content)
         if readable is not None and writable is not None:
             self.readable[index], self.writable[index] = readable, writable
-        if not place.box:
+        if not tensor.box:
             return content
         return PlacedTensor(
             content,
             buffer.pointee.name,
-            place.shape,
-            place.strides,
-            place.box,
-            place.swizzle_bytes,
-            fill_nan=place.fill_nan,
+            tensor.shape,
+            tensor.strides,
+            tensor.box,
+            tensor.swizzle_bytes,
+            fill_nan=tensor.fill_nan,
         )
 
     def addresses(self, memory: GlobalMemory) -> dict[str, int]:
-        """Place the buffers in memory; return the address of each argument that is in one.
+        """Place the buffers in memory; return the address of each argument in a buffer.
 
         Raises: Unsuited.
         """
         self._memory = memory
         placed: dict[str, int] = {}
-        found: dict[str, int] = {}
+        addresses: dict[str, int] = {}
         for name in self._reference.order:
             if self._reference.buffer(name) is None:
                 continue
@@ -136,8 +137,8 @@ class _Held:
                     placed[buffer.name] = memory.add(
                         buffer.name, content, *masks, pointer_bytes=before_bytes
                     )
-            found[name] = placed[buffer.name]
-        return found
+            addresses[name] = placed[buffer.name]
+        return addresses
 
     def _buffer(self, name: str) -> Buffer:
         buffer = self._reference.buffer(name)
@@ -146,29 +147,29 @@ class _Held:
 
     @staticmethod
     def _is_used_before(buffer: Buffer) -> bool:
-        """Return whether something before the pointer is used, such as the rest of a 4-byte word."""
+        """Return whether bytes before the pointer are used, such as the rest of a 4-byte word."""
         start = buffer.start_bytes
         marks = view(buffer.readable | buffer.writable, np.uint8)
-        return any(part[: max(0, start - at)].any() for at, part in buffer.parts(marks))
+        return any(part[: max(0, start - offset)].any() for offset, part in buffer.parts(marks))
 
     def _table(self, buffer: Buffer, content: Bytes) -> PointerTable | TensorTable:
-        """Return the addresses, or the tensor maps, that lie in a buffer."""
-        others = [self._opened(self._reference.buffers[each]) for each in buffer.pointees]
-        masks = tuple((readable, writable) for _, readable, writable in others)
+        """Return the table of addresses or tensor maps in a buffer."""
+        targets = [self._opened(self._reference.buffers[name]) for name in buffer.pointees]
+        masks = tuple((readable, writable) for _, readable, writable in targets)
         if buffer.maps is not None:
-            tensors = (replace(buffer.maps, array=content) for content, *_ in others)
+            tensors = (replace(buffer.maps, array=content) for content, *_ in targets)
             return TensorTable(tuple(tensors), masks)
         count = max(1, content.size // 8)
-        return PointerTable(count, tuple(content for content, *_ in others), masks)
+        return PointerTable(count, tuple(content for content, *_ in targets), masks)
 
     def _opened(
         self, buffer: Buffer, before_bytes: int = 0
     ) -> tuple[Bytes, Marks | None, Marks | None]:
-        """Return a buffer from `before_bytes` before its pointer, and what may be used of it."""
+        """Return a buffer from `before_bytes` before its pointer, with its access masks."""
         start = buffer.start_bytes - before_bytes
         content = self._owners[buffer.name][start:]
         if buffer.size_bytes > _MAX_MARKED_BYTES:
-            # The emulator then sees what is outside of a buffer, not what is between rows.
+            # Then the emulator catches accesses outside of the buffer, not between rows.
             return content, None, None
         readable, writable = (
             view(buffer.spread(view(marks, np.uint8)), np.bool_)[start:]
@@ -177,7 +178,10 @@ class _Held:
         return content, readable, writable
 
     def left(self) -> dict[str, Bytes]:
-        """Return what the buffers hold now, in maps that were stored with the reference's addresses."""
+        """Return the contents of the buffers, with stored maps relocated.
+
+        The maps get the reference's addresses.
+        """
         left: dict[str, Bytes] = {}
         for name, buffer in self._reference.buffers.items():
             whole = self._owners[name]
@@ -188,7 +192,7 @@ class _Held:
         return left
 
     def _as_stored(self, encoded: bytes) -> bytes:
-        """Return a map of a tensor in a buffer here as the map of what the reference has there."""
+        """Return a tensor map with its address relocated to the reference's buffer."""
         try:
             tensor = TensorMap.from_bytes(encoded)
         except TensorMapError:
@@ -203,14 +207,15 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Hold a kernel's PTX and how it is run; call it with a reference to execute its launch.
+    """A kernel's PTX with its launch parameters; call it to execute a reference's launch.
 
-    `num_ctas` CTAs make up a program. `seed` 0 runs warps in the order that the launch asks for,
-    any other at random: in step a missing barrier between accesses to global memory does not show.
-    `sources` are files that reports may quote. `params` are the function's, if they are not the
-    arguments of a launch one by one; `fixed` are the arguments whose value is compiled in. With a
-    `launcher`, it says what the parameters and the dimensions are. A program has `scratch_bytes`.
-    CTAs of one that is `cooperative` wait for each other.
+    `num_ctas` CTAs make up a program. With `seed` 0, warps run in the order the launch asks
+    for, else in random order: in lockstep, a missing barrier between accesses to global memory
+    does not show. Reports may quote the files of `sources`. `params` are the function's
+    parameters, unless they are the launch's arguments one by one. `fixed` are the arguments
+    with compiled-in values. A `launcher` computes parameters and dimensions instead. A program
+    has `scratch_bytes` of scratch memory. The CTAs of a `cooperative` kernel wait for each
+    other.
     """
 
     module: Module
@@ -228,52 +233,53 @@ class Emulation:
     cooperative: bool = False
 
     def __call__(self, reference: Reference) -> Execution:
-        """Return what the kernel leaves in the buffers.
+        """Return the buffers after the kernel.
 
         Raises:
-            ExecutionFault: it did what it may not.
-            EmulationError: the PTX cannot be emulated.
+          - ExecutionFault: it did something illegal.
+          - EmulationError: the PTX cannot be emulated.
         """
         try:
             return self._emulated(reference, None)
         except ExecutionFault as fault:
             if not fault.is_race:
                 raise
-            done = self._without_stale_loads(reference)
-            if done is None:
+            execution = self._without_stale_loads(reference)
+            if execution is None:
                 raise
-            return replace(done, forgiven=str(fault))
+            return replace(execution, forgiven=str(fault))
 
     def together(self, references: Sequence[Reference]) -> list[Execution | None]:
-        """Return what the kernel leaves at each launch that can run beside the others, in one batch.
+        """Execute the launches that fit in one batch; return None for the others.
 
-        Warps run the same instructions at most launches, and each costs as much for one launch as for
-        all. None for the others, and for all of them where the kernel does what it may not at any:
-        each is to be executed alone then, which says what it did.
+        Warps run the same instructions at most launches, and the emulator's cost of an
+        instruction hardly depends on the number of launches. If the kernel faults at any
+        launch, return None for all: the caller then executes them one by one, for a precise
+        report.
         """
-        found: list[Execution | None] = [None] * len(references)
+        executions: list[Execution | None] = [None] * len(references)
         kernel = self.module.kernels.get(self.symbol)
-        # Clusters that synchronise through memory are to be in one batch.
+        # Clusters synchronizing through memory need a batch of their own.
         if kernel is None or self.seed or self.cooperative or orders_ctas(kernel):
-            return found
+            return executions
         memory = GlobalMemory()
-        planned: dict[int, tuple[_Held, Launched]] = {}
+        plans: dict[int, tuple[_Buffers, Launched]] = {}
         try:
-            for at, reference in enumerate(references):
+            for index, reference in enumerate(references):
                 launch = reference.launch
-                # Threads may well race where arguments are one memory, which is looked into alone.
+                # Aliased arguments may race legitimately, so such launches run alone.
                 if launch.in_step and not (launch.programs or launch.is_sparse or launch.aliases):
-                    held = _Held(reference)
-                    launched = self._planned(reference, held, memory)
+                    buffers = _Buffers(reference)
+                    launched = self._planned(reference, buffers, memory)
                     if launched is not None:
-                        planned[at] = held, launched
-            kinds = {(each.cta_threads, each.shared_bytes) for _, each in planned.values()}
-            if len(planned) < 2 or len(kinds) > 1:
-                return found
-            grid, *more_grids = (each.grid for _, each in planned.values())
+                        plans[index] = buffers, launched
+            kinds = {(plan.cta_threads, plan.shared_bytes) for _, plan in plans.values()}
+            if len(plans) < 2 or len(kinds) > 1:
+                return executions
+            grid, *more_grids = (plan.grid for _, plan in plans.values())
             ((cta_threads, shared_bytes),) = kinds
-            params = tuple(each.block_of(kernel) for _, each in planned.values())
-            done = emulate(
+            params = tuple(plan.block_of(kernel) for _, plan in plans.values())
+            emulation = emulate(
                 self.module,
                 grid,
                 ParameterBlock(params, memory),
@@ -286,45 +292,45 @@ class Emulation:
                 more_grids=more_grids,
             )
         except (Fault, EmulationError, ExecutionFault, Unsuited, ValueError):
-            return found
-        steps = done.lane_instructions
-        for at, (held, _) in planned.items():
-            found[at] = Execution(held.left(), steps)  # counted once
+            return executions
+        steps = emulation.lane_instructions
+        for index, (buffers, _) in plans.items():
+            executions[index] = Execution(buffers.left(), steps)  # counted once
             steps = 0
-        return found
+        return executions
 
     def _without_stale_loads(self, reference: Reference) -> Execution | None:
-        """Run with random bits in place of what loads read that race with stores of their CTA.
+        """Run with random bits for loads racing with stores of their CTA.
 
-        None if there is another fault, or there is no end of such loads.
+        Return None at another fault, or if such loads keep appearing.
         """
         stale = StaleLoads(reference.launch.seed)
         for _ in range(_MAX_STALE_RUNS):
             try:
-                done = self._emulated(reference, stale)
+                execution = self._emulated(reference, stale)
             except ExecutionFault:
                 return None
             if not stale.take():
-                return done
+                return execution
         return None
 
     def _emulated(self, reference: Reference, stale: StaleLoads | None) -> Execution:
-        held = _Held(reference)
+        buffers = _Buffers(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
-            return self._launched(reference, held, programs, stale)
+            return self._launched(reference, buffers, programs, stale)
         x, y, z = self._clusters(programs)
         args = [
-            held.place(index, value.argument, value) if isinstance(value, Place) else value
+            buffers.place(index, value.argument, value) if isinstance(value, Place) else value
             for index, value in enumerate(self.passed(reference))
         ]
         grid = (x * self.num_ctas, y, z)
-        return self._run(reference, held, grid, args, stale, shared_bytes=self.shared_bytes)
+        return self._run(reference, buffers, grid, args, stale, shared_bytes=self.shared_bytes)
 
     def _run(
         self,
         reference: Reference,
-        held: _Held,
+        buffers: _Buffers,
         grid: tuple[int, ...],
         args: Sequence[Argument] | ParameterBlock,
         stale: StaleLoads | None,
@@ -333,7 +339,7 @@ class Emulation:
         cta_threads: tuple[int, ...] | None = None,
     ) -> Execution:
         try:
-            done = emulate(
+            emulation = emulate(
                 self.module,
                 grid,
                 args,
@@ -343,8 +349,8 @@ class Emulation:
                 seed=self.seed or (0 if reference.launch.in_step else reference.launch.seed),
                 max_steps=self.max_steps,
                 max_memory_bytes=self.max_memory_bytes,
-                readable=held.readable,
-                writable=held.writable,
+                readable=buffers.readable,
+                writable=buffers.writable,
                 approximate=True,
                 clusters=() if self.cooperative else reference.launch.programs,
                 together=self.cooperative,
@@ -358,28 +364,28 @@ class Emulation:
                 beyond=verb if fault.kind == "bounds" else "",
                 is_race=fault.kind == "race",
             ) from fault
-        return Execution(held.left(), done.lane_instructions)
+        return Execution(buffers.left(), emulation.lane_instructions)
 
     def _launched(
         self,
         reference: Reference,
-        held: _Held,
+        buffers: _Buffers,
         programs: tuple[int, ...],
         stale: StaleLoads | None,
     ) -> Execution:
-        """Run the launch that the runtime makes of the reference's arguments."""
+        """Run the runtime's launch for the reference's arguments."""
         memory = GlobalMemory()
-        launched = self._planned(reference, held, memory)
+        launched = self._planned(reference, buffers, memory)
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
-            return Execution(held.left(), 0)
+            return Execution(buffers.left(), 0)
         kernel = self.module.kernels.get(self.symbol)
-        # Without it the emulator says what there is.
+        # For an unknown symbol the emulator's error lists the kernels.
         params = launched.params if kernel is None else launched.block_of(kernel)
         return self._run(
             reference,
-            held,
+            buffers,
             launched.grid,
             ParameterBlock((params,), memory),
             stale,
@@ -387,69 +393,71 @@ class Emulation:
             cta_threads=launched.cta_threads,
         )
 
-    def _planned(self, reference: Reference, held: _Held, memory: GlobalMemory) -> Launched | None:
-        """Return the launch that the runtime makes, of buffers in memory; None where it makes none.
+    def _planned(
+        self, reference: Reference, buffers: _Buffers, memory: GlobalMemory
+    ) -> Launched | None:
+        """Return the runtime's launch for buffers in memory; None for an empty launch.
 
         Raises: ExecutionFault, Unsuited.
         """
         if self.launcher is None:
             return None
         programs = (*reference.launch.grid, 1, 1)[:3]
-        addresses = held.addresses(memory)
+        addresses = buffers.addresses(memory)
         if self.scratch_bytes:
             addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
         at_once = prod(programs) if self.cooperative else num_persistent_ctas(programs)
         return self.launcher(reference, addresses, max(1, at_once))
 
     def passed(self, reference: Reference) -> list[Place | Scalar | Bytes]:
-        """Return what the launcher passes for each parameter of the function.
+        """Return the launcher's argument for each parameter of the function.
 
-        The mirror of the launcher's own records: what it computes of a launch's arguments, and how
-        it would describe tensors. Whoever has the launcher itself evaluate them replaces this alone.
+        This mirrors the launcher's own evaluation of a launch's arguments and its tensor
+        descriptions. With a `launcher` it is not used.
         """
         programs = (*reference.launch.grid, 1, 1)[:3]
         counts = zip(GRID_SOURCES, programs, strict=True)
         values = {**self.fixed, **_integers(reference), **dict(counts)}
-        found: list[Place | Scalar | Bytes] = []
+        arguments: list[Place | Scalar | Bytes] = []
         for param in self.params or _plain(reference):
             name = param.argument
             if param.source == SCRATCH_SOURCE:
-                found.append(self._scratch(programs))
+                arguments.append(self._scratch(programs))
             elif param.source in values:
-                found.append(values[param.source])
+                arguments.append(values[param.source])
             elif reference.buffer(name) is None:
-                found.append(reference.launch.scalars[name])
+                arguments.append(reference.launch.scalars[name])
             else:
                 shape, strides = (
                     tuple(evaluate(parse(text), values) for text in texts)
                     for texts in (param.shape, param.strides)
                 )
-                place = (name, shape, (*strides, 1) if param.box else ())
-                found.append(Place(*place, param.box, param.swizzle_bytes, param.fill_nan))
-        return found
+                tensor = (name, shape, (*strides, 1) if param.box else ())
+                arguments.append(Place(*tensor, param.box, param.swizzle_bytes, param.fill_nan))
+        return arguments
 
     def _scratch(self, programs: tuple[int, ...]) -> Bytes:
-        """Return the scratch memory of a launch, with noise in it."""
+        """Return the scratch memory of a launch, filled with noise."""
         return np.full(self.scratch_bytes * prod(programs), 0xA5, np.uint8)
 
     def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the grid of clusters that run so many programs."""
+        """Return the grid, in clusters, for so many programs."""
         loops = any(param.source in GRID_SOURCES for param in self.params)
         return (num_persistent_ctas(programs), 1, 1) if loops else programs
 
     def _named(self, text: str, reference: Reference) -> str:
-        """Return a message of the emulator's with the names of arguments, which PTX has not."""
+        """Replace argument numbers in an emulator's message by names, which PTX lacks."""
         params = self.params or _plain(reference)
         return _ARGUMENT.sub(lambda match: params[int(match[1])].argument, text)
 
 
 def _plain(reference: Reference) -> tuple[Param, ...]:
-    """Return the parameters of a function that takes the arguments as they are."""
+    """Return the parameters for a launch's arguments one by one."""
     return tuple(Param(name) for name in reference.order)
 
 
 def _integers(reference: Reference) -> dict[str, int]:
-    """Return what expressions may name: integer arguments, "x.shape[0]", "x.strides[1]"."""
+    """Return the values expressions may name: integers, "x.shape[0]", "x.strides[1]"."""
     values = {n: v for n, v in reference.launch.scalars.items() if isinstance(v, int)}
     for name, buffer in reference.buffers.items():
         for kind, sizes in (("shape", buffer.shape), ("strides", buffer.strides)):

@@ -1,9 +1,9 @@
-"""Watch the 32-bit arithmetic of addresses: where it wraps, a kernel accesses other memory than meant.
+"""Detect 32-bit overflow in addresses, where a kernel accesses unintended memory.
 
-Beside each value of an address runs the exact one, in 64 bits, from the op that wraps to the access.
-Elements that a mask leaves out may wrap.
+From the first wrap to the access, each value of an address is shadowed by the exact one, in
+64 bits. Masked-out elements may wrap.
 
-Invariant: an access is reported only if an element that it touches would lie elsewhere in 64 bits.
+Invariant: an access is reported only if an unmasked element's address differs in 64 bits.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _WORDS: Mapping[type[Op], str] = {
 
 
 class IndexOverflowError(InterpretError):
-    """Report that an address is computed in too few bits."""
+    """Report an address computed in too few bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wrapped:
-    """Hold a value of an address that wraps, what it is in 64 bits, and the op that wraps first."""
+    """A wrapped value of an address, its exact value in 64 bits, and the first wrapping op."""
 
     value: Array
     exact: Array
@@ -55,17 +55,20 @@ class _Wrapped:
 
 @dataclass(slots=True)
 class OverflowWatch:
-    """Find the first op of an address that wraps; `wraps` even if no access is of such an element."""
+    """Find the first op of an address to wrap.
+
+    `wraps` is set even if no access uses such an element.
+    """
 
     kernel: Kernel
     wraps: bool = False
     culprit: Op | None = None
     access: Op | None = None
-    # By the identity of the array, which control flow hands on.
+    # Keyed by the array's identity, which control flow preserves.
     _wrapped: dict[int, _Wrapped] = field(default_factory=dict[int, _Wrapped])
 
     def recording(self, rules: Rules) -> Rules:
-        """Return `rules` that watch as they run."""
+        """Return `rules` wrapped with the overflow watch."""
         offsets = [op.offset for op in self.kernel.walk() if isinstance(op, arith.AddPtr)]
         watched = {value.op for value in backward(offsets, through_loads=False)}
         computed = {kind: self._computing(rules[kind], watched, kind) for kind in _EXACT}
@@ -74,7 +77,7 @@ class OverflowWatch:
         return {**rules, **computed, **passed, **accessed}
 
     def error(self) -> IndexOverflowError | None:
-        """Return what to report, at the op that wraps; None if no access is elsewhere."""
+        """Return the error at the wrapping op; None if no access is affected."""
         if self.culprit is None or self.access is None:
             return None
         word = _WORDS[type(self.culprit)]
@@ -122,29 +125,29 @@ class OverflowWatch:
 
     def _accessing(self, base: Rule) -> Rule:
         def rule(program: Program, op: Any, *operands: Array | None) -> Any:
-            given = dict(zip(op.slots, operands, strict=True))
-            found = self._find(given[op.pointer])
-            if found is not None and self.culprit is None:
-                differs = found.exact != found.value
-                mask = given.get(getattr(op, "mask", None))
+            values = dict(zip(op.slots, operands, strict=True))
+            wrapped = self._find(values[op.pointer])
+            if wrapped is not None and self.culprit is None:
+                differs = wrapped.exact != wrapped.value
+                mask = values.get(getattr(op, "mask", None))
                 if (differs if mask is None else differs & mask).any():
-                    self.culprit, self.access = found.culprit, op
+                    self.culprit, self.access = wrapped.culprit, op
             return base(program, op, *operands)
 
         return rule
 
     def _find(self, value: Array | None) -> _Wrapped | None:
-        found = self._wrapped.get(id(value)) if self._wrapped else None
-        return found if found is not None and found.value is value else None
+        wrapped = self._wrapped.get(id(value)) if self._wrapped else None
+        return wrapped if wrapped is not None and wrapped.value is value else None
 
     def _culprit(self, *values: Array) -> Op | None:
-        """Return the op by which the first of some values wraps."""
+        """Return the culprit of the first wrapped value."""
         wrapped = map(self._find, values)
-        return next((found.culprit for found in wrapped if found is not None), None)
+        return next((wrap.culprit for wrap in wrapped if wrap is not None), None)
 
     def _wide(self, value: Array) -> Array:
-        """Return the exact value; an integer that does not wrap, in 64 bits."""
-        found = self._find(value)
-        if found is not None:
-            return found.exact
+        """Return the exact value; an unwrapped integer, converted to 64 bits."""
+        wrapped = self._find(value)
+        if wrapped is not None:
+            return wrapped.exact
         return value.astype(np.int64) if value.dtype.kind == "i" else value

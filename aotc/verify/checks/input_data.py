@@ -1,10 +1,10 @@
-"""What buffers hold before a kernel runs: tables of values by dtype, drawn from a seed.
+"""Tables of initial buffer values by dtype, drawn from a seed.
 
-Floats are normal, a quarter of them rounded to halves so that there are ties, some zeros of either
-sign. At a launch of special values most are small whole numbers, whose sums are exact, the others
-what conversions and comparisons go wrong at. Integers are of every size, their type's ends among
-them, except those that become indices, which stay in the range they are given: whatever lies there
-is valid to read, but a buffer has to be held in memory.
+Floats are normal, a quarter of them rounded to halves for ties, with some zeros
+of either sign. At a launch of special values most are small whole numbers, whose sums are
+exact; the others are hard cases of conversions and comparisons. Integers are of every size,
+including their type's ends. Integers used as indices stay in a given range: any address there
+is valid to read, but the buffer has to fit in memory.
 
 Invariant: equal arguments give equal tables.
 """
@@ -26,7 +26,7 @@ _TABLE_SIZE = 1 << 13
 _MAX_KEPT = 512  # tables, of up to 64 kB: buffers of a launch are the same in the next variant
 _SMALL = 100
 _NARROWER_BITS = (23, 10, 7, 3, 2)  # mantissas of fp32, fp16, bf16, fp8
-# What of fp16 and fp8 rounds to zero, to infinity, or saturates; and what just does not.
+# Values around the points where fp16 and fp8 round to zero or infinity, or saturate.
 _ENDS = tuple(
     sign * size
     for sign in (1.0, -1.0)
@@ -51,10 +51,10 @@ def floats(element: ScalarType, seed: int) -> Contents:
 
 @lru_cache(maxsize=_MAX_KEPT)
 def special(element: ScalarType, seed: int) -> Contents:
-    """Return the contents of a buffer of floats at which conversions and comparisons go wrong.
+    """Return the contents of a buffer of floats hard to convert and compare.
 
-    Some are zeros, subnormal or next to that, or half-way between numbers of a narrower type. NaN,
-    infinities and the largest numbers are rare.
+    Some are zero, around the subnormals, or half-way between numbers of a narrower type.
+    NaN, infinities and the largest numbers are rare.
     """
     rng = np.random.default_rng(seed)
     dtype = dtype_of(element)
@@ -73,7 +73,7 @@ def _info(dtype: np.dtype[Any]) -> Any:
 
 
 def _smallest(dtype: np.dtype[Any]) -> Array:
-    """Return zeros, the smallest and largest subnormal numbers, the smallest normal, one and next."""
+    """Return zeros, the extreme subnormals, the smallest normal, one and its successor."""
     info = _info(dtype)
     tiny, least = float(info.smallest_normal), float(info.smallest_subnormal)
     sizes = np.array([0.0, least, 3 * least, tiny - least, tiny, 1.0, 1.0 + float(info.eps)])
@@ -81,31 +81,31 @@ def _smallest(dtype: np.dtype[Any]) -> Array:
 
 
 def _ties(element: ScalarType, rng: np.random.Generator) -> Array:
-    """Return values half-way between neighbours of narrower types, and at the ends of these."""
+    """Return values half-way between neighbours of narrower types, and at their ends."""
     dtype = dtype_of(element)
-    found: list[Array] = []
+    parts: list[Array] = []
     for bits in _NARROWER_BITS:
         if bits < element.mantissa_bits:
             mantissa = rng.integers(1 << bits, 2 << bits, 64) + 0.5
             values = np.ldexp(mantissa, rng.integers(-5, 6, 64) - bits)
-            found += [values, -values]
-    found.append(np.array(_ENDS))
-    values = np.concatenate(found)
+            parts += [values, -values]
+    parts.append(np.array(_ENDS))
+    values = np.concatenate(parts)
     with np.errstate(all="ignore"):
-        there = values.astype(dtype).astype(np.float64) == values
-    return values[there].astype(dtype)
+        is_exact = values.astype(dtype).astype(np.float64) == values
+    return values[is_exact].astype(dtype)
 
 
 @lru_cache(maxsize=_MAX_KEPT)
 def integers(element: ScalarType, seed: int) -> Contents:
-    """Return the contents of a buffer of integers or booleans: small ones and any."""
+    """Return the contents of a buffer of integers or booleans, half of them small."""
     rng = np.random.default_rng(seed)
     dtype = loaded_dtype(element)
     if element.is_bool:
         return Contents(rng.integers(0, 2, _TABLE_SIZE).astype(dtype), seed)
-    anything: Array = np.frombuffer(rng.bytes(_TABLE_SIZE * dtype.itemsize), dtype)
+    uniform: Array = np.frombuffer(rng.bytes(_TABLE_SIZE * dtype.itemsize), dtype)
     small = rng.integers(-_SMALL if element.is_signed else 0, _SMALL, _TABLE_SIZE).astype(dtype)
-    values = np.where(rng.integers(0, 2, _TABLE_SIZE) == 0, small, anything)
+    values = np.where(rng.integers(0, 2, _TABLE_SIZE) == 0, small, uniform)
     info = np.iinfo(dtype)
     ends = np.array([info.min, info.max, 0, -1 if element.is_signed else 1], dtype)
     kind = rng.integers(0, 16 * ends.size, _TABLE_SIZE)
@@ -115,7 +115,7 @@ def integers(element: ScalarType, seed: int) -> Contents:
 def between(
     element: ScalarType, low: float, high: float, seed: int, multiple_of: int = 1
 ) -> Contents:
-    """Return the contents of a buffer of values from `low` up to but without `high`.
+    """Return the contents of a buffer of values in the range from `low` to `high`, exclusive.
 
     Integers are multiples of `multiple_of`, at least one of which lies in the range.
     """
@@ -128,12 +128,12 @@ def between(
 
 
 def cumulative(element: ScalarType, low: int, high: int, seed: int) -> Listed:
-    """Return the contents of a buffer of 0 and then running sums of integers from `low` to `high`."""
+    """Return the contents of a buffer of running sums of integers, starting at 0."""
     values = np.random.default_rng(seed).integers(low, max(high, low + 1), _TABLE_SIZE)
     return Listed((np.cumsum(values) - values[0]).astype(loaded_dtype(element)))
 
 
 def shuffled(element: ScalarType, low: int, high: int, seed: int) -> Listed:
-    """Return the contents of a buffer of the integers from `low` up to `high`, in any order."""
+    """Return the contents of a buffer of the integers from `low` up to `high`, shuffled."""
     values = np.random.default_rng(seed).permutation(np.arange(low, max(high, low + 1)))
     return Listed(values.astype(loaded_dtype(element)))

@@ -25,17 +25,18 @@ from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.run import Argument
 
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
-# Numbers that a buffer lists, each once: a longer list would not fit in memory.
+# The most numbers a buffer may list without repeats; a longer list would not fit in memory.
 _MAX_LISTED = 1 << 24
-_ROOM_BEFORE_BYTES = 1 << 35  # for rows that go backwards; a hole in sparse memory
+_ROOM_BEFORE_BYTES = 1 << 35  # for rows in reverse; a hole in sparse memory
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
+    """Bounds of a buffer's values, from `low` to `high`, exclusive, as functions of the scalars.
 
-    Integers are multiples of `multiple_of`. Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
-    the buffer holds 0 and then running sums of such numbers, as starts of sequences are.
+    Integers are multiples of `multiple_of`. If `is_distinct`, each value comes once before any
+    repeats. If `is_cumulative`, the buffer holds 0 and then running sums of the values, such as
+    sequence starts.
     """
 
     low: Callable[[Mapping[str, Scalar]], Scalar]
@@ -47,10 +48,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Pointees:
-    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own.
+    """The targets of a buffer of addresses: `count` separate buffers of `element`.
 
-    With a `shape` the buffer holds tensor maps of tensors, for the tiles that the kernel copies by
-    them: `map_of` says what the map of a descriptor is.
+    With a `shape` the buffer holds tensor maps instead, for the tiles the kernel copies by TMA;
+    `map_of` gives the map type of a descriptor.
     """
 
     element: ScalarType
@@ -65,9 +66,9 @@ class Pointees:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become.
+    """The contents of buffers: `ranges` and `pointees` by name, and the size limit.
 
-    `sizes` gives the elements of a buffer, by name, at the scalars of a launch.
+    `sizes` gives the number of elements of a buffer, by name, at the scalars of a launch.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
@@ -78,9 +79,9 @@ class Inputs:
     )
 
     def size_of(self, name: str, launch: Launch) -> int | None:
-        """Return how many elements a buffer has, None if nothing says.
+        """Return the declared number of elements of a buffer, None without a declaration.
 
-        One of several arguments is as large as the largest of them.
+        A buffer shared by several arguments has the largest of their sizes.
         """
         users = [name, *(alias for alias, owner in launch.aliases.items() if owner == name)]
         if any(user not in self.sizes for user in users):
@@ -89,20 +90,20 @@ class Inputs:
 
 
 def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
-    """Return the pointers and descriptors among the parameters, and what they are of, in order."""
-    found: dict[str, ScalarType] = {}
+    """Return the element types of pointers and descriptors among the parameters, in order."""
+    pointees: dict[str, ScalarType] = {}
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
         if isinstance(arg.type, PointerType):
-            found[info.name] = arg.type.pointee
+            pointees[info.name] = arg.type.pointee
         elif isinstance(arg.type, DescriptorType):
-            found[info.name] = arg.type.element
-    return found
+            pointees[info.name] = arg.type.element
+    return pointees
 
 
 def owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
-    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
-    found = pointers_of(kernel)
-    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    """Return the owners of memory at a launch: parameters, then targets of addresses."""
+    pointers = pointers_of(kernel)
+    owners = {name: pointee for name, pointee in pointers.items() if name not in launch.aliases}
     for name, pointees in inputs.pointees.items():
         owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
     return owners
@@ -113,23 +114,23 @@ def tensors_of(
 ) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the shape and the strides, in elements, of each tensor of a launch.
 
-    Rows are padded to what a tensor copy can address, and further in every other launch.
+    Rows are padded to the alignment of tensor copies, and further in every other launch.
     """
-    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    tensors: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
         kind = arg.type
         if not isinstance(kind, DescriptorType):
             continue
         axes = range(len(kind.block))
         shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
-        found[info.name] = shape, _padded(shape, kind.element, launch)
-    return found
+        tensors[info.name] = shape, _padded(shape, kind.element, launch)
+    return tensors
 
 
 def _padded(shape: tuple[int, ...], element: ScalarType, launch: Launch) -> tuple[int, ...]:
-    """Return strides, in elements, of rows that are padded to what a tensor copy can address.
+    """Return strides, in elements, with rows padded to the alignment of tensor copies.
 
-    Where rows are far apart, those along the outermost axis that has several are.
+    For rows far apart, the outermost axis with several rows has the large stride.
     """
     grain = TENSOR_ALIGNMENT_BYTES // element.size_bytes
     strides = (1,)
@@ -146,7 +147,7 @@ def _padded(shape: tuple[int, ...], element: ScalarType, launch: Launch) -> tupl
 def maps_at(
     kernel: Kernel, pointer: str, pointees: Pointees, launch: Launch
 ) -> dict[str, PlacedTensor]:
-    """Return the tensors whose maps a pointer's buffer holds, by name, without their memory.
+    """Return the tensors, by name and without memory, of the maps in a pointer's buffer.
 
     Raises: InterpretError if the kernel takes no such map from memory.
     """
@@ -181,13 +182,13 @@ def prepared(
     args: list[Argument] = []
     owners = list(owners_of(kernel, launch, inputs))
     shared: list[tuple[int, str]] = []
-    for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
+    for position, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
         kind = arg.type
         if not isinstance(kind, PointerType | DescriptorType):
             args.append(launch.scalars[info.name])
             continue
         if info.name in launch.aliases:
-            shared.append((at, launch.aliases[info.name]))
+            shared.append((position, launch.aliases[info.name]))
             args.append(0)
             continue
         pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
@@ -196,33 +197,35 @@ def prepared(
         if info.name in inputs.pointees and inputs.pointees[info.name].shape:
             maps = maps_at(kernel, info.name, inputs.pointees[info.name], launch)
             encoded = (
-                each.encode_at(memory.address_of(owners.index(name)), name)
-                for name, each in maps.items()
+                placed_tensor.encode_at(memory.address_of(owners.index(name)), name)
+                for name, placed_tensor in maps.items()
             )
             filled = Listed(view(np.frombuffer(b"".join(encoded), np.uint8), loaded_dtype(pointee)))
         elif info.name in inputs.pointees:
             names = inputs.pointees[info.name].names(info.name, launch)
-            places = [memory.address_of(owners.index(name)) for name in names]
-            filled = Listed(np.array(places, np.int64))
+            addresses = [memory.address_of(owners.index(name)) for name in names]
+            filled = Listed(np.array(addresses, np.int64))
         else:
-            filled = contents_of(info.name, pointee, roles, launch, inputs, launch.seed + at)
+            filled = contents_of(info.name, pointee, roles, launch, inputs, launch.seed + position)
         size = inputs.size_of(info.name, launch)
         before = _ROOM_BEFORE_BYTES if _goes_back(info.name, roles, launch, filled) else 0
         address = memory.add_buffer(info.name, pointee, filled, before + misaligned, size)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
-    for at, name in enumerate(name for name in owners if "[" in name):
+    for position, name in enumerate(name for name in owners if "[" in name):
         element = inputs.pointees[name.partition("[")[0]].element
         memory.add_buffer(
-            name, element, contents_of(name, element, roles, launch, inputs, launch.seed + ~at)
+            name,
+            element,
+            contents_of(name, element, roles, launch, inputs, launch.seed + ~position),
         )
-    for at, owner in shared:
-        args[at] = memory.share_buffer(owners.index(owner))
+    for position, owner in shared:
+        args[position] = memory.share_buffer(owners.index(owner))
     return memory, args
 
 
 def _goes_back(name: str, roles: Roles, launch: Launch, filled: Contents | Listed) -> bool:
-    """Return whether rows lie before a pointer, whose buffer has no list of values from there on."""
+    """Return whether rows lie before a pointer; never for a buffer with listed values."""
     strides = [term.stride for term in roles.strides.get(name, ())]
     is_reversed = any(launch.scalars[stride] < 0 for stride in strides)
     return launch.is_backwards and is_reversed and isinstance(filled, Contents)
@@ -231,17 +234,17 @@ def _goes_back(name: str, roles: Roles, launch: Launch, filled: Contents | Liste
 def contents_of(
     name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
 ) -> Contents | Listed:
-    """Return what lies in a buffer before a launch."""
-    given = inputs.ranges.get(name)
-    if given is not None:
-        low, high = given.low(launch.scalars), given.high(launch.scalars)
-        if given.is_distinct:
+    """Return a buffer's contents before a launch."""
+    bounds = inputs.ranges.get(name)
+    if bounds is not None:
+        low, high = bounds.low(launch.scalars), bounds.high(launch.scalars)
+        if bounds.is_distinct:
             if high - low > _MAX_LISTED:
                 raise InterpretError(f"{name} would list {int(high - low)} numbers")
             return input_data.shuffled(pointee, int(low), int(high), seed)
-        if given.is_cumulative:
+        if bounds.is_cumulative:
             return input_data.cumulative(pointee, int(low), int(high), seed)
-        return input_data.between(pointee, low, high, seed, given.multiple_of)
+        return input_data.between(pointee, low, high, seed, bounds.multiple_of)
     if name in roles.locks and pointee.is_int:
         return Listed(np.array([roles.locks[name]]).astype(loaded_dtype(pointee)))
     if name in roles.indices:

@@ -1,9 +1,9 @@
-"""What integers of a kernel are, or may be at most, at a launch.
+"""Evaluate or bound integers of a kernel at a launch.
 
-Where a loop ends, how many tiles there are and how far an index goes follows from the arguments,
+The end of a loop, the number of tiles and the range of an index follow from the arguments,
 through a few ops on scalars.
 
-Invariant: `value_at` says what a program computes; `upper_bound` is for choosing sizes alone.
+Invariant: `value_at` is exact; use `upper_bound` only for choosing sizes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _Combine: TypeAlias = Callable[[list[int]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Hold what a launch gives: its grid, parameters by value, tensors' extents by axis.
+class LaunchValues:
+    """The values of a launch: its grid, its scalar parameters, and tensors' extents by axis.
 
-    The grid is empty where it is not known.
+    The grid is empty if unknown.
     """
 
     grid: Sequence[int]
@@ -32,45 +32,45 @@ class Known:
     extents: Mapping[tuple[Value, int], int] = field(default_factory=dict[tuple[Value, int], int])
 
     def programs(self, axis: int) -> int:
-        """Return how many programs there are along an axis."""
+        """Return the number of programs along an axis."""
         return self.grid[axis] if axis < len(self.grid) else 1
 
 
-def value_at(value: Value, known: Known) -> int | None:
-    """Return what a scalar of parameters, extents and constants is; None if it is of others too.
+def value_at(value: Value, launch: LaunchValues) -> int | None:
+    """Return a scalar made of parameters, extents and constants only, else None.
 
     Quotients are of nonnegative numbers.
     """
-    return _combined(value, known, _EXACT, _leaf)
+    return _combined(value, launch, _EXACT, _leaf)
 
 
-def value_in_last(value: Value, known: Known) -> int | None:
-    """Return what a scalar is in the last program, as `value_at` does in any."""
-    return _combined(value, known, _EXACT, _limit)
+def value_in_last(value: Value, launch: LaunchValues) -> int | None:
+    """Return the value of a scalar in the last program, as `value_at` does in any."""
+    return _combined(value, launch, _EXACT, _limit)
 
 
-def upper_bound(value: Value, known: Known) -> int | None:
-    """Return what an index made of program ids and parameters cannot exceed; None for others.
+def upper_bound(value: Value, launch: LaunchValues) -> int | None:
+    """Bound an index made of program ids and parameters from above; None for others.
 
     It is meant for choosing sizes: parameters and differences are taken to be nonnegative.
     """
-    return _combined(value, known, _BOUNDS, _upper_limit)
+    return _combined(value, launch, _BOUNDS, _upper_limit)
 
 
-def _upper_limit(value: Value, known: Known) -> int | None:
+def _upper_limit(value: Value, launch: LaunchValues) -> int | None:
     """Return the largest value of a program id, a parameter, or the variable of a loop."""
     loop = value.owner.parent if isinstance(value.owner, Block) else None
     if isinstance(loop, scf.For) and value.index == 0:
-        end = upper_bound(loop.upper, known)
+        end = upper_bound(loop.upper, launch)
         return None if end is None else max(0, end - 1)
-    return _limit(value, known)
+    return _limit(value, launch)
 
 
 def _combined(
     value: Value,
-    known: Known,
+    launch: LaunchValues,
     rules: Mapping[type[Op], _Combine],
-    leaf: Callable[[Value, Known], int | None],
+    leaf: Callable[[Value, LaunchValues], int | None],
 ) -> int | None:
     answers: dict[Value, int | None] = {}
 
@@ -80,10 +80,10 @@ def _combined(
         return answers[value]
 
     def learn(value: Value) -> Steps[int | None]:
-        found = leaf(value, known)
+        leaf_value = leaf(value, launch)
         rule = rules.get(type(value.op)) if value.op is not None else None
-        if found is not None or value.op is None or rule is None:
-            return found
+        if leaf_value is not None or value.op is None or rule is None:
+            return leaf_value
         numbers: list[int] = []
         for operand in value.op.operands:
             part = yield answer(operand)
@@ -95,22 +95,22 @@ def _combined(
     return run(answer(value))
 
 
-def _leaf(value: Value, known: Known) -> int | None:
+def _leaf(value: Value, launch: LaunchValues) -> int | None:
     op = value.op
-    if value in known.scalars:
-        return known.scalars[value]
+    if value in launch.scalars:
+        return launch.scalars[value]
     if isinstance(op, arith.Constant):
         return int(op.value)
     if isinstance(op, tile.NumPrograms):
-        return known.programs(op.axis) if known.grid else None
+        return launch.programs(op.axis) if launch.grid else None
     if isinstance(op, descriptor.DescriptorExtent):
-        return known.extents.get((op.descriptor, op.axis))
+        return launch.extents.get((op.descriptor, op.axis))
     return None
 
 
-def _limit(value: Value, known: Known) -> int | None:
+def _limit(value: Value, launch: LaunchValues) -> int | None:
     op = value.op
-    return known.programs(op.axis) - 1 if isinstance(op, tile.ProgramId) else _leaf(value, known)
+    return launch.programs(op.axis) - 1 if isinstance(op, tile.ProgramId) else _leaf(value, launch)
 
 
 _EXACT: dict[type[Op], _Combine] = {

@@ -1,4 +1,4 @@
-"""One launch at which a kernel is verified."""
+"""One launch for verifying a kernel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BACKWARDS = "backwards"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: what scalar arguments are, how many programs there are, what is drawn.
+    """One launch: its scalar arguments, its grid, and its random choices.
 
-    `index_high` bounds loaded indices; with `misaligned` a pointer that is promised no alignment
-    is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
-    Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
-    whose memory it is. `programs` are the numbers of those that run, in the order in which an
-    interpreter runs them, empty for all of the grid. The last row of a tensor is `apart` elements from
-    its first, if not 0.
+    `index_high` bounds loaded indices. With `misaligned`, pointers without promised alignment
+    are one element off. Unless `in_step`, an emulator runs warps in an order drawn from `seed`.
+    Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` maps an argument to the
+    argument with the same memory. `programs` lists the programs to run, in the interpreter's
+    order, or is empty for the whole grid. The last row of a tensor is `apart` elements from its
+    first, if not 0.
     """
 
     label: str
@@ -40,17 +40,17 @@ class Launch:
 
     @property
     def is_long(self) -> bool:
-        """Whether an extent is so long that an index which a kernel doubles would overflow."""
+        """Whether an extent is so long that doubling an index would overflow."""
         return is_long(self.label)
 
     @property
     def is_backwards(self) -> bool:
-        """Whether strides are negative, so that rows lie before their pointer."""
+        """Whether strides are negative: rows lie before their pointer."""
         return self.label == BACKWARDS
 
     @property
     def is_positive(self) -> bool:
-        """Whether floats are, so that what sums lose does not cancel."""
+        """Whether floats are positive, so that errors of sums do not cancel."""
         return self.label == "sums"
 
     @property
@@ -60,10 +60,10 @@ class Launch:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two launches the same, but for what is drawn."""
+        """The identity of a launch, apart from its random contents."""
         drawn = self.is_special, self.is_positive
         traits = (self.misaligned, self.in_step, self.apart, *drawn, *self.aliases.items())
-        # As text: a zero is equal to the one of the other sign.
+        # As text: zeros of either sign compare equal.
         return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 
 

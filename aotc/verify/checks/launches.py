@@ -1,22 +1,22 @@
-"""The launches at which a kernel is verified: arguments where compilers are wrong.
+"""Choose the launches for verifying a kernel: arguments that break compilers.
 
-Each extent goes through the classes of `extents.py` in turn, several extents out of step, so that a
-few launches bring each class of each extent. Then come launches of one purpose each:
+Each extent goes through the classes of `extents.py` in turn, several extents out of step, so
+that few launches cover every class of every extent. Then come launches of one purpose each:
 
-    deep        loops run more often than they have stages, twice and more: every slot is used again
-    sums        the same of thousands of positive numbers, where tensor cores add up fp8 with few bits
+    deep        loops run more than twice as often as they have stages: every slot is reused
+    sums        the same for thousands of positive numbers, where tensor cores add fp8 in few bits
     apart       counts of blocks, rows and programs differ from each other
-    persistent  programs that take one tile after the other take three of them, or groups two each
+    persistent  each persistent program takes three tiles, or each of its groups two
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
-    float       an argument that is a float is negative, minus zero, large, infinite, or NaN
+    float       a float argument is negative, minus zero, large, infinite, or NaN
     far         offsets of rows need more than 32 bits
-    long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
-    in place    an argument that is written is the same memory as one that is read
+    long        an extent is almost 2**31, and a few of its programs run; longer, if it has 64 bits
+    in place    a written argument aliases an argument read
 
-Promises of divisibility are kept, and where none is made it does not hold.
+Promised divisibility holds; an argument without a promise is not divisible.
 
-Invariant: the arguments of a launch satisfy the conditions it is chosen under, at most
-`max_programs` of its programs run, and equal seeds choose equal launches.
+Invariant: the arguments of a launch satisfy its conditions, at most `max_programs` of its
+programs run, and equal seeds choose equal launches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from aotc.verify.checks.extents import (
     part_beyond,
 )
 from aotc.verify.checks.grid_limits import is_launchable, long_blocks
-from aotc.verify.checks.integers import Known, value_at, value_in_last
+from aotc.verify.checks.integers import LaunchValues, value_at, value_in_last
 from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
 from aotc.verify.checks.strides import FAR, FAR_ELEMS, NEAR, Rows, Spacing
 
@@ -63,14 +63,14 @@ DEFAULT_NUM_STAGES = 3
 _MAX_TRIALS, _MAX_LISTINGS, _MAX_INDEX = 4096, 8, 512
 _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
-_FAR_APART = 1 << 20  # elements: so many of each program may be too much to hold
-_PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
-_COVERED = -1  # an extent of a tensor that is to be as large as any other
+_FAR_APART = 1 << 20  # elements: the rows of all programs may exceed memory
+_PROGRAMS = (2, 8, 132, 148)  # of persistent kernels without a number of their own
+_COVERED = -1  # a tensor's extent, to be as large as any other
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user says of a scalar argument: values in turn, or a function of the others."""
+    """The user's choice for a scalar argument: values in turn, or a function of the others."""
 
     values: tuple[Scalar, ...] = ()
     function: Callable[[Mapping[str, int]], int] | None = None
@@ -78,15 +78,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What launches must satisfy.
+    """The conditions on launches.
 
-    `grid` gives the grid of scalar arguments, None if the caller of a launch does; `admits` says
-    whether the variant is the one that such arguments get; it refuses values that are no multiples
-    of `divisors`. Both look at no argument but those `named`; None stands for all. `fixed` are
-    arguments whose value is compiled in. Loops have `num_stages` unless they say otherwise, and
-    `num_groups` of warps take a program's tiles in turn. Where some programs of a grid
-    `may_be_left_out`, a launch may have more than `max_programs` of which only some run. Without
-    `may_alias` no two arguments are one memory. `num_ctas` run a program.
+    - `grid` computes the grid from scalar arguments; None if a launch passes it.
+    - `admits` tells whether the dispatcher selects this variant for such arguments.
+    - `divisors` are the divisors it checks.
+    - `named` are the only arguments that `grid` and `admits` read; None stands for all.
+    - `fixed` are arguments with compiled-in values.
+    - `num_stages` is the default of loops; `num_groups` of warps take a program's tiles in
+      turn.
+    - With `may_be_left_out`, a launch may exceed `max_programs`, and only some of its programs
+      run.
+    - Without `may_alias` no two arguments share memory.
+    - `num_ctas` run a program.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -105,7 +109,7 @@ class Conditions:
 
 @dataclass(slots=True)
 class Chooser:
-    """Choose launches of a kernel, one for each label; equal seeds, equal launches."""
+    """Choose one launch of a kernel for each label; equal seeds give equal launches."""
 
     kernel: Kernel
     roles: Roles
@@ -114,9 +118,9 @@ class Chooser:
     scalars: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
-    stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
+    stride_names: list[str] = field(default_factory=list[str])  # without strides the user fixes
     _num_loops: int = 0  # of the kernel
-    _has_functions: bool = False  # whether the user gives some as functions of others
+    _has_functions: bool = False  # whether the user gives some arguments as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
     _has_rows: bool = False  # whether a tensor has several axes
 
@@ -126,21 +130,21 @@ class Chooser:
                 self._is_free |= info.divisibility == 1
             if isinstance(arg.type, ScalarType):
                 self.scalars[info.name] = arg.type
-                wanted = self.conditions.divisors.get(info.name, 1)
+                required = self.conditions.divisors.get(info.name, 1)
                 mapped = self.roles.mapped.get(info.name, 1)
-                self.divisors[info.name] = math.lcm(info.divisibility, wanted, mapped)
+                self.divisors[info.name] = math.lcm(info.divisibility, required, mapped)
             elif isinstance(arg.type, DescriptorType):
                 last = len(arg.type.block) - 1
                 self._has_rows |= last > 0
                 for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
-                    # The launcher wants rows of whole 16-byte pieces.
+                    # The launcher requires rows of whole 16-byte units.
                     elems = max(1, TENSOR_ALIGNMENT_BYTES // arg.type.element.size_bytes)
                     self.divisors[f"{info.name}.shape[{axis}]"] = elems if axis == last else 1
         self._num_loops = sum(isinstance(op, scf.For) for op in self.kernel.walk())
-        taken = (*self.roles.extents, *self.conditions.choices)
+        fixed_names = (*self.roles.extents, *self.conditions.choices)
         strides = self.roles.stride_names
-        self.stride_names = [n for n in self.scalars if n in strides and n not in taken]
+        self.stride_names = [n for n in self.scalars if n in strides and n not in fixed_names]
         choices = self.conditions.choices.values()
         self._has_functions = any(choice.function is not None for choice in choices)
         lengths = [len(choice.values) for choice in self.conditions.choices.values()]
@@ -149,11 +153,11 @@ class Chooser:
 
     @property
     def count(self) -> int:
-        """Number of launches to choose; several may turn out the same."""
+        """Number of launches to choose; several may coincide."""
         return len(self.labels)
 
     def _more_labels(self) -> Iterator[str]:
-        """Yield the launches of one purpose that this kernel has a use for."""
+        """Yield the labels of this kernel's single-purpose launches."""
         if self.roles.loops:
             yield "deep"
             if adds_up_fp8(self.kernel):
@@ -171,13 +175,13 @@ class Chooser:
             yield "far"
         if self.conditions.may_be_left_out:
             if self._reversed_strides():
-                yield BACKWARDS  # room before pointers is a hole only in an emulator's memory
+                yield BACKWARDS  # needs a hole before pointers, which only an emulator's memory has
             yield from self._long_labels()
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())
 
     def _reversed_strides(self) -> list[str]:
-        """Return the strides that may be negative: those of pointers alone, with a sign."""
+        """Return the strides that may be negative: signed ones, of pointers only."""
         described = [
             term.stride for terms in self.roles.strides.values() for term in terms if term.rows
         ]
@@ -188,10 +192,10 @@ class Chooser:
         ]
 
     def _long_labels(self) -> Iterator[str]:
-        """Yield a launch for each extent that programs divide into tiles and no loop goes through."""
-        taken = (*self.roles.loops, *self.conditions.choices, *self.conditions.fixed)
+        """Yield a label for each extent tiled by programs, with no loop over it."""
+        excluded = (*self.roles.loops, *self.conditions.choices, *self.conditions.fixed)
         for name in self.roles.axes.get(0, ()):
-            if name in taken or name not in self.scalars or _is_extent(name):
+            if name in excluded or name not in self.scalars or _is_extent(name):
                 continue
             if self.roles.extents.get(name, 1) > 1:
                 yield f"long: {name}"
@@ -199,7 +203,7 @@ class Chooser:
                     yield f"longer: {name}"
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield the pairs of pointers that may be one memory: one is written, the other read."""
+        """Yield the pairs of pointers allowed to share memory: one written, the other read."""
         params = zip(self.kernel.params, self.kernel.body.args, strict=True)
         kinds = {i.name: (arg.type, i) for i, arg in params if isinstance(arg.type, PointerType)}
         for out in self.roles.written:
@@ -207,7 +211,7 @@ class Chooser:
                 if out == source or out not in kinds or source not in kinds:
                     continue
                 if out in self.roles.locks or source in self.roles.locks:
-                    continue  # programs would wait for what data happens to be
+                    continue  # programs would spin on data
                 (left, out_info), (right, info) = kinds[out], kinds[source]
                 is_same = (
                     not out_info.noalias
@@ -219,28 +223,28 @@ class Chooser:
                     yield out, source
 
     def is_optional(self, index: int) -> bool:
-        """Return whether a launch need not mean anything to a kernel that is right."""
+        """Return whether a launch may make no sense for a correct kernel."""
         return self.labels[index].startswith(("far", BACKWARDS, "long", "in place", "float"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
-        """Return how far apart rows are to be set, the first that gives a result is taken."""
+        """Return the spacings of rows to try in order."""
         if self.labels[index].startswith(("in place", "long")):
             return NEAR[:1]  # more room changes nothing
         return FAR if self.labels[index] in ("far", BACKWARDS) else NEAR
 
     def launch(self, index: int, spacing: Spacing = NEAR[0]) -> Launch | None:
-        """Return the launch for a label, None if no arguments of it satisfy the conditions."""
+        """Return the launch for a label, None if no arguments satisfy the conditions."""
         label = self.labels[index]
         rng = np.random.default_rng((self.seed, index))
-        others = self._others(index, rng)
+        base = self._others(index, rng)
         best: tuple[Values, tuple[int, ...]] | None = None
         most = (-1, 0)
         for trials in self._trials(index):
-            found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            # Of launches whose loops run as deep, one of fewer programs.
-            if found is not None:
-                worth = self._num_deep_loops(label, *found), -math.prod(found[1])
-                best, most = (found, worth) if worth > most else (best, most)
+            candidate = self._first(({**base, **extents} for extents in trials), index, spacing)
+            # Prefer deep loops, then few programs.
+            if candidate is not None:
+                worth = self._num_deep_loops(label, *candidate), -math.prod(candidate[1])
+                best, most = (candidate, worth) if worth > most else (best, most)
             if most == (self._num_loops, -1):
                 break
         if best is None:
@@ -265,8 +269,8 @@ class Chooser:
         )
 
     def _apart(self, values: Values, spacing: Spacing) -> int:
-        """Return how far the last row of each tensor is from its first; 0 if a guard forbids it."""
-        known = self._integers(values)
+        """Return the distance of each tensor's last row from its first; 0 if a guard forbids it."""
+        integers = self._integers(values)
         step = spacing.far * FAR_ELEMS // 32 * 32
         strides = {
             f"{info.name}.strides[{axis}]": step
@@ -274,12 +278,12 @@ class Chooser:
             if isinstance(arg.type, DescriptorType)
             for axis in range(len(arg.type.block) - 1)
         }
-        return step if strides and self.conditions.admits({**known, **strides}) else 0
+        return step if strides and self.conditions.admits({**integers, **strides}) else 0
 
     def _first(
         self, trials: Iterator[Values], index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]] | None:
-        """Return the first trial that satisfies the conditions, completed, and its grid."""
+        """Return the first trial within the conditions, completed, and its grid."""
         label = self.labels[index]
         limit = self.conditions.max_programs
         if label == "persistent" and not self.conditions.may_be_left_out:
@@ -298,80 +302,88 @@ class Chooser:
         return None
 
     def _num_deep_loops(self, label: str, values: Values, grid: Sequence[int]) -> int:
-        """Return how many loops of the last program use each stage again, for a float run more than once."""
+        """Count the last program's deep loops.
+
+        A deep loop reuses each of its stages; for a float argument it runs more than once.
+        """
         count = 0
         for op, ends in self._loop_ends(values, grid):
             lower, upper, step = (0 if end is None else end for end in ends)
-            wanted = step + 1 if is_float(label) else self._deep_trips(op.num_stages) * step
-            count += None not in ends and upper - lower >= wanted
+            span = step + 1 if is_float(label) else self._deep_trips(op.num_stages) * step
+            count += None not in ends and upper - lower >= span
         return count
 
     def _loop_ends(
         self, values: Values, grid: Sequence[int]
     ) -> Iterator[tuple[scf.For, list[int | None]]]:
-        """Yield the loops, and where each begins and ends, and its step, in the last program."""
-        known = self._known(values, grid)
+        """Yield the loops, each with its lower end, upper end and step in the last program."""
+        launch = self._known(values, grid)
         for op in self.kernel.walk():
             if isinstance(op, scf.For):
-                yield op, [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+                yield op, [value_in_last(value, launch) for value in (op.lower, op.upper, op.step)]
 
     def _deep_trips(self, num_stages: int) -> int:
-        """Return how often a loop runs to use each of its stages, 0 for all loops', twice more."""
+        """Return the trip count to reuse each stage twice; 0 stages mean the default."""
         return 2 * (num_stages or self.conditions.num_stages) + 1
 
     def _least_deep(
-        self, found: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
+        self, smallest: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]]:
-        """Return a smaller launch at which as many loops run deep, else the one that was found."""
-        # One block of what it is compared with is added: iterations for masks may be peeled.
-        if any(None in ends for _, ends in self._loop_ends(*found)):
-            return found
-        most = self._num_deep_loops("deep", *found)
+        """Shrink a launch while as many loops run deep."""
+        # Allow for one more masked block: its iterations may be peeled.
+        if any(None in ends for _, ends in self._loop_ends(*smallest)):
+            return smallest
+        most = self._num_deep_loops("deep", *smallest)
         for name, loop in self.roles.loops.items():
-            if name not in found[0] or name in self.conditions.choices:
+            if name not in smallest[0] or name in self.conditions.choices:
                 continue
             blocks = self._deep_trips(loop.stages) - -self.roles.extents.get(name, 1) // loop.block
             size = part_beyond(blocks, loop.block, self.divisors[name])
-            if size < found[0][name]:
-                smaller = self._first(iter([{**found[0], name: size}]), index, spacing)
+            if size < smallest[0][name]:
+                smaller = self._first(iter([{**smallest[0], name: size}]), index, spacing)
                 if smaller is not None and self._num_deep_loops("deep", *smaller) >= most:
-                    found = smaller
-        return found
+                    smallest = smaller
+        return smallest
 
     def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
-        known = {name: value for name, value in values.items() if isinstance(value, int)}
-        return {**known, **self.conditions.fixed}
+        integers = {name: value for name, value in values.items() if isinstance(value, int)}
+        return {**integers, **self.conditions.fixed}
 
     def _admitted(self, values: Mapping[str, Scalar]) -> bool:
-        known = self._integers(values)
-        promised = all(value % self.divisors.get(name, 1) == 0 for name, value in known.items())
-        return promised and self.conditions.admits(known)
+        integers = self._integers(values)
+        promised = all(value % self.divisors.get(name, 1) == 0 for name, value in integers.items())
+        return promised and self.conditions.admits(integers)
 
     # ---- extents -----------------------------------------------------------------------------
 
     def _trials(self, index: int) -> Iterator[Iterator[Values]]:
-        """Yield groups of values of all extents, in each the ones that are wanted first.
+        """Yield groups of trial values of all extents, the preferred ones first.
 
-        The best of each group's first that satisfies the conditions is to be taken. Where a loop is
-        bounded by several extents, as that of causal attention, it need not run deep for each of
-        them to be large; so there is a group for each alone, which takes fewer programs.
+        From each group the first trial within the conditions competes. A loop bounded
+        by several extents, as in causal attention, runs deep if any one is large. So each
+        extent also gets a group of its own, which needs fewer programs.
         """
         listed = [name for name, choice in self.conditions.choices.items() if choice.values]
         names = [n for n in self.scalars if n in self.roles.extents or n in listed]
         blocked = [name for name in names if self.roles.extents.get(name, 1) > 1]
-        ranks = {name: at for at, name in enumerate(blocked)}
-        names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
-        options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
+        ranks = {name: position for position, name in enumerate(blocked)}
+        names.sort(key=lambda name: name in self.roles.loops)  # others advance first
+        options = {
+            n: self._options(n, position, ranks.get(n, 0), index)
+            for position, n in enumerate(names)
+        }
         options = {name: self._that_matter(name, values) for name, values in options.items()}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
         if not is_deep(self.labels[index]) and not is_float(self.labels[index]):
             yield self._products(options)
             return
-        # What varies first is what a launch can best do without.
+        # The first names vary slowest; the last are the most expendable.
         names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
-        # Of values that the user lists, others may let a loop run deep where these do not.
-        given = [name for name in names if name in self.roles.loops and name in listed]
-        every = itertools.product(*([(name, [value]) for value in options[name]] for name in given))
+        # A loop may run deep for only some of the user's values.
+        listed_loops = [name for name in names if name in self.roles.loops and name in listed]
+        every = itertools.product(
+            *([(name, [value]) for value in options[name]] for name in listed_loops)
+        )
         listings = list(itertools.islice(every, _MAX_LISTINGS))
         for deep in [*([name] for name in loops if len(loops) > 1), loops]:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
@@ -379,7 +391,7 @@ class Chooser:
                 yield self._products({**{n: options[n] for n in names}, **shallow, **dict(listing)})
 
     def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
-        """Return which values of an argument a launch may need: one, if no condition names it."""
+        """Return the values of an argument to try: only one, if no condition reads it."""
         named = self.conditions.named
         is_free = named is not None and name not in named
         divisor = self.divisors[name]
@@ -400,29 +412,29 @@ class Chooser:
                     trial[name] = -(-largest // self.divisors[name]) * self.divisors[name]
             yield trial
 
-    def _options(self, name: str, at: int, rank: int, index: int) -> list[Scalar]:
-        chosen = self.conditions.choices.get(name)
-        if chosen is not None and chosen.values:
+    def _options(self, name: str, position: int, rank: int, index: int) -> list[Scalar]:
+        choice = self.conditions.choices.get(name)
+        if choice is not None and choice.values:
             label = self.labels[index]
             if is_float(label) or label == "sums":  # shows at small sizes; in long loops
-                return sorted(chosen.values, reverse=label == "sums" and name in self.roles.loops)
-            start = index % len(chosen.values)
-            return [*chosen.values[start:], *chosen.values[:start]]
+                return sorted(choice.values, reverse=label == "sums" and name in self.roles.loops)
+            start = index % len(choice.values)
+            return [*choice.values[start:], *choice.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]
         kind, _, long_name = self.labels[index].partition(": ")
         if is_long(kind) and name == long_name:
-            # Beyond the last tile there is room for what a kernel adds to round up.
+            # Leave room beyond the last tile, for kernels rounding up.
             counts = long_blocks(LONG[kind] // block - 1, self.conditions.num_ctas)
             return [last_in_part(count, block, divisor, 0) for count in counts]
-        wanted = self._wanted(self.labels[index], name, at)
-        if wanted and self.labels[index] not in CLASSES:
-            index %= len(CLASSES) - 1  # any class but that of nothing
-        order = [*wanted, *candidates(index, rank, block, divisor)]
+        preferred = self._wanted(self.labels[index], name, position)
+        if preferred and self.labels[index] not in CLASSES:
+            index %= len(CLASSES) - 1  # any class but "none"
+        order = [*preferred, *candidates(index, rank, block, divisor)]
         least = int(_is_extent(name) or name in self.roles.mapped)  # tensors have no empty axes
         return list(dict.fromkeys(v if v == _COVERED else max(least, v) for v in order))
 
-    def _wanted(self, label: str, name: str, at: int) -> list[int]:
-        """Return what a launch of one purpose wants an extent to be."""
+    def _wanted(self, label: str, name: str, position: int) -> list[int]:
+        """Return the preferred extents for a single-purpose launch."""
         block, divisor = self.roles.extents[name], self.divisors[name]
         loop = self.roles.loops.get(name)
         is_free = _is_extent(name) and loop is None and name not in self.roles.tiled
@@ -431,13 +443,15 @@ class Chooser:
                 least = LONG_SUM // block if label == "sums" else 0
                 return [part_beyond(max(least, self._deep_trips(loop.stages)), block, divisor)]
             case "deep" | "sums" if is_free and block == 1:
-                return [_COVERED, divisor]  # it may be what counts programs
+                return [_COVERED, divisor]  # it may count programs
             case _ if is_float(label) and is_free and block > 1:
                 return [_COVERED]
             case _ if is_float(label) and loop is not None:
-                return [last_in_part(2, min(loop.block, block), divisor, at)]
+                return [last_in_part(2, min(loop.block, block), divisor, position)]
             case _ if is_float(label) and self.roles.loops:
-                return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
+                return [
+                    last_in_part(1, block, divisor, position)
+                ]  # other launches test several tiles
             case "deep" | "sums" | "persistent" if is_free:
                 return [_COVERED]
             case "deep" | "sums":
@@ -445,42 +459,42 @@ class Chooser:
             case "persistent" if name in self.roles.tiled:
                 return self._tiles_wanted(name)
             case "apart" if loop is None:
-                return [last_in_part(APART[at % len(APART)], block, divisor, at)]
+                return [last_in_part(APART[position % len(APART)], block, divisor, position)]
             case "far" | "backwards":
                 return [just_below(4 if block == 1 else 2, block, divisor)]
             case _ if is_long(label):
                 return [extent_of("one", block, divisor)]
             case _ if label not in CLASSES:
-                return [last_in_part(2, block, divisor, at)]
+                return [last_in_part(2, block, divisor, position)]
             case _:
                 return []
 
     def _tiles_wanted(self, name: str) -> list[int]:
-        """Return an extent in tiles: a few, of the last one so many that programs take three."""
+        """Return extents in tiles: a few, and along the last enough for three per program."""
         block, divisor = self.roles.extents[name], self.divisors[name]
         few = just_below(3, block, divisor)
         if name != self.roles.tiled[-1]:
             return [few]
-        wanted: list[int] = []
+        sizes: list[int] = []
         for loop in self.roles.persistent:
-            step = value_at(loop.step, Known((), {}))
+            step = value_at(loop.step, LaunchValues((), {}))
             for distance in _PROGRAMS if step is None else (step,):
                 tiles = 2 * self.conditions.num_groups * distance + 2
                 many = -(-tiles // 3 ** (len(self.roles.tiled) - 1))
-                wanted.append(just_below(max(3, many), block, divisor))
-        return sorted(wanted)
+                sizes.append(just_below(max(3, many), block, divisor))
+        return sorted(sizes)
 
     def _takes_several_tiles(self, values: Values, grid: Sequence[int]) -> bool:
-        known = self._known(values, grid)
+        launch = self._known(values, grid)
         for loop in self.roles.persistent:
-            tiles, step = value_at(loop.upper, known), value_at(loop.step, known)
+            tiles, step = value_at(loop.upper, launch), value_at(loop.step, launch)
             if tiles is None or step is None:
                 continue
             if tiles > 2 * self.conditions.num_groups * step:
                 return True
         return False
 
-    def _known(self, values: Values, grid: Sequence[int]) -> Known:
+    def _known(self, values: Values, grid: Sequence[int]) -> LaunchValues:
         integers = self._integers(values)
         scalars: dict[Value, int] = {}
         extents: dict[tuple[Value, int], int] = {}
@@ -490,21 +504,21 @@ class Chooser:
             elif isinstance(arg.type, DescriptorType):
                 for axis in range(len(arg.type.block)):
                     extents[arg, axis] = integers[f"{info.name}.shape[{axis}]"]
-        return Known(grid, scalars, extents)
+        return LaunchValues(grid, scalars, extents)
 
     def _programs_to_run(self, label: str, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the programs of a large grid that run, empty for all."""
+        """Return the programs to run of a large grid, empty for all."""
         total = math.prod(grid)
         may_be_left_out = label == "persistent" or is_long(label)
         if not (may_be_left_out and self.conditions.may_be_left_out) or total <= 3:
             return ()
         return (0, 1, total - 1)
 
-    # ---- the rest ----------------------------------------------------------------------------
+    # ---- other arguments --------------------------------------------------------------------
 
     def _others(self, index: int, rng: np.random.Generator) -> Values:
         values: Values = {}
-        at = 0
+        position = 0
         odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
         for name, kind in self.scalars.items():
             if kind.is_float:
@@ -515,15 +529,15 @@ class Chooser:
             elif kind.is_bool:
                 values[name] = index % 2
             else:
-                values[name] = _OTHERS[(index + at) % len(_OTHERS)] * self.divisors[name]
-                at += name not in self.roles.extents
+                values[name] = _OTHERS[(index + position) % len(_OTHERS)] * self.divisors[name]
+                position += name not in self.roles.extents
         return values
 
     def _completed(
         self, values: Values, index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]] | None:
-        """Return the values with strides and functions of others, and the grid."""
-        # Twice: a grid may name a stride, strides depend on the grid, and functions on all.
+        """Return the values completed with strides and user functions, and the grid."""
+        # Twice: a grid may use a stride, strides depend on the grid, and functions on everything.
         first = self._computed(values)
         grid = self._grid(first, index)
         if grid is None:
@@ -548,38 +562,38 @@ class Chooser:
         return None if grid is None else (final, grid)
 
     def _computed(self, values: Values) -> Values:
-        """Return the values with those that the user gives as functions of the others."""
-        done = dict(values)
+        """Add the user's functions of the other values."""
+        complete = dict(values)
         for name, choice in self.conditions.choices.items():
             if choice.function is not None and name in self.scalars:
-                done[name] = choice.function(self._integers(done))
-        return done
+                complete[name] = choice.function(self._integers(complete))
+        return complete
 
     def _grid(self, values: Values, index: int) -> tuple[int, ...] | None:
         if self.conditions.grid is not None:
             grid = self.conditions.grid(self._integers(values))
             return grid if all(extent >= 0 for extent in grid) else None
-        known = self._integers(values)
+        integers = self._integers(values)
         axes = range(max(self.roles.axes, default=0) + 1)
-        return tuple(self._programs(axis, known, index) for axis in axes)
+        return tuple(self._programs(axis, integers, index) for axis in axes)
 
-    def _programs(self, axis: int, known: Mapping[str, int], index: int) -> int:
+    def _programs(self, axis: int, integers: Mapping[str, int], index: int) -> int:
         """Return how many programs an axis seems to need."""
         if axis not in self.roles.axes:
             return 1
         blocks = [
-            -(-known[name] // self.roles.extents[name])
+            -(-integers[name] // self.roles.extents[name])
             for name in self.roles.axes[axis]
-            if name in known and self.roles.extents.get(name, 1) > 1
+            if name in integers and self.roles.extents.get(name, 1) > 1
         ]
         if blocks:
             return math.prod(blocks)
         return COUNTS.get(self.labels[index], (2, 2, 2))[axis]
 
     def _width(self, values: Values) -> int:
-        """Return how many elements a row may have."""
-        known = self._integers(values)
-        extents = [known[name] for name in self.roles.extents if name in known]
+        """Return the largest number of elements in a row."""
+        integers = self._integers(values)
+        extents = [integers[name] for name in self.roles.extents if name in integers]
         is_masked = any(block > 1 for block in self.roles.extents.values())
         return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
 

@@ -1,24 +1,23 @@
-"""Memory that is as large as a kernel makes it: what it touches is what its buffers hold.
+"""Memory that grows with a kernel's accesses, and so defines the kernel's buffers.
 
-A signature says that an argument is a pointer, not how much lies behind it. So a kernel is first
-interpreted on buffers without an end, whose elements are drawn when they are first touched. What it
-read and wrote then defines the buffers: the compiled kernel is given exactly those bytes, and one
-more is an error.
+A signature gives a pointer, not the size of its memory. So a kernel is first interpreted on
+endless buffers with elements drawn at their first access. The accessed bytes then define the
+buffers: the compiled kernel gets exactly these, and one byte more is an error.
 
-An element is a function of its position, the seed and the dtype: which are touched, and in what
-order, changes none of them. Programs of a grid run in any order, so two of which one writes what
-the other touches have no defined result; such a conflict is noted, atomics aside. There is none
-where an atomic that acquires has seen one that released after the write, as the last program at a
-counter may read what all have left. A program that changes what it has written before is noted as
-well: its threads may do that in any order too.
+An element is a function of its position, the seed and the dtype, independent of the order of
+accesses. Programs of a grid run in any order, so a program's write to memory that another
+accesses is recorded as a conflict, except by atomics. There is no conflict after a release and
+acquire: the last program at a counter, for example, may read what all others wrote before it. A
+program that overwrites its own writes with other values is recorded as well, because its
+threads may do so in any order.
 
-Two pointers may be given one buffer. What a program then reads through the one and writes through
-the other is only defined if the same element of a tile did both, whichever thread that is.
+Two pointers may share one buffer. A program may then read through one and write through the
+other only the same element of a tile, since any thread may do either.
 
-A sparse buffer holds only the pages that were touched, so that rows may be gigabytes apart.
+A sparse buffer holds only the accessed pages, and rows may be gigabytes apart.
 
-Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or an
-atomic of bf16 named another one of its 4-byte word.
+Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or a
+bf16 atomic named the other half of its 4-byte word.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from aotc.verify.interpreter.memory import (
 )
 from aotc.verify.pages import PAGE_BYTES, Pages, Runs
 
-_WORD_BYTES = 4  # what atomics of bf16 may touch instead
+_WORD_BYTES = 4  # accessed by bf16 atomics
 
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
 _MAX_SPARSE_BYTES = 1 << 36
-_MAX_ACCESSED = 1 << 22  # elements whose places are kept, in 16 bytes each
+_MAX_ACCESSED = 1 << 22  # elements with cached positions, 16 bytes each
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
@@ -66,45 +65,45 @@ class _Buffer:
     contents: Contents | Listed
     start_bytes: int
     pages: Pages | None
-    initial: npt.NDArray[np.uint8]  # what its bytes were; of one that is not traced, none
+    initial: npt.NDArray[np.uint8]  # bytes before the kernel ran; empty if untraced
     marks: Marks
-    size: int | None = None  # elements from the pointer on; None if nobody says
+    size: int | None = None  # elements from the pointer on; None if undeclared
     is_shared: bool = False  # by two pointers
-    updated: str = ""  # by which kind of atomic last
-    # Of a shared one: the elements of tiles that the running program accessed each byte for.
+    updated: str = ""  # the kind of the last atomic here
+    # In a shared buffer: for each byte, the accessing tile element of the running program.
     loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class ElasticMemory(Memory):
-    """Hold buffers that grow as they are touched, up to `max_bytes` each.
+    """Buffers that grow with accesses, up to `max_bytes` each.
 
-    Unless it `is_traced`, nothing is marked and no conflict is noted, which is faster. One that
-    `is_sparse` holds the pages that are touched alone, and `max_bytes` is for those.
+    Without `is_traced`, accesses are not marked and conflicts not recorded: it is faster.
+    With `is_sparse`, only accessed pages are held, and `max_bytes` limits those.
     """
 
     def __init__(self, max_bytes: int, *, is_traced: bool = True, is_sparse: bool = False) -> None:
         super().__init__()
         self.conflict = ""
-        """What two programs do that leaves the result open; empty if there is no such thing."""
+        """The conflict of two programs over a result; empty if there is none."""
         self.rewritten = ""
-        """The buffer in which a program changed what it had written itself; empty if none did."""
+        """The buffer in which a program overwrote its own results; empty if none did."""
         self.crossed = ""
-        """The buffer of two pointers in which an element of a tile met that of another."""
+        """The shared buffer in which different elements of tiles accessed the same bytes."""
         self.met_undefined = False
-        """Whether the kernel made an undefined value, whatever came of it."""
+        """Whether the kernel made an undefined value, used or not."""
         self._max_bytes = max_bytes
         self._is_traced = is_traced
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
         self._boxes: dict[tuple[Box, int], Runs] = {}  # in elements of a size
-        self._accesses: dict[tuple[Box, int], Access] = {}  # to the first of them
-        self._num_accessed = 0  # elements of these
-        self._borrowed: set[int] = set()  # buffers whose bytes are those of other memory
+        self._accesses: dict[tuple[Box, int], Access] = {}  # to the first boxes, up to a limit
+        self._num_accessed = 0  # elements of the cached accesses
+        self._borrowed: set[int] = set()  # buffers with another memory's bytes, copy-on-write
         self._buffers: list[_Buffer] = []
         self._program = 0
         self._order = Order()
-        self._sem: AtomicSem | None = None  # of the atomic that is made
+        self._sem: AtomicSem | None = None  # of the running atomic
         self._kind = ""
 
     def add_buffer(
@@ -115,7 +114,7 @@ class ElasticMemory(Memory):
         offset_bytes: int = 0,
         size: int | None = None,
     ) -> Address:
-        """Add a buffer of `size` elements, or an endless one; return the address of its pointer.
+        """Add a buffer of `size` elements, or an endless one; return its pointer's address.
 
         The address is a multiple of 256 plus `offset_bytes`.
         """
@@ -137,31 +136,31 @@ class ElasticMemory(Memory):
         return Address(base + start)
 
     def again(self) -> ElasticMemory:
-        """Return memory with the same buffers as they were before the kernel ran, not traced.
+        """Return untraced memory with the same buffers as before the kernel ran.
 
-        What is held here is held there, at the same places, so that it is not drawn again; it is
-        copied when it is written to.
+        The bytes here are shared at the same offsets, to avoid drawing them again; a write
+        copies them.
         """
-        made = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
-        made._names, made._boxes = list(self._names), dict(self._boxes)
-        made._accesses, made._num_accessed = dict(self._accesses), self._num_accessed
-        made._starts, made._ends = copied(self._starts), copied(self._ends)
+        memory = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
+        memory._names, memory._boxes = list(self._names), dict(self._boxes)
+        memory._accesses, memory._num_accessed = dict(self._accesses), self._num_accessed
+        memory._starts, memory._ends = copied(self._starts), copied(self._ends)
         for buffer in self._buffers:
             pages = None if buffer.pages is None else buffer.pages.copy()
             marks = Marks(buffer.pointee.size_bytes)
             if pages is None:
                 size = -(-max(buffer.marks.end_bytes, HEAD_BYTES + 1) // PAGE_BYTES) * PAGE_BYTES
-                made._ends[len(made._bytes)] = made._starts[len(made._bytes)] + size
+                memory._ends[len(memory._bytes)] = memory._starts[len(memory._bytes)] + size
             else:
                 size = pages.size_bytes
-            made._bytes.append(buffer.initial[:size])
-            made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
-        made._borrowed.update(range(len(made._bytes)))
-        return made
+            memory._bytes.append(buffer.initial[:size])
+            memory._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
+        memory._borrowed.update(range(len(memory._bytes)))
+        return memory
 
     @staticmethod
     def address_of(index: int) -> int:
-        """Return the address that the pointer into the buffer number `index` has, if aligned."""
+        """Return the address of the aligned pointer into the buffer number `index`."""
         return ElasticMemory.base_of(index) + HEAD_BYTES
 
     def share_buffer(self, index: int) -> Address:
@@ -185,10 +184,10 @@ class ElasticMemory(Memory):
 
     @contextmanager
     def atomic(self, sem: AtomicSem = "relaxed", kind: str = "") -> Generator[None]:
-        """Take the accesses inside the block as one that others may share.
+        """Treat the accesses inside the block as an atomic's.
 
-        Those of a single element, as flags and counters are, order programs as `sem` says. Those of
-        a `kind` commute with each other alone.
+        Single-element atomics, on flags and counters, order programs according to `sem`.
+        Atomics of one `kind` commute only with each other.
         """
         self._sem, self._kind = sem, kind
         try:
@@ -209,9 +208,9 @@ class ElasticMemory(Memory):
             marks.of("read", size)[cells] = True
             if self._sem is not None:
                 if element == BF16:
-                    # Before sm_90 no instruction does it: the word around is exchanged instead.
-                    for each in ("read", "written"):
-                        marks.of(each, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                    # Before sm_90 this is a compare-and-swap of the containing word.
+                    for kind in ("read", "written"):
+                        marks.of(kind, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
                 if self._sem in _ACQUIRES and cells.size == 1:
                     self._order.acquire((part.index, int(cells[0])))
             else:
@@ -245,7 +244,7 @@ class ElasticMemory(Memory):
             )
             changed = self._elements(part.index, bits)[cells] != old
             if self._sem is not None:
-                if buffer.is_shared and is_read:  # through the other pointer, by no atomic
+                if buffer.is_shared and is_read:  # through the other pointer, not atomically
                     self._note(part.index, "updates what another has read")
                 if buffer.is_shared:
                     if not self._order.are_behind(marks.of("writer", size)[cells]):
@@ -266,8 +265,8 @@ class ElasticMemory(Memory):
                 eras = writer[cells]
                 if not self._order.are_behind(eras):
                     self._note(part.index, "writes what another has written")
-                own = self._order.are_own(reshape(eras, len(cells), -1)[:, 0])
-                if (changed & own).any():
+                is_own = self._order.are_own(reshape(eras, len(cells), -1)[:, 0])
+                if (changed & is_own).any():
                     self.rewritten = self.rewritten or buffer.name
             if is_read:
                 self._note(part.index, "writes what another has read")
@@ -275,15 +274,15 @@ class ElasticMemory(Memory):
             writer[cells] = self._order.era
 
     def _own(self, index: int) -> None:
-        """Copy the bytes of a buffer that other memory has, before they are changed."""
+        """Copy a buffer's bytes before a write if other memory shares them."""
         if index in self._borrowed:
             self._borrowed.remove(index)
             self._bytes[index] = copied(self._bytes[index])
 
     def _meet_update(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
-        """Note whether an access by no atomic meets updates of another program.
+        """Record a non-atomic access to another program's updates in a shared buffer.
 
-        Through one pointer a kernel may mean to, such as one that polls.
+        Through a single pointer it may be intended, such as polling.
         """
         if self._buffers[index].is_shared:
             eras = self._marks(index, size_bytes).of("updater", size_bytes)[cells]
@@ -291,14 +290,14 @@ class ElasticMemory(Memory):
                 self._note(index, f"{doing} what another has updated")
 
     def _marks(self, index: int, size_bytes: int) -> Marks:
-        """Return the marks of a buffer of which elements of a size are accessed."""
+        """Return a buffer's marks, split for accesses of smaller elements."""
         marks = self._buffers[index].marks
         if size_bytes < marks.granule_bytes:
             marks.split(size_bytes)
         return marks
 
     def start_bytes(self, index: int) -> int:
-        """Return where in its buffer a pointer points."""
+        """Return the offset of a pointer in its buffer."""
         return self._buffers[index].start_bytes
 
     @staticmethod
@@ -307,43 +306,43 @@ class ElasticMemory(Memory):
         return (index + 1 << _BUFFER_BITS) + _BASE
 
     def places_of_maps(self, index: int) -> tuple[int, ...]:
-        """Return the bytes of a buffer's memory at which programs stored tensor maps, in order."""
+        """Return the ascending offsets of tensor maps stored by programs in a buffer."""
         base = self.base_of(index)
         return tuple(
             slot - base for slot in sorted(self.stored_maps) if slot >> _BUFFER_BITS == index + 1
         )
 
     def end_bytes(self, index: int) -> int:
-        """Return where in a buffer all ends that was touched."""
+        """Return the end of the accessed part of a buffer."""
         return self._buffers[index].marks.end_bytes
 
     def pages(self, index: int) -> list[int]:
-        """Return the pages of a sparse buffer that are held, in order; none of any other."""
-        held = self._buffers[index].pages
-        return [] if held is None else sorted(held.numbers)
+        """Return the pages held of a sparse buffer, in order; empty for a dense one."""
+        table = self._buffers[index].pages
+        return [] if table is None else sorted(table.numbers)
 
     def size_bytes(self, index: int) -> int:
-        """Return how large a buffer that is not sparse has become."""
+        """Return the current size of a dense buffer."""
         return self._bytes[index].size
 
     def result(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
     ) -> npt.NDArray[np.uint8]:
-        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one.
+        """Return the first `size_bytes` of a buffer, or its `pages` one by one.
 
-        Of memory that is not traced nothing is to change it any more.
+        Untraced memory must not change afterwards.
         """
         if not pages:
             self._grow(index, size_bytes)
-            held = self._bytes[index][:size_bytes]
-            return copied(held) if self._is_traced else held
+            content = self._bytes[index][:size_bytes]
+            return copied(content) if self._is_traced else content
         slots = self._slots(index, pages)
         return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[slots], -1)
 
     def initial(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
     ) -> npt.NDArray[np.uint8]:
-        """Return what `result` gives as it was before the kernel ran, of memory that is traced."""
+        """Return the bytes of `result` as they were before the kernel ran, of traced memory."""
         assert self._is_traced
         if not pages:
             self._grow(index, size_bytes)
@@ -354,7 +353,7 @@ class ElasticMemory(Memory):
     def touched(
         self, index: int, pages: Sequence[int] = ()
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return which bytes of a buffer, or of `pages` of it, were read and which were written."""
+        """Return masks of the bytes read and written, in a buffer or its `pages`."""
         marks = self._buffers[index].marks
         read, written = (marks.of(kind, marks.granule_bytes) for kind in ("read", "written"))
         if pages:
@@ -364,7 +363,7 @@ class ElasticMemory(Memory):
         return np.repeat(read, marks.granule_bytes), np.repeat(written, marks.granule_bytes)
 
     def _slots(self, index: int, pages: Sequence[int]) -> Array:
-        """Return where pages are held, counted in pages."""
+        """Return the offsets of pages in a buffer's bytes, counted in pages."""
         return (
             self._place(index, self._starts[index] + np.asarray(pages, np.int64) * PAGE_BYTES)
             // PAGE_BYTES
@@ -380,28 +379,28 @@ class ElasticMemory(Memory):
     # ---- growing -----------------------------------------------------------------------------
 
     def _check_bounds(
-        self, flat: Array, size: int, found: Sequence[tuple[int, Array | slice]]
+        self, flat: Array, size: int, spans: Sequence[tuple[int, Array | slice]]
     ) -> None:
         max_bytes = _MAX_SPARSE_BYTES if self._is_sparse else self._max_bytes
-        for index, lanes in found:
+        for index, lanes in spans:
             if not 0 <= index < len(self._buffers):
-                super()._check_bounds(flat, size, found)
+                super()._check_bounds(flat, size, spans)
             low, high = int(flat[lanes].min()), int(flat[lanes].max())
             end = high - int(self._starts[index]) + size
             self._check_size(index, low, end)
             if low < self._starts[index] or end > max_bytes:
-                at = self.describe(low if low < self._starts[index] else high)
+                location = self.describe(low if low < self._starts[index] else high)
                 limit = (
                     "before the pointer"
                     if low < self._starts[index]
                     else f"beyond {max_bytes} bytes"
                 )
-                raise AccessError(f"accesses {at}, {limit}")
+                raise AccessError(f"accesses {location}, {limit}")
             if not self._is_sparse:
                 self._grow(index, end)
 
     def _check_size(self, index: int, low: int, end_bytes: int) -> None:
-        """Raise OutOfBoundsError for an access from `low` on that leaves a buffer of stated size."""
+        """Raise OutOfBoundsError for an access outside a buffer of declared size."""
         buffer = self._buffers[index]
         if buffer.size is None:
             return
@@ -413,11 +412,11 @@ class ElasticMemory(Memory):
             raise OutOfBoundsError(f"{message}, which has {buffer.size} elements")
 
     def _grow(self, index: int, size_bytes: int) -> None:
-        held = self._bytes[index].size
-        if size_bytes <= held:
+        old_size = self._bytes[index].size
+        if size_bytes <= old_size:
             return
-        size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
-        fresh = self._drawn(self._buffers[index], held, size)
+        size = -(-max(size_bytes, min(2 * old_size, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
+        fresh = self._drawn(self._buffers[index], old_size, size)
         self._bytes[index] = np.concatenate([self._bytes[index], fresh])
         if self._is_traced:
             self._buffers[index].initial = np.concatenate([self._buffers[index].initial, fresh])
@@ -428,24 +427,24 @@ class ElasticMemory(Memory):
         """Hold more pages of a sparse buffer."""
         buffer = self._buffers[index]
         assert buffer.pages is not None
-        held = buffer.pages.size_bytes
-        size = held + missing.size * PAGE_BYTES
+        old_size = buffer.pages.size_bytes
+        size = old_size + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
         self._own(index)
         if size > self._bytes[index].size:
-            room = max(size, 2 * held)
+            room = max(size, 2 * old_size)
             self._bytes[index] = extended(self._bytes[index], room)
             if self._is_traced:
                 buffer.initial = extended(buffer.initial, room)
             self._extend_marks(index)
-        self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
+        self._bytes[index][old_size:size] = self._drawn_pages(buffer, missing)
         if self._is_traced:
-            buffer.initial[held:size] = self._bytes[index][held:size]
+            buffer.initial[old_size:size] = self._bytes[index][old_size:size]
         buffer.pages.hold(missing)
 
     def _extend_marks(self, index: int) -> None:
-        """Make room for marks of all bytes that are held."""
+        """Extend a buffer's marks to its size."""
         if not self._is_traced:
             return
         buffer, size = self._buffers[index], self._bytes[index].size
@@ -457,9 +456,9 @@ class ElasticMemory(Memory):
     def box_access(self, box: Box, element: ScalarType) -> Access:
         size = element.size_bytes
         key = (box, size)
-        known = self._accesses.get(key)
-        if known is not None:
-            return known
+        cached = self._accesses.get(key)
+        if cached is not None:
+            return cached
         runs = self._boxes.get(key)
         if runs is None:
             runs = self._runs_of(box, size)
@@ -479,24 +478,24 @@ class ElasticMemory(Memory):
         return access
 
     def _runs_of(self, box: Box, size: int) -> Runs | None:
-        """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""
+        """Return a box's runs; None if it is empty, in several buffers, or not accessible."""
         starts, length = box.runs(size)
         if not (starts.size and length) or int(reduce_or(starts)) % size:
             return None
         ends = np.array([starts.min(), starts.max() + (length - 1) * size])
-        found = self._by_buffer(ends)
-        index = found[0][0]
-        if len(found) != 1 or not 0 <= index < len(self._buffers):
+        spans = self._by_buffer(ends)
+        index = spans[0][0]
+        if len(spans) != 1 or not 0 <= index < len(self._buffers):
             return None
-        self._check_bounds(ends, size, found)
+        self._check_bounds(ends, size, spans)
         offsets, shift = starts - self._starts[index], size.bit_length() - 1
         pages = self._buffers[index].pages
         if pages is None:
             return Runs(index, starts, length, offsets >> shift, None)
-        places, lengths = pages.runs(
+        first_bytes, lengths = pages.runs(
             offsets, length * size, lambda missing: self._hold(index, missing)
         )
-        return Runs(index, starts, length, places >> shift, lengths >> shift)
+        return Runs(index, starts, length, first_bytes >> shift, lengths >> shift)
 
     def _place(self, index: int, address: Array) -> Array:
         pages = self._buffers[index].pages
@@ -513,17 +512,17 @@ class ElasticMemory(Memory):
 
     @staticmethod
     def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
-        """Return what pages hold before the kernel runs, one after the other."""
+        """Return the initial contents of pages, one after the other."""
         count = PAGE_BYTES // buffer.pointee.size_bytes
-        places = pages[:, None] * count + np.arange(count)
-        return view(np.ascontiguousarray(buffer.contents.at(reshape(places, -1))), np.uint8)
+        positions = pages[:, None] * count + np.arange(count)
+        return view(np.ascontiguousarray(buffer.contents.at(reshape(positions, -1))), np.uint8)
 
     # ---- marking -----------------------------------------------------------------------------
 
     def _meet(self, access: Access, element: ScalarType, *, is_store: bool) -> None:
-        """Note where elements of tiles that are not the same one meet in a shared buffer.
+        """Record accesses by different elements of tiles to the same bytes of a shared buffer.
 
-        The threads of a program may hold them both, with nothing that orders their accesses.
+        Different threads of a program may hold them, with no order between their accesses.
         """
         if not any(buffer.is_shared for buffer in self._buffers):
             return
@@ -534,16 +533,16 @@ class ElasticMemory(Memory):
             if not buffer.is_shared:
                 continue
             cells, mine = part.cells * element.size_bytes, numbers[part.lanes]
-            others = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
-            if any(((each != NOBODY) & (each != mine)).any() for each in others):
+            accessors = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
+            if any(((accessor != NOBODY) & (accessor != mine)).any() for accessor in accessors):
                 self.crossed = self.crossed or buffer.name
             if is_store:
                 buffer.stored[cells] = mine
             else:
-                known = buffer.loaded[cells]
-                buffer.loaded[cells] = np.where((known == NOBODY) | (known == mine), mine, -1)
+                loaded = buffer.loaded[cells]
+                buffer.loaded[cells] = np.where((loaded == NOBODY) | (loaded == mine), mine, -1)
 
-    def _note(self, index: int, what: str) -> None:
+    def _note(self, index: int, action: str) -> None:
         if not self.conflict:
             name = self._names[index]
-            self.conflict = f"program {self._program - 1} {what} in {name}"
+            self.conflict = f"program {self._program - 1} {action} in {name}"

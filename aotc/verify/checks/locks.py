@@ -1,10 +1,10 @@
-"""Locks that programs take: words that a loop tries to swap until it succeeds.
+"""Find locks of programs: words swapped in a loop until it succeeds.
 
-What such a word holds before a launch decides whether programs exclude each other, or wait forever:
+The word's value before a launch decides whether programs exclude each other, or wait forever:
 it must be free.
 
-Invariant: only loops whose condition depends on an atomic's result count, as a program that does not
-wait may find anything.
+Invariant: only loops whose condition depends on an atomic's result count; a program that does
+not spin may start from any value.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from aotc.verify.checks.value_flow import backward, strip
 
 
 def free_locks(kernel: Kernel) -> dict[str, int]:
-    """Return the pointers at locks, by name, and the value of a word that is free."""
+    """Return the pointers to locks, by name, each with the value of a free lock."""
     names = {arg: info.name for arg, info in zip(kernel.body.args, kernel.params, strict=True)}
-    found: dict[str, int] = {}
+    locks: dict[str, int] = {}
     for op in _attempts(kernel):
         free = _free_value(op)
         if free is None:
             continue
         for root in pointer_roots(op.pointer):
             if root in names:
-                found.setdefault(names[root], free)
-    return found
+                locks.setdefault(names[root], free)
+    return locks
 
 
 def _attempts(kernel: Kernel) -> Iterator[tile.AtomicCas | tile.AtomicRmw]:
-    """Yield the swaps inside loops that go on depending on what they return."""
+    """Yield the swaps inside loops whose condition depends on their results."""
     for loop in kernel.walk():
         if not isinstance(loop, scf.While):
             continue
@@ -43,16 +43,16 @@ def _attempts(kernel: Kernel) -> Iterator[tile.AtomicCas | tile.AtomicRmw]:
 
 
 def _free_value(op: Op) -> int | None:
-    """Return what the word of a swap holds at first; None where nothing says."""
+    """Return the first value expected by a swap; None if unknown."""
     if isinstance(op, tile.AtomicCas):
         free = _constant(op.compare)
         is_poll = free is not None and free == _constant(op.value)
         if is_poll:  # it waits for a signal
             return int(free == 0)
-        return free or 0  # turns that are computed begin with 0
+        return free or 0  # computed turns begin with 0
     if isinstance(op, tile.AtomicRmw) and op.kind == "xchg":
-        taken = _constant(op.value)
-        return None if taken is None else int(taken == 0)
+        locked = _constant(op.value)
+        return None if locked is None else int(locked == 0)
     return None
 
 

@@ -1,9 +1,9 @@
-"""What programs did to a buffer, and which of it they see.
+"""Marks for accesses of programs to a buffer, and their order.
 
-Programs of a grid run in any order, so what one writes and another touches has no defined result,
-unless an atomic that acquires has seen one that released after the write.
+Programs of a grid run in any order. So if one writes memory that another accesses, the result
+is undefined, unless a release after the write is acquired before the access.
 
-Invariant: all bytes of an element that was accessed have the same marks.
+Invariant: all bytes of an accessed element have the same marks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 Kind: TypeAlias = Literal["read", "written", "writer", "reader", "updater"]
-"""Whether a byte was read or written at all; the last era that wrote it and the last that read it,
-by anything but an atomic; the last era that updated it by one.
+"""Whether a byte was read or written at all; the last era of a plain write and of a plain read; the
+last era of an atomic update.
 
-A read by a program that comes after the last reader takes its place; else the readers are SEVERAL.
+A reader ordered after the last reader replaces it; otherwise the readers are SEVERAL.
 """
 
 _DTYPES: dict[Kind, npt.DTypeLike] = {
@@ -36,9 +36,9 @@ _DTYPES: dict[Kind, npt.DTypeLike] = {
 
 
 class Marks:
-    """Hold marks for each granule of a buffer, which is the smallest element that was accessed.
+    """Marks for each granule of a buffer: the smallest accessed element.
 
-    Those of a kind are made when they are first used.
+    Marks of a kind are allocated at their first use.
     """
 
     def __init__(self, granule_bytes: int) -> None:
@@ -57,14 +57,14 @@ class Marks:
             self._marks[kind] = extended(marks, count)
 
     def split(self, granule_bytes: int) -> None:
-        """Make granules smaller: of each become several with the same marks."""
+        """Split each granule into smaller ones with the same marks."""
         times = self.granule_bytes // granule_bytes
         for kind, marks in self._marks.items():
             self._marks[kind] = np.repeat(marks, times)
         self.granule_bytes = granule_bytes
 
     def of(self, kind: Kind, element_bytes: int) -> Array:
-        """Return marks, one for each element of a size; several where it has several granules."""
+        """Return the marks by element: one for each, or a row of granules for each."""
         marks = self._marks.get(kind)
         if marks is None:
             marks = np.zeros(self.size_bytes // self.granule_bytes, _DTYPES[kind])
@@ -74,7 +74,7 @@ class Marks:
 
     @property
     def end_bytes(self) -> int:
-        """The first byte after all that was read or written."""
+        """The end of all bytes read or written."""
         ends = [0]
         for kind in ("read", "written"):
             marks = self._marks.get(kind)
@@ -84,11 +84,11 @@ class Marks:
 
 
 class Order:
-    """Say which accesses of other programs the running one comes after.
+    """The happens-before order between programs.
 
-    Programs run one after the other. Each goes through eras, numbered on and on: one ends with
-    every atomic that releases. What a program knows is the last era of each other one that it comes
-    after, and a flag or counter keeps what those who released there knew.
+    Programs run one after the other, in eras with increasing numbers: each releasing atomic
+    ends one. A program knows, for each other program, the last era ordered before it. A
+    flag or counter keeps the knowledge of all releasing programs (a vector clock).
     """
 
     def __init__(self) -> None:
@@ -98,58 +98,58 @@ class Order:
         self._program = 0
         self._known: dict[int, int] = {}
         self._kept: dict[tuple[int, int], dict[int, int]] = {}
-        self._met: dict[int, int] = {}  # what all programs know
+        self._met: dict[int, int] = {}  # known to all programs
 
     def begin_program(self) -> None:
-        """Take note that another program runs from here on."""
+        """Start the next program."""
         self._program += 1
         self._known = dict(self._met)
         self.end_era()
         self._first = self.era
 
     def meet(self) -> None:
-        """Take note that all programs see what any has written so far."""
+        """Order all writes so far before all programs (a grid barrier)."""
         for era, program in enumerate(self._programs):
             self._met[program] = era
 
     def end_era(self) -> None:
-        """Take note that an atomic has released."""
+        """Start the next era, after a release."""
         self.era += 1
         self._programs.append(self._program)
 
-    def acquire(self, place: tuple[int, int]) -> None:
-        """Take note that an atomic has acquired at a flag or counter."""
-        for program, era in self._kept.get(place, {}).items():
+    def acquire(self, flag: tuple[int, int]) -> None:
+        """Acquire at a flag or counter."""
+        for program, era in self._kept.get(flag, {}).items():
             self._known[program] = max(era, self._known.get(program, 0))
 
-    def release(self, place: tuple[int, int]) -> None:
-        """Take note that an atomic releases at a flag or counter."""
-        kept = self._kept.setdefault(place, {})
+    def release(self, flag: tuple[int, int]) -> None:
+        """Release at a flag or counter."""
+        released = self._kept.setdefault(flag, {})
         for program, era in {**self._known, self._program: self.era}.items():
-            kept[program] = max(era, kept.get(program, 0))
+            released[program] = max(era, released.get(program, 0))
 
     def are_own(self, eras: Array) -> Array:
-        """Return which eras are of the running program."""
+        """Return whether eras belong to the running program."""
         return eras >= self._first
 
     def are_behind(self, eras: Array) -> bool:
-        """Return whether the running program comes after all of these eras."""
+        """Return whether all eras happen before the running program's current point."""
         return not self.unseen(eras).any()
 
     def unseen(self, eras: Array) -> Array:
-        """Return which eras are of other programs and not known to be over."""
-        others = (eras != NOBODY) & ~self.are_own(eras)
-        if not self._known or not others.any():
-            return others
-        later = [era for era in listed(np.unique(eras[others])) if not self._is_over(era)]
-        return others & np.isin(eras, later)
+        """Return the eras of other programs not ordered before this point."""
+        is_unseen = (eras != NOBODY) & ~self.are_own(eras)
+        if not self._known or not is_unseen.any():
+            return is_unseen
+        later = [era for era in listed(np.unique(eras[is_unseen])) if not self._is_over(era)]
+        return is_unseen & np.isin(eras, later)
 
     def _is_over(self, era: int) -> bool:
         return era != SEVERAL and self._known.get(self._programs[era], 0) >= era
 
 
 def extended(marks: npt.NDArray[_Scalar], size: int) -> npt.NDArray[_Scalar]:
-    """Return marks with room for more, unmarked."""
+    """Return a longer array of marks, the new ones zero."""
     out = np.zeros(size, marks.dtype)
     out[: marks.size] = marks
     return out

@@ -1,26 +1,26 @@
-"""How far hardware may be from the interpreter, found by interpreting with noise.
+"""Bound hardware's deviation from the interpreter by interpreting with noise.
 
-A compiler may sum in another order, contract a product and a sum into one `fma`, and use
-instructions that are only approximately right. So the kernel is interpreted again with such ops
-moved by as much as the hardware may be off: an element that depends on none of them stays as it is
-and is compared to the bit, one after a long chain moves by what the chain can lose, near a zero of
-a difference by more. What moves is the bound; see `compare.py`.
+A compiler may reorder sums, contract a product and a sum into one `fma`, and use approximate
+instructions. So the kernel is interpreted again with such ops perturbed by hardware's possible
+error. An element that depends on none of them stays unchanged and is compared to the bit. One
+after a long chain moves by the chain's error, and near the zero of a difference by more. The
+moves become bounds; see `compare.py`.
 
-Errors must not cancel by luck, or a bound would be too small. So there is a run for each of the
-ops, or for each of a few groups of them, in which it moves its results upwards, always, and what
-these runs move is added up; and there are runs in which all ops move theirs up or down at random,
-for what an error in one direction does not show, such as a difference of two sums.
+Errors must not cancel by luck, or a bound would be too small. So each op, or each of a few
+groups of ops, has a run that always perturbs its results upwards, and the moves of these runs
+are added up. In further runs all ops move up or down at random, for errors one direction
+does not show, such as in a difference of two sums.
 
-The table has a row for each op that is not exact. Units are steps of the type the op is computed
-in (2**-23 of a value in fp32); values are at least those that the CUDA C++ Programming Guide and
-the PTX ISA state for the instruction or the libdevice function that the backend emits.
+The table has a row for each inexact op. Units are steps of the op's type (2**-23 of a value in
+fp32). Values are at least the errors the CUDA C++ Programming Guide and the PTX ISA state
+for the backend's instruction or libdevice function.
 
-What is exact in any order is not moved: products that need no rounding, sums of whole numbers that
-stay within the mantissa. Where parts of a sum may overflow, in an order that hardware chooses, the
-result is anything.
+Results exact in any order are not moved: products without rounding, sums of whole
+numbers within the mantissa. Where partial sums may overflow in some order of the hardware's,
+any result is right.
 
-Invariant: an op that is not moved here, in a kernel for which `is_inexact` says no of all ops that
-matter, has one right result.
+Invariant: an op that is not moved here has one right result, if `is_inexact` is false for all
+ops that reach it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
 
-# The smallest normal fp32: what approximations flush to zero.
+# The smallest normal fp32: approximations flush smaller numbers to zero.
 _FLUSHED = 2.0**-126
-# What sums of fp8 products may be off by, of the sum of magnitudes, besides what `fp8_sums` says.
+# The error of fp8 dots relative to the sum of magnitudes, besides the error in `fp8_sums`.
 _FP8_SUM_STEP = 2.0**-12
 _FP8_HALF_STEP = 2.0**-10
 _FP8_NAMES: dict[ElementType, str] = {FP8E4NV: "e4m3", FP8E5: "e5m2"}
@@ -62,7 +62,7 @@ _FP8_NAMES: dict[ElementType, str] = {FP8E4NV: "e4m3", FP8E5: "e5m2"}
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """Say how far an op is off: `steps` of its result, after `operand_steps` of its operand."""
+    """The error of an op: `steps` of its result, after `operand_steps` of its operand."""
 
     steps: float
     operand_steps: float = 0.0
@@ -82,7 +82,7 @@ _APPROXIMATE: dict[type[Op], _Error] = {
     arith.Libdevice: _Error(5.0),
 }
 _EXACT_IN_FP64 = (arith.Div, arith.Sqrt)
-# What of libdevice rounds once or not at all.
+# The libdevice functions with one rounding or none.
 _EXACT_LIBDEVICE = tuple(
     f"__nv_{name}{suffix}"
     for name in (
@@ -91,15 +91,15 @@ _EXACT_LIBDEVICE = tuple(
     )
     for suffix in ("", "f")
 )
-# What the PTX ISA calls approximate, and what it lets be contracted: no rounding is written.
+# Approximate PTX instructions, and contractible ones: these state no rounding.
 _APPROXIMATE_TEXT = re.compile(
     r"\.(?:approx|full)\b|\b(?:add|sub|mul)(?:\.ftz|\.sat)*\.(?:f16|bf16|f32|f64)"
 )
 # `tanh.approx` is off by 2^-11, others by a few steps of fp32.
 _ASSEMBLY_ERRORS = {"tanh": 2.0**-10, "": 2.0**-20}
 _SUMS = (arith.Add, arith.Sub)
-# A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
-# other parts of a tile may be larger than the one that is seen.
+# A sum of whole numbers counts as exact if this many bits of the mantissa stay free: sums of other
+# parts of the tile may be larger than this one.
 _SPARE_BITS = 6
 
 _CARRYING = (scf.For, scf.If, scf.While)
@@ -109,9 +109,9 @@ _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Tran
 def is_inexact(op: Op) -> bool:
     """Return whether hardware may round the result of `op` differently than the interpreter."""
     if isinstance(op, tile.Reduce | tile.Scan):
-        return any(_is_order_dependent(each) for each in op.combine.walk())
+        return any(_is_order_dependent(inner) for inner in op.combine.walk())
     if isinstance(op, Map):
-        return any(is_inexact(each) for each in op.body.walk())
+        return any(is_inexact(inner) for inner in op.body.walk())
     if isinstance(op, tile.AtomicRmw | descriptor.DescriptorReduce):
         return op.kind == "add" and _float_of(op.value) is not None
     if isinstance(op, tile.Dot):
@@ -144,25 +144,25 @@ def _float_of(value: Value) -> ScalarType | None:
 
 
 def _feeds_sum(value: Value, *, through: tuple[type[Op], ...] = ()) -> bool:
-    """Return whether a sum takes a value, renamed or carried, or what ops of `through` make of it."""
+    """Return whether a sum takes a value, through renames, carries or ops of `through`."""
     seen: dict[Value, None] = {}
     worklist = [value]
     while worklist:
-        each = worklist.pop()
-        if each in seen:
+        link = worklist.pop()
+        if link in seen:
             continue
-        seen[each] = None
-        for user in each.users:
+        seen[link] = None
+        for user in link.users:
             if isinstance(user, _SUMS):
                 return True
             if isinstance(user, (*_RENAMES, *through)):
                 worklist += user.results
-        worklist += carried(each)
+        worklist += carried(link)
     return False
 
 
 def _scales_dot(op: arith.Mul) -> bool:
-    """Return whether a factor is the result of a dot: masks are moved away from such products."""
+    """Return whether a factor is a dot's result: passes move masks off such products."""
     return any(isinstance(_renamed(factor).op, tile.Dot) for factor in (op.lhs, op.rhs))
 
 
@@ -173,17 +173,17 @@ def _renamed(value: Value) -> Value:
 
 
 def _is_rounded_twice(op: Op) -> bool:
-    """Return whether a sum in a chain may be rounded to the other side, scaled on its way or not."""
+    """Return whether a sum in a chain, scaled or not, has inexact terms."""
     return _feeds_sum(op.results[0], through=(arith.Mul,)) and _adds_inexact(op)
 
 
 def _shared(op: Op) -> list[int]:
-    """Return which operands of a sum are products that others use as well.
+    """Return the operands of a sum that are products with other uses.
 
-    The sum may take them as they are before they are rounded, and others rounded: what is left of
-    the difference of a product and itself is the rounding error.
+    The sum may take them unrounded, and the other uses rounded: in a product minus itself, the
+    rounding error remains.
     """
-    return [at for at, value in enumerate(op.operands) if _is_shared_product(value)]
+    return [index for index, value in enumerate(op.operands) if _is_shared_product(value)]
 
 
 def _is_shared_product(value: Value) -> bool:
@@ -191,9 +191,9 @@ def _is_shared_product(value: Value) -> bool:
     is_selected = False
     worklist = [value]
     while worklist:
-        each = worklist.pop()
-        source = each.op
-        is_shared |= len(dict.fromkeys(each.users)) > 1
+        link = worklist.pop()
+        source = link.op
+        is_shared |= len(dict.fromkeys(link.users)) > 1
         if isinstance(source, arith.Mul):
             return is_shared and (_scales_dot(source) or not is_selected)
         if isinstance(source, arith.Select):
@@ -205,10 +205,10 @@ def _is_shared_product(value: Value) -> bool:
 
 
 def _adds_inexact(op: Op) -> bool:
-    """Return whether a chain of sums has an operand that hardware may round differently.
+    """Return whether a chain of sums has an inexact operand.
 
-    A sum of it may then be rounded to the other side, by a step of its own that is larger than the
-    operand's, and the sums after it may cancel what is left.
+    Then a sum may round to the other side, by a step larger than the operand's, and later sums
+    may cancel all but this step.
     """
     seen: dict[Value, None] = {}
     worklist = list(op.operands)
@@ -228,21 +228,22 @@ def _adds_inexact(op: Op) -> bool:
 
 
 def _less(value: Array, share: float) -> Array:
-    """Return values smaller in magnitude by a share of them."""
+    """Return values smaller in magnitude by a share of themselves."""
     return (value.astype(np.float64) * (1.0 - share)).astype(value.dtype)
 
 
 def _exact_product(a: Array, b: Array) -> Array:
-    """Return products of operands up to fp32 as they are before they are rounded."""
+    """Return exact products of operands up to fp32."""
     return a.astype(np.float64) * b.astype(np.float64)
 
 
 def _dot_errors(
     op: tile.Dot, element: ScalarType, a: Array, b: Array, acc: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return by how much a dot may be off, and as `sums_of_products` what is exact and what overflows.
+    """Return a dot's error bound, where it is exact, and where it may overflow.
 
-    fp8 products that are promoted cost the accumulator no more than an addition does.
+    The last two are as in `sums_of_products`. Promoting fp8 products costs the accumulator no
+    more than an addition.
     """
     rounding = 2.0 * 2.0**-element.mantissa_bits
     source = _float_of(op.a)
@@ -267,25 +268,25 @@ def _dot_errors(
 # ---- rules ------------------------------------------------------------------------------------
 
 
-def _adds(op: tile.Reduce, at: int) -> bool:
+def _adds(op: tile.Reduce, index: int) -> bool:
     """Return whether a reduction's result of this number is a sum of floats."""
-    last, num_values = op.combine.terminator.operands[at].op, len(op.outs)
-    if not isinstance(last, arith.Add) or _float_of(op.outs[at]) is None:
+    last, num_values = op.combine.terminator.operands[index].op, len(op.outs)
+    if not isinstance(last, arith.Add) or _float_of(op.outs[index]) is None:
         return False
-    return set(last.operands) == {op.combine.args[at], op.combine.args[num_values + at]}
+    return set(last.operands) == {op.combine.args[index], op.combine.args[num_values + index]}
 
 
 def inexact_ops(kernel: Kernel) -> list[Op]:
-    """Return the inexact ops of a kernel; what is inside a reduction or a map counts as that."""
-    found: list[Op] = []
+    """Return the inexact ops of a kernel; a reduction or map stands for the ops in it."""
+    inexact: list[Op] = []
     worklist = [kernel.body]
     while worklist:
         for op in worklist.pop():
             if is_inexact(op):
-                found.append(op)
+                inexact.append(op)
             if not isinstance(op, tile.Reduce | tile.Scan | Map):
                 worklist += op.blocks
-    return found
+    return inexact
 
 
 def noisy_rules(
@@ -297,10 +298,11 @@ def noisy_rules(
     upwards: bool,
     apart: int = 0,
 ) -> Rules:
-    """Return `rules` in which the ops of `active` are off by a random part of their error.
+    """Return `rules` with noise: ops of `active` are off by a random part of their error.
 
-    With a `recording`, `rules` are to recall what is recorded. What may be any number is the same
-    infinity for all ops; but those of a type whose number in `active` has a bit of `apart` take the other.
+    With a `recording`, `rules` must replay it. A result open to any number becomes the same
+    infinity for all ops. But an op takes the other infinity if its number among the ops of its
+    type in `active` has a bit of `apart`.
     """
     noise = _Noise(rules, seed, active, recording or Recording(), upwards=upwards, apart=apart)
     return noise.rules()
@@ -321,7 +323,7 @@ class _Noise:
         self._rng = np.random.default_rng(seed)
         self._rules = rules
         self._infinity = np.inf if seed % 2 else -np.inf
-        self._active: dict[Op, float] = {}  # which infinity each takes
+        self._active: dict[Op, float] = {}  # the infinity each op takes
         numbers = Counter[type[Op]]()
         for op in active:
             takes_other = numbers[type(op)] & apart
@@ -332,7 +334,7 @@ class _Noise:
         self._atomic_sums = AtomicSums()
 
     def _moves(self, op: Op) -> bool:
-        """Return whether to move the result of `op`, or of the reduction it is in."""
+        """Return whether to move the result of `op`, or of the enclosing reduction."""
         return bool(self._combining) or op in self._active
 
     def rules(self) -> Rules:
@@ -353,20 +355,20 @@ class _Noise:
         return wrapped
 
     def _moved(self, value: Any, element: ScalarType, steps: float) -> Array:
-        """Return `value` moved by up to `steps` of its type, at least by half of that."""
+        """Return `value` moved by between half and all of `steps` of its type."""
         value = np.asarray(value)
         wide = value.astype(np.float64)
         part = self._part(value.shape)
-        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(finite(wide))
+        noisy = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(finite(wide))
         if element == FP32:
-            # Flushed or kept: the runs that add up what moves must see the move.
-            kept = 0.0 if self._upwards else wide * (part > 0)
+            # Flushed or kept: upward runs must show the flush as a move.
+            subnormal = 0.0 if self._upwards else wide * (part > 0)
             may_be_flushed = np.abs(wide) < _FLUSHED * (1.0 + steps * 2.0**-element.mantissa_bits)
-            moved = np.where(may_be_flushed, kept, moved)
-        return reshape(np.asarray(round_to(np.asarray(moved), element)), value.shape)
+            noisy = np.where(may_be_flushed, subnormal, noisy)
+        return reshape(np.asarray(round_to(np.asarray(noisy), element)), value.shape)
 
     def _part(self, shape: tuple[int, ...]) -> Array:
-        """Return how much of its error each element makes: at least half of it."""
+        """Return each element's random part of its error: at least half."""
         part = self._rng.random(shape)
         if self._upwards:
             part *= 0.5
@@ -386,19 +388,19 @@ class _Noise:
                     self._moved(value, element, error.operand_steps) for value in operands
                 )
             out = np.asarray(base(program, op, *operands))
-            moved = self._moved(out, element, error.steps)
+            noisy = self._moved(out, element, error.steps)
             if not self._upwards or not np.isinf(out).any():
-                return moved
-            # What overflows by little may not: the runs that add up what moves must see that.
+                return noisy
+            # A slight overflow may not happen on hardware: upward runs must show a move.
             share = (error.steps + error.operand_steps) * 2.0**-element.mantissa_bits
             first = _less(operands[0], share)
             less = np.asarray(base(program, op, first, *operands[1:]))
-            return np.where(np.isinf(out) & np.isfinite(less), less, moved).astype(out.dtype)
+            return np.where(np.isinf(out) & np.isfinite(less), less, noisy).astype(out.dtype)
 
         return rule
 
     def _quotient(self, base: Rule) -> Rule:
-        """Return the rule of quotients by what overflowed, which may have been just below that."""
+        """Return the rule of quotients; an infinite divisor may just not have overflowed."""
 
         def rule(program: Program, op: arith.Div, a: Array, b: Array) -> Any:
             out = np.asarray(base(program, op, a, b))
@@ -410,27 +412,27 @@ class _Noise:
         return rule
 
     def _product(self, base: Rule) -> Rule:
-        """Return the rule of products that may be contracted: unrounded, they may not overflow."""
+        """Return the rule of contractible products: unrounded, they may not overflow."""
 
         def rule(program: Program, op: arith.Mul, a: Array, b: Array) -> Any:
             out = np.asarray(base(program, op, a, b))
             element = _float_of(op.out)
             if element is None or not self._moves(op):
                 return out
-            moved = self._moved(out, element, 1.0)
+            noisy = self._moved(out, element, 1.0)
             if element != FP64:
-                moved = np.where(_exact_product(a, b) == out, out, moved).astype(out.dtype)
-            return self._open(op, moved, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
+                noisy = np.where(_exact_product(a, b) == out, out, noisy).astype(out.dtype)
+            return self._open(op, noisy, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
 
         return rule
 
     def _open(self, op: Op, value: Array, is_open: Array) -> Array:
-        """Return values of which some may be anything: infinities, NaN and numbers.
+        """Replace open values by an infinity, NaN or a number.
 
-        What follows may hide the difference of two of them, as a maximum hides that of NaN from what
-        is negative. So runs of consecutive seeds at random take one infinity each, and a run upwards
-        takes NaN, or a number where the value is NaN of itself. The product of two may be NaN whichever
-        both take, so in some runs they take different ones.
+        A later op may hide the difference between two choices, as a maximum hides NaN among
+        negative numbers. So random runs of consecutive seeds take one infinity each, and an
+        upward run takes NaN, or a number in place of NaN. A product of two open values may be
+        NaN for either choice, so in some runs they differ.
         """
         if not is_open.any():
             return value
@@ -440,27 +442,27 @@ class _Noise:
         return np.where(is_open, other, value).astype(value.dtype)
 
     def _assembly(self, base: Rule) -> Rule:
-        """Return the rule of assembly, whose floats are moved if it is approximate."""
+        """Return the rule of assembly: floats of approximate instructions are moved."""
 
         def rule(program: Program, op: assembly.Assembly, *operands: Array) -> Any:
             outs = base(program, op, *operands)
             assert isinstance(outs, list)
             error = next(size for name, size in _ASSEMBLY_ERRORS.items() if name in op.text)
-            moved: list[Array] = []
+            noisy: list[Array] = []
             for value, out in zip(op.outs, outs, strict=True):
                 element = _float_of(value)
                 moves = element is not None and is_inexact(op) and self._moves(op)
                 if element is not None and moves:
                     steps = max(2.0, error * 2.0**element.mantissa_bits)
-                    moved.append(self._moved(out, element, steps))
+                    noisy.append(self._moved(out, element, steps))
                 else:
-                    moved.append(out)
-            return moved
+                    noisy.append(out)
+            return noisy
 
         return rule
 
     def _combined(self, base: Rule) -> Rule:
-        """Return the rule of sums: off where their order is open, and where operands are off."""
+        """Return the rule of sums: off where the order is open, and where operands are off."""
 
         def rule(program: Program, op: Op, *operands: Array) -> Any:
             out = np.asarray(base(program, op, *operands))
@@ -469,33 +471,34 @@ class _Noise:
                 return out
             products = _shared(op) if isinstance(op, _SUMS) and not self._combining else []
             if products:
-                out = self._unrounded(out, element, [operands[at] for at in products])
+                out = self._unrounded(out, element, [operands[index] for index in products])
                 if not _is_rounded_twice(op):
                     return out
-            moved = self._moved(out, element, 1.0)
+            noisy = self._moved(out, element, 1.0)
             if not isinstance(op, _SUMS):
-                return moved
+                return noisy
             a, b = (operand.astype(np.float64) for operand in operands)
             size = np.abs(a) + np.abs(b)
             is_exact = (a == np.rint(a)) & (b == np.rint(b))
             is_exact &= size < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
-            if not self._combining:  # of two numbers alone, in the order that is written
+            if not self._combining:  # a sum of two numbers has one order
                 sign = -1.0 if isinstance(op, arith.Sub) else 1.0
                 is_exact |= (a + sign * b == out) & (element != FP64)
-                return np.where(is_exact, out, moved).astype(out.dtype)
-            moved = np.where(is_exact, out, moved).astype(out.dtype)
+                return np.where(is_exact, out, noisy).astype(out.dtype)
+            noisy = np.where(is_exact, out, noisy).astype(out.dtype)
             largest = largest_of(out)
-            # What overflows in some order is open; noise alone makes no infinity, which would hide that.
-            moved = np.where(np.isfinite(out), clipped(moved, -largest, largest), moved)
-            return self._open(op, moved.astype(out.dtype), np.isfinite(size) & (size > largest))
+            # An overflow in some order is open; noise alone must not hide it by
+            # an infinity.
+            noisy = np.where(np.isfinite(out), clipped(noisy, -largest, largest), noisy)
+            return self._open(op, noisy.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule
 
     def _unrounded(self, total: Array, element: ScalarType, products: list[Array]) -> Array:
-        """Return a sum that takes products unrounded: off by a part of a step of theirs."""
+        """Return a sum of unrounded products: off by part of a step of theirs."""
         size = sum(np.abs(finite(product.astype(np.float64))) for product in products)
-        moved = total + self._part(total.shape) * 2.0**-element.mantissa_bits * size
-        return np.asarray(round_to(np.asarray(moved, np.float64), element))
+        noisy = total + self._part(total.shape) * 2.0**-element.mantissa_bits * size
+        return np.asarray(round_to(np.asarray(noisy, np.float64), element))
 
     def _combining_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Array | Sequence[Array] | None:
@@ -511,32 +514,32 @@ class _Noise:
                 return outs
             assert isinstance(outs, list)
             return [
-                self._in_any_order(op, at, value, out) if _adds(op, at) else out
-                for at, (value, out) in enumerate(zip(operands, outs, strict=True))
+                self._in_any_order(op, index, value, out) if _adds(op, index) else out
+                for index, (value, out) in enumerate(zip(operands, outs, strict=True))
             ]
 
         return rule
 
-    def _in_any_order(self, op: tile.Reduce, at: int, value: Array, out: Array) -> Array:
+    def _in_any_order(self, op: tile.Reduce, index: int, value: Array, out: Array) -> Array:
         """Return sums as another order may give them, in which large terms cancel later.
 
-        Partial sums are about as large as the root of the sum of squares, in whatever order.
+        In any order, partial sums are about as large as the root of the sum of squares.
         """
-        element = _float_of(op.outs[at])
+        element = _float_of(op.outs[index])
         assert element is not None
         wide = value.astype(np.float64)
         size = finite(np.abs(wide))
         is_exact = (wide == np.rint(wide)).all(axis=op.axis)
         is_exact &= size.sum(axis=op.axis) < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
         steps = 2.0**-element.mantissa_bits * np.sqrt(np.square(size).sum(axis=op.axis))
-        moved = out + self._part(out.shape) * steps
+        noisy = out + self._part(out.shape) * steps
         largest = largest_of(out)
-        moved = np.where(is_exact | ~np.isfinite(out), out, clipped(moved, -largest, largest))
-        moved = np.asarray(round_to(np.asarray(moved, np.float64), element))
-        return self._open(op, moved, overflows_against_infinity(wide, op.axis, largest))
+        noisy = np.where(is_exact | ~np.isfinite(out), out, clipped(noisy, -largest, largest))
+        noisy = np.asarray(round_to(np.asarray(noisy, np.float64), element))
+        return self._open(op, noisy, overflows_against_infinity(wide, op.axis, largest))
 
     def _dot(self, base: Rule) -> Rule:
-        """Return the rule of products whose sum is off by steps of the sum of magnitudes."""
+        """Return the rule of dots, off by steps of the sum of magnitudes."""
 
         def rule(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Any:
             out = np.asarray(base(program, op, a, b, acc))
@@ -547,19 +550,19 @@ class _Noise:
                 out, lambda: _dot_errors(op, element, a, b, acc)
             )
             assert off is not None
-            wide, moved = out.astype(np.float64), self._part(out.shape)
-            moved *= off
-            np.add(wide, moved, out=moved)
+            wide, noisy = out.astype(np.float64), self._part(out.shape)
+            noisy *= off
+            np.add(wide, noisy, out=noisy)
             if is_exact is not None:
-                moved = np.where(is_exact, wide, moved)
+                noisy = np.where(is_exact, wide, noisy)
             if overflows is not None:  # to either side
-                moved = self._open(op, moved, overflows)
-            return round_to(moved, element)
+                noisy = self._open(op, noisy, overflows)
+            return round_to(noisy, element)
 
         return rule
 
     def _atomic(self, base: Rule) -> Rule:
-        """Return the rule of atomics, whose sums of floats are made in any order."""
+        """Return the rule of atomics, which add floats in any order."""
 
         def rule(program: Program, op: tile.AtomicRmw, *operands: Any) -> Any:
             element = _float_of(op.value)
@@ -586,10 +589,10 @@ class _Noise:
         largest = largest_of(after)
         sums = self._atomic_sums.add(address, before, value, element, largest)
         part = self._part(after.shape)
-        # By what is less than a step they would be rounded back, and what else moves them as well.
+        # Less than a step would be rounded back, besides other moves.
         move = np.copysign(np.maximum(np.abs(part) * sums.deviation, sums.step), part)
-        moved = clipped(sums.total + np.where(sums.step > 0.0, move, 0.0), -largest, largest)
-        total = np.where(np.isfinite(sums.total), moved, sums.total)
+        noisy = clipped(sums.total + np.where(sums.step > 0.0, move, 0.0), -largest, largest)
+        total = np.where(np.isfinite(sums.total), noisy, sums.total)
         stored = self._open(op, np.asarray(round_to(total, element)), sums.is_open)
         self._atomic_sums.leave(address, stored)
         return stored

@@ -1,6 +1,6 @@
-"""Results that a launch leaves open: by undefined values, or by the order of programs.
+"""Detect launches with several right results, by undefined values or program order.
 
-Invariant: what is asked here changes no reference.
+Invariant: these queries change no reference.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from aotc.verify.interpreter.program import InterpretError, Rules
 from aotc.verify.interpreter.run import RULES
 from aotc.verify.pages import PAGE_BYTES
 
-_MAX_REORDERED = 4  # programs whose orders are all tried, 24 of them
-POISON_SEEDS = (ALL_ZERO, 1, 2, 3)  # a bit that is undefined is what it was in half of all runs
+_MAX_REORDERED = 4  # programs: all 24 orders of them are tried
+POISON_SEEDS = (ALL_ZERO, 1, 2, 3)  # an undefined bit keeps its value in half of the runs
 
 
 def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
     """Return the buffer whose results change with the order of programs, or "".
 
-    They may where a kernel uses what its atomics return. Those of an inexact buffer change if they
-    are out of its bounds.
+    A kernel may depend on the order through its atomics' results. An inexact buffer counts as
+    changed if it is out of bounds.
     """
     if not _uses_atomics(kernel):
         return ""
     launch = reference.launch
     backwards = replace(launch, programs=tuple(reversed(_programs(launch))))
     exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
-    if moved := changed_buffer(kernel, roles, reference, inputs, exact, launch=backwards):
-        return moved
+    if changed := changed_buffer(kernel, roles, reference, inputs, exact, launch=backwards):
+        return changed
     try:
         other = interpret(kernel, roles, backwards, inputs).buffers
     except (ConflictError, InterpretError):
@@ -65,9 +65,9 @@ def is_right_in_another_order(
     actual: Mapping[str, Bytes],
     tolerance: float,
 ) -> bool:
-    """Return whether `actual` is what a few programs leave that run in another order.
+    """Return whether `actual` is right for some other order of a few programs.
 
-    So do those that take turns at a lock: any order of them is right.
+    Programs taking turns at a lock may run in any order.
     """
     numbers = _programs(launch)
     if not _uses_atomics(kernel) or not 2 <= len(numbers) <= _MAX_REORDERED:
@@ -86,13 +86,13 @@ def is_right_in_another_order(
 
 
 def _is_as(buffer: Buffer, actual: Bytes, tolerance: float) -> bool:
-    """Return whether `actual` is right for a buffer that was touched at the same bytes."""
+    """Return whether `actual` is right for a buffer with the same accessed bytes."""
     is_alike = buffer.expected.size == actual.size
     return is_alike and compare(buffer, actual, tolerance) is None
 
 
 def _uses_atomics(kernel: Kernel) -> bool:
-    """Return whether a kernel uses what its atomics return."""
+    """Return whether a kernel uses its atomics' results."""
     kinds = (tile.AtomicRmw, tile.AtomicCas)
     return any(
         isinstance(op, kinds) and any(out.users for out in op.results) for op in kernel.walk()
@@ -110,20 +110,20 @@ def depends_on_undefined(
     inputs: Inputs,
     seeds: Sequence[int] = POISON_SEEDS,
 ) -> str:
-    """Return the buffer whose results change with what undefined values happen to be, or ""."""
+    """Return the buffer whose results change with undefined values, or ""."""
     if not reference.met_undefined:
         return ""
     for seed in seeds:
-        found = changed_buffer(
+        name = changed_buffer(
             kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed
         )
-        if found:
-            return found
+        if name:
+            return name
     return ""
 
 
 def leaves_buffers(kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs) -> bool:
-    """Return whether a launch leaves a buffer of stated size whatever undefined values are."""
+    """Return whether a launch leaves a buffer of declared size for all undefined values."""
     for seed in POISON_SEEDS:
         memory, args = prepared(kernel, roles, launch, inputs)
         try:
@@ -146,7 +146,7 @@ def changed_buffer(
     poison_seed: int = 0,
     launch: Launch | None = None,
 ) -> str:
-    """Return the first of the buffers whose results are others when interpreted so, or ""."""
+    """Return the first of the buffers changed in another interpretation, or ""."""
     launch = launch or reference.launch
     memory, args = prepared(kernel, roles, launch, inputs, is_traced=True)
     try:
@@ -156,16 +156,16 @@ def changed_buffer(
     for index, name in enumerate(owners_of(kernel, launch, inputs)):
         if name not in names:
             continue
-        known = reference.buffers[name]
-        pages = sorted({*known.pages, *memory.pages(index)})
-        size = max(known.initial.size, memory.size_bytes(index))
-        expected, found = memory.initial(index, size, pages), memory.result(index, size, pages)
-        # What the first interpretation did not touch is as it was.
+        buffer = reference.buffers[name]
+        pages = sorted({*buffer.pages, *memory.pages(index)})
+        size = max(buffer.initial.size, memory.size_bytes(index))
+        expected, actual = memory.initial(index, size, pages), memory.result(index, size, pages)
+        # Memory untouched by the first interpretation is unchanged.
         if pages:
-            held = np.isin(pages, known.pages)
-            reshape(expected, -1, PAGE_BYTES)[held] = reshape(known.expected, -1, PAGE_BYTES)
+            is_old = np.isin(pages, buffer.pages)
+            reshape(expected, -1, PAGE_BYTES)[is_old] = reshape(buffer.expected, -1, PAGE_BYTES)
         else:
-            expected[: known.expected.size] = known.expected
-        if expected.tobytes() != found.tobytes():
+            expected[: buffer.expected.size] = buffer.expected
+        if expected.tobytes() != actual.tobytes():
             return name
     return ""

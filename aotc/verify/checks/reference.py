@@ -1,9 +1,9 @@
-"""What a launch must give: the kernel's tile IR interpreted, exactly and with noise.
+"""Compute a launch's expected results: interpret the tile IR, exactly and with noise.
 
-The first interpretation defines the buffers (see `lazy_memory.py`) and the expected results, the noisy
-ones how far from them hardware may be (see `noise.py`).
+The first interpretation defines the buffers (see `lazy_memory.py`) and the expected results;
+the noisy ones bound hardware's deviation (see `noise.py`).
 
-Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and on nothing else.
+Invariant: a `Reference` depends only on the tile IR, the launch and the ranges.
 """
 
 from __future__ import annotations
@@ -47,24 +47,26 @@ _Runs: TypeAlias = "tuple[list[ElasticMemory], list[ElasticMemory], list[Elastic
 
 
 class ConflictError(Exception):
-    """Report that a launch's result is open: memory is touched by several programs or threads."""
+    """Report an open result: several programs or threads access the same memory."""
 
 
 class RewriteError(ConflictError):
-    """Report that a program changes what it has written, which a kernel may mean to."""
+    """Report that a program overwrites its own results, perhaps intentionally."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Hold what lies behind a pointer, as bytes from `HEAD_BYTES` before it to the last touched.
+    """The memory behind a pointer, from `HEAD_BYTES` before it to the last accessed byte.
 
-    `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
-    `noise.py`, `flipped` those with roundings to the other side, see `rounding.py`; there are none
-    where the result `is_exact`. A tensor has a `shape`, and `strides` in
-    elements. With `pages` only these are held, one after the other. One that holds addresses has
-    `pointees`, the buffers they are of, over and over; one that holds tensor maps of them has their form, `maps`.
-    The kernel stores tensor maps at the bytes `stored_maps` of the memory, with addresses of the interpreter's: there
-    the memory is at `address`.
+    - `start_bytes` is the pointer's offset.
+    - `upward` and `random` are the results with noise, see `noise.py`; `flipped` those with
+      flipped roundings, see `rounding.py`. There are none if the result `is_exact`.
+    - A tensor has a `shape`, and `strides` in elements.
+    - With `pages` only these are held, one after the other.
+    - A buffer of addresses has `pointees`, the target buffers, repeated cyclically; a buffer of
+      tensor maps has their form, `maps`, as well.
+    - `stored_maps` are the offsets of tensor maps stored by the kernel, with the
+      interpreter's addresses: there the memory is at `address`.
     """
 
     name: str
@@ -87,17 +89,17 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        """How large the memory is that this is, or the pages of which this holds."""
+        """The size of the whole memory, held or not."""
         return (self.pages[-1] + 1) * PAGE_BYTES if self.pages else self.initial.size
 
     @property
     def held_bytes(self) -> int:
-        """How much memory all that this holds takes."""
-        held = (self.initial, self.expected, self.readable, self.writable)
-        return sum(each.nbytes for each in (*held, *self.upward, *self.random, *self.flipped))
+        """The size of all arrays held."""
+        arrays = (self.initial, self.expected, self.readable, self.writable)
+        return sum(array.nbytes for array in (*arrays, *self.upward, *self.random, *self.flipped))
 
     def spread(self, content: Bytes) -> Bytes:
-        """Return all of the memory, of which `content` is what is held; untouched pages are zero.
+        """Return the whole memory with `content` at the held bytes, and zeros elsewhere.
 
         The zeros take no room until they are written to. Raises: MemoryError.
         """
@@ -107,25 +109,25 @@ class Buffer:
         return whole
 
     def collect(self, whole: Bytes) -> Bytes:
-        """Return of all of the memory what is held."""
+        """Return the held bytes of the whole memory."""
         if not self.pages:
             return whole
-        # The pieces of marks for its pages are as those of its content.
+        # Marks of the pages have the same pieces as contents.
         pieces = self.parts(self.initial)
         return np.concatenate([whole[start : start + part.size] for start, part in pieces])
 
     def addressing(self, addresses: Mapping[str, int], content: Bytes) -> Bytes:
-        """Return the content of one that holds addresses with those of its pointees elsewhere."""
+        """Return the content with its pointees' addresses relocated."""
         if not self.pointees:
             return content
         values = np.array([addresses[name] for name in self.pointees], np.int64)
-        place = np.arange(content.size // 8) - self.start_bytes // 8
-        return view(values[place % len(values)], np.uint8)
+        slots = np.arange(content.size // 8) - self.start_bytes // 8
+        return view(values[slots % len(values)], np.uint8)
 
     def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
-        """Yield pieces of what is held and the byte of the memory at which each begins.
+        """Yield contiguous pieces of the held bytes, each with its offset in memory.
 
-        A piece is as many pages as follow one another: a driver's copy costs far more than a page.
+        A piece spans all adjacent pages: a driver's copy has a high fixed cost.
         """
         if not self.pages:
             yield 0, content
@@ -133,16 +135,16 @@ class Buffer:
         pages = np.asarray(self.pages)
         starts = [0, *(np.flatnonzero(np.diff(pages) != 1) + 1).tolist()]
         for start, end in zip(starts, [*starts[1:], len(pages)], strict=True):
-            place = self.pages[start] * PAGE_BYTES
-            yield place, content[start * PAGE_BYTES : end * PAGE_BYTES]
+            offset = self.pages[start] * PAGE_BYTES
+            yield offset, content[start * PAGE_BYTES : end * PAGE_BYTES]
 
-    def element_at(self, held: int) -> int:
-        """Return the index, counted from the pointer, of the element number `held` of what is held."""
+    def element_at(self, stored_index: int) -> int:
+        """Return the index, counted from the pointer, of the held element `stored_index`."""
         size = self.pointee.size_bytes
-        place = held * size
+        offset = stored_index * size
         if self.pages:
-            place = self.pages[place // PAGE_BYTES] * PAGE_BYTES + place % PAGE_BYTES
-        return (place - self.start_bytes) // size
+            offset = self.pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES
+        return (offset - self.start_bytes) // size
 
     @property
     def is_exact(self) -> bool:
@@ -156,9 +158,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Hold the buffers of a launch by name, and its arguments in the order of the parameters.
+    """The buffers of a launch by name, and its arguments in the order of the parameters.
 
-    With `met_undefined` the kernel made undefined values, whatever became of them.
+    `met_undefined` is set if the kernel made undefined values, used or not.
     """
 
     launch: Launch
@@ -167,25 +169,25 @@ class Reference:
     met_undefined: bool = False
 
     def buffer(self, name: str) -> Buffer | None:
-        """Return the memory that an argument points at; None for a scalar."""
+        """Return an argument's memory; None for a scalar."""
         return self.buffers.get(self.launch.aliases.get(name, name))
 
     @property
     def num_stored(self) -> int:
-        """How many bytes were written, and so are compared."""
+        """Number of bytes written, and so compared."""
         return sum(int(np.count_nonzero(b.writable)) for b in self.buffers.values())
 
 
 def interpret(
     kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, may_rewrite: bool = True
 ) -> Reference:
-    """Return what `launch` must give.
+    """Interpret `launch`, and return its expected results.
 
     Raises:
-        InterpretError: the kernel does what it may not.
-        IndexOverflowError: which is one, for an address that 32 bits are too few for.
-        ConflictError: two programs touch the same memory.
-        RewriteError: a program changes what it has written, unless it `may_rewrite`.
+      - InterpretError: the kernel does something illegal.
+      - IndexOverflowError: an InterpretError, for an overflow of a 32-bit address.
+      - ConflictError: two programs access the same memory.
+      - RewriteError: a program overwrites its own results, unless it `may_rewrite`.
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
     recording = Recording(kinds=dict.fromkeys(type(op) for op in kernel.walk()))
@@ -205,7 +207,7 @@ def interpret(
     if exact.conflict:
         raise ConflictError(exact.conflict)
     if launch.is_long and overflow.wraps:
-        raise ConflictError("an index overflows")  # a compiler may assume that none does
+        raise ConflictError("an index overflows")  # a compiler may assume no index overflows
     if exact.crossed:
         message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
         raise ConflictError(message)
@@ -216,11 +218,11 @@ def interpret(
     flipped: list[ElasticMemory] = []
     if roles.inexact:
         ops = inexact_ops(kernel)
-        groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
+        groups = [ops[start::MAX_UPWARD_RUNS] for start in range(min(len(ops), MAX_UPWARD_RUNS))]
         steady = steady_values(kernel, recording, [*ops, *watch.casts])
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         apart = [0] * NUM_RANDOM_RUNS
-        if launch.is_special:  # what overflows may meet what else does
+        if launch.is_special:  # overflows may meet each other
             apart += [bit for bit in _APART for _ in range(NUM_RANDOM_RUNS)]
         for seed, group in enumerate([*groups, *[ops] * len(apart)], launch.seed + 1):
             upwards, number = len(upward) < len(groups), len(random)
@@ -230,10 +232,10 @@ def interpret(
             if number < NUM_RANDOM_RUNS:
                 rules = watch.measuring(rules)
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            moved = run_launch(
+            memory = run_launch(
                 kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady
             )
-            (upward if upwards else random).append(moved)
+            (upward if upwards else random).append(memory)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
             rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
             flipped.append(
@@ -242,7 +244,7 @@ def interpret(
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
     for index, (name, pointee) in enumerate(owners_of(kernel, launch, inputs).items()):
-        # What a loaded address points at is as exact as what the kernel does with it.
+        # Memory behind a loaded address is as exact as the ops on it.
         is_exact = name.partition("[")[0] not in inexact
         runs: _Runs = ([], [], []) if is_exact else (upward, random, flipped)
         buffers[name] = _buffer(name, pointee, index, exact, runs)
@@ -257,10 +259,10 @@ def interpret(
 
 
 def steady_values(kernel: Kernel, recording: Recording, inexact: Sequence[Op]) -> Steady:
-    """Return what runs with noise need not compute: what depends on no inexact op."""
+    """Return the values for noisy runs to reuse: they depend on no inexact op."""
     moving = forward([*inexact, *recording.unsteady()])
     changed = {value for op in moving for value in op.results}
-    # Where a run may write to other buffers than the exact one, it may read other values from them.
+    # If a noisy run may write to other locations, it may load other values too.
     if any(
         operand in changed and operand is not getattr(op, "value", None)
         for op in kernel.walk()
@@ -283,7 +285,7 @@ def run_launch(
     code: Code | None = None,
     steady: Steady | None = None,
 ) -> ElasticMemory:
-    """Interpret the kernel; return the memory, with what it left."""
+    """Interpret the kernel, and return the memory afterwards."""
     interpreter = Interpreter(
         kernel,
         args,
@@ -314,7 +316,7 @@ def _atomic_rules(rules: Rules) -> Rules:
 
 
 def _order_of(op: Op) -> tile.AtomicSem:
-    """Return how an atomic orders what programs do before and after it."""
+    """Return the memory order of an atomic, as other programs see it."""
     if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope != "cta":
         return op.sem
     return "relaxed"
@@ -339,7 +341,7 @@ def _buffer(
         size = max(start + 1, exact.end_bytes(index))
         size = -(-size // pointee.size_bytes) * pointee.size_bytes
     upward, random, flipped = (
-        tuple(memory.result(index, size, pages) for memory in each) for each in runs
+        tuple(memory.result(index, size, pages) for memory in memories) for memories in runs
     )
     return Buffer(
         name=name,

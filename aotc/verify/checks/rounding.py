@@ -1,18 +1,17 @@
-"""Roundings that noise may flip: casts to a narrower float within a kernel.
+"""Flip roundings within reach of noise: casts to a narrower float within a kernel.
 
-A value that hardware computes a little differently may lie on the other side of the middle between
-two numbers of the narrower type, and is then off by a whole step of it: a relative error of 2e-6
-becomes one of 5e-4. Noisy interpretations (`noise.py`) show that only where they happen to flip the
-same value. So they are watched: how far they move the operand of each such cast. Then the kernel is
-interpreted a few times more, and every cast whose operand can get across a middle rounds it to the
-other side in some of these runs, upwards or downwards where there is a choice. In a row of a softmax
-there may be many, and weighted by values of either sign they may cancel: no two that are close in a
-row or a column are flipped in the same runs, so one of the runs has the one without the other, and what
-moves is added up over them.
+A slightly different value may lie on the other side of a tie between two numbers of the
+narrower type, and is then off by a whole step: a relative error of 2e-6 becomes one of 5e-4.
+Noisy interpretations (`noise.py`) show this only where they happen to flip the same value. So
+they measure how far they move the operand of each such cast. Then a few more interpretations
+flip every cast whose operand can cross a tie, in some of these runs, upwards or downwards where
+both are possible. A row of a softmax may have many such casts, and their errors may cancel when
+weighted by values of either sign. So no two that are close in a row or a column are flipped in
+the same runs: some run has one without the other, and the moves are added up.
 
-Casts whose results are only stored need none of that: a comparison allows for a step there.
+Casts whose results are only stored need no flips: a comparison allows for a step there.
 
-Invariant: an operand that noise does not move is rounded as ever.
+Invariant: an operand unmoved by noise is rounded as usual.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from aotc.verify.checks.value_flow import SHAPES, backward
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
 FACTOR = 4.0
-"""How much further than watched an operand may be moved, as in `compare.py`."""
+"""Allowed move of an operand relative to the measured one, as in `compare.py`."""
 
 NUM_FLIPPED_RUNS = 4
-"""In how many runs casts are flipped, each in one of the sets of runs that are not empty."""
+"""Number of runs with flipped casts; a cast is flipped in one nonempty set of them."""
 
 _STORES = (tile.Store, descriptor.DescriptorStore)
 
 
 def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.Cast]:
-    """Return the casts to a narrower float of inexact values with which the kernel goes on."""
+    """Return the casts of inexact values to a narrower float used further in the kernel."""
     return [
         op
         for op in kernel.walk()
@@ -51,7 +50,7 @@ def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.
 
 
 def reads_by_rounding(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> bool:
-    """Return whether the addresses of loads depend on inexact values, as in a table that is searched."""
+    """Return whether load addresses depend on inexact values, as in a table search."""
     addresses = [op.pointer for op in kernel.walk() if isinstance(op, tile.Load)]
     return any(value.op is not None and is_inexact(value.op) for value in backward(addresses))
 
@@ -70,37 +69,37 @@ def _is_only_stored(value: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Hold what a cast gives, what it gives of operands moved up and down, and where it may flip.
+    """A cast's result, its results for operands moved up and down, and where it may flip.
 
     `sets` has for each element the set of runs that flip it, as bits.
     """
 
     out: Array
-    others: tuple[Array, Array]
+    alternatives: tuple[Array, Array]
     may_flip: Array
     sets: Array
 
 
 class CastWatch:
-    """Keep what the operands of casts are in an exact run and how far noisy ones move them."""
+    """Record the operands of casts in an exact run, and how far noisy runs move them."""
 
     def __init__(self, casts: list[arith.Cast]) -> None:
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._reaches: dict[tuple[Op, int], Array] = {}
         self._sets: dict[tuple[Op, int], Array] = {}
-        self._taken: dict[int, Array] = {}  # by how many columns a tile has
-        self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands that are as in the exact run
+        self._taken: dict[int, Array] = {}  # by the number of a tile's columns
+        self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands equal to the exact run's
 
     @property
     def casts(self) -> Collection[Op]:
-        """The casts that are watched."""
+        """The recorded casts."""
         return self._exact.keys()
 
     @property
     def has_moved(self) -> bool:
         """Whether noise moved the operand of any cast."""
-        return any(moved.any() for each in self._moved.values() for moved in each)
+        return any(distance.any() for distances in self._moved.values() for distance in distances)
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the exact run."""
@@ -113,11 +112,11 @@ class CastWatch:
         return self._watched(rules, watch)
 
     def measuring(self, rules: Rules) -> Rules:
-        """Return the rules of a noisy run, which are watched."""
+        """Return the rules of a measured noisy run."""
 
         def watch(op: Op, number: int, value: Array) -> None:
             if number >= len(self._exact[op]) or self._exact[op][number].shape != value.shape:
-                return  # the run took another way
+                return  # control flow diverged from the exact run
             if value is self._exact[op][number]:
                 return
             exact = self._exact[op][number].astype(np.float64)
@@ -127,7 +126,7 @@ class CastWatch:
         return self._watched(rules, watch)
 
     def flipping(self, rules: Rules, run: int) -> Rules:
-        """Return the rules of one of the runs in which casts that noise may flip are flipped."""
+        """Return the rules of one of the runs with flipped casts."""
         base = rules[arith.Cast]
         counts: dict[Op, int] = {}
 
@@ -140,7 +139,7 @@ class CastWatch:
             sides = self._sides.get((op, number)) if value is self._exact[op][number] else None
             if sides is None:
                 sides = self._sides_of(base, program, op, number, value)
-            first, second = sides.others[:: -1 if run % 2 else 1]
+            first, second = sides.alternatives[:: -1 if run % 2 else 1]
             flipped = np.where(first != sides.out, first, second)
             is_flipped = sides.may_flip & (sides.sets >> run & 1 != 0)
             return np.where(is_flipped, flipped, sides.out).astype(sides.out.dtype)
@@ -150,33 +149,37 @@ class CastWatch:
     def _sides_of(
         self, base: Rule, program: Program, op: arith.Cast, number: int, value: Array
     ) -> _Sides:
-        """Return what the operand of a cast that noise may flip is rounded to."""
+        """Return a cast's results for its operand and for the operand moved up and down."""
         exact = self._exact[op][number]
         if (op, number) not in self._reaches:
             self._reaches[op, number] = FACTOR * self._reach(exact, self._moved[op][number])
         reach = self._reaches[op, number]
         wide = value.astype(np.float64)
         out, up, down = (
-            np.asarray(base(program, op, each))
-            for each in (value, *((wide + s * reach).astype(value.dtype) for s in (1.0, -1.0)))
+            np.asarray(base(program, op, operand))
+            for operand in (value, *((wide + s * reach).astype(value.dtype) for s in (1.0, -1.0)))
         )
         may_flip = ((up != out) | (down != out)) & ~(np.isnan(wide) | np.isnan(reach))
-        place = [*self._exact].index(op)
+        position = [*self._exact].index(op)
         if (op, number) not in self._sets:
             columns = may_flip.shape[-1] if may_flip.ndim else 1
-            taken = self._taken.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
-            self._sets[op, number] = sets_of_runs(may_flip, taken, seed=(place, number))
+            counts = self._taken.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
+            self._sets[op, number] = sets_of_runs(may_flip, counts, seed=(position, number))
         sides = _Sides(out, (up, down), may_flip, self._sets[op, number])
         if value is exact:
             self._sides[op, number] = sides
         return sides
 
-    def _reach(self, exact: Array, moved: Array) -> Array:
-        """Return how far noise may move values: as watched, and as others of the tile relatively."""
+    def _reach(self, exact: Array, distance: Array) -> Array:
+        """Return how far noise may move values: as measured, and by the tile's median ratio."""
         size = np.abs(exact.astype(np.float64))
-        known = (moved > 0) & np.isfinite(size) & (size > 0)
-        relative = float(np.median(moved[known] / size[known])) if known.any() else 0.0
-        return np.where(moved > 0, np.maximum(moved, relative * size), 0.0)
+        is_measured = (distance > 0) & np.isfinite(size) & (size > 0)
+        relative = (
+            float(np.median(distance[is_measured] / size[is_measured]))
+            if is_measured.any()
+            else 0.0
+        )
+        return np.where(distance > 0, np.maximum(distance, relative * size), 0.0)
 
     def _watched(self, rules: Rules, watch: Callable[[Op, int, Array], None]) -> Rules:
         base = rules[arith.Cast]
@@ -194,21 +197,21 @@ class CastWatch:
 NUM_SETS = 2**NUM_FLIPPED_RUNS - 1
 
 
-def sets_of_runs(may_flip: Array, taken: Array, *, seed: tuple[int, int]) -> Array:
+def sets_of_runs(may_flip: Array, counts: Array, *, seed: tuple[int, int]) -> Array:
     """Return for each element the set of runs, as bits, that flip it.
 
-    Those of a row take turns. A product may as well add up a column, and what one cast gives may meet
-    what another does: so a row begins where few of it are in sets that its columns have, of which
-    `taken`, (NUM_SETS, columns), counts the elements, these too afterwards.
+    Elements of a row cycle through the sets. A dot may also sum along columns and combine the
+    results of several casts. So each row begins at the rarest set of its columns;
+    `counts`, (NUM_SETS, columns), counts the elements of each set and is updated.
     """
-    rows = reshape(may_flip, (-1, taken.shape[1]))
+    rows = reshape(may_flip, (-1, counts.shape[1]))
     begins = np.random.default_rng(seed).integers(NUM_SETS, size=len(rows))
     for row in np.flatnonzero(rows.any(-1)):
         columns = np.flatnonzero(rows[row])
         turn = np.arange(len(columns))
         choices = (begins[row] + np.arange(NUM_SETS)) % NUM_SETS
-        met = taken[(choices[:, None] + turn) % NUM_SETS, columns].sum(-1)
+        met = counts[(choices[:, None] + turn) % NUM_SETS, columns].sum(-1)
         begins[row] = choices[np.argmin(met)]
-        taken[(begins[row] + turn) % NUM_SETS, columns] += 1
+        counts[(begins[row] + turn) % NUM_SETS, columns] += 1
     turns = np.cumsum(rows, axis=-1) - 1 + begins[:, None]
     return reshape((1 + turns % NUM_SETS).astype(np.uint8), may_flip.shape)

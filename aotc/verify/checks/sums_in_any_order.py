@@ -1,6 +1,6 @@
-"""Sums whose terms hardware adds in an order of its own: how large parts are, and which overflow.
+"""Magnitudes and possible overflows of sums in hardware's own order.
 
-Invariant: what is infinite or no number before it is added up counts as nothing in a size.
+Invariant: infinities and NaN among the terms count as zero in a magnitude.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _LARGEST_BF16 = float.fromhex("0x1.fep127")
 
 
 def finite(value: Array) -> Array:
-    """Return values with 0 in place of what is infinite or no number."""
+    """Return values with infinities and NaN replaced by 0."""
     is_finite = np.isfinite(value)
     return value if is_finite.all() else np.where(is_finite, value, 0.0)
 
@@ -26,10 +26,9 @@ def largest_of(value: Array) -> float:
 def sums_of_products(
     a: Array, b: Array, acc: Array, step: float
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return the sums of magnitudes of what a product of matrices adds up, and which are exact.
+    """Return the magnitude sums of a dot, where it is exact, and where it may overflow.
 
-    The last is of which of them parts may overflow, None for none. What is infinite before it is
-    summed gives the same sum in any order.
+    The last two are None if nowhere. Infinite terms give the same sum in any order.
     """
     sizes = [finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
     size = np.matmul(sizes[0], sizes[1]) + sizes[2]
@@ -38,9 +37,9 @@ def sums_of_products(
 
 
 def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array | None:
-    """Return which elements of a product of matrices no order of summation rounds; None for none.
+    """Return the elements of a dot exact in any order; None if there are none.
 
-    Those are sums of whole numbers whose magnitudes stay below what `step` resolves.
+    These are sums of whole numbers with magnitudes below the resolution of `step`.
     """
     rows, columns = (
         ((value == np.rint(value)) & np.isfinite(value)).all(axis=axis, keepdims=True)
@@ -53,15 +52,16 @@ def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> A
 
 
 def overflows_against_infinity(terms: Array, axis: int, largest: float) -> Array:
-    """Return which sums have an infinity and, in some order, meet another of the other sign.
+    """Return the sums with an infinity and, in some order, one of the other sign.
 
-    A part of their finite terms may overflow first. Of both infinities, or NaN, all orders make NaN.
+    A partial sum of the finite terms may overflow first. With both infinities or NaN among the
+    terms, every order gives NaN.
     """
     is_known = np.asarray(np.isnan(terms).any(axis=axis))
-    found = np.zeros_like(is_known)
+    overflows = np.zeros_like(is_known)
     for sign in (1.0, -1.0):
         has_infinity = (terms == sign * np.inf).any(axis=axis)
         against = np.where(np.isfinite(terms) & (sign * terms < 0.0), np.abs(terms), 0.0)
-        found |= has_infinity & (against.sum(axis=axis) > largest)
+        overflows |= has_infinity & (against.sum(axis=axis) > largest)
         is_known |= has_infinity & (terms == -sign * np.inf).any(axis=axis)
-    return found & ~is_known
+    return overflows & ~is_known

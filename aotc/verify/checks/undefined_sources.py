@@ -1,6 +1,6 @@
-"""Name the op whose undefined values a result depends on, with a remedy at its line.
+"""Name the op whose undefined values change a result, with a remedy at its line.
 
-Invariant: an op is named only if other values of its own undefined elements change the result.
+Invariant: an op is named only if changing its undefined elements alone changes the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANY_SOURCE = (
 )
 _DIVISION = ("a division by zero", "say in [kernel.verify] what the divisor may be")
 _SHIFT = ("a shift past the width", "say in [kernel.verify] what the amount may be")
-# What of an op is undefined, and what to do about it.
+# The undefined elements of an op, and the remedy.
 _MEANINGS: Mapping[type[Op], tuple[str, str]] = {
     tile.Load: ("lanes that this load's mask leaves out", "give other="),
     tile.AtomicRmw: ("lanes that this atomic's mask leaves out", "mask what uses its result"),
@@ -48,7 +48,7 @@ def undefined_text(
     inputs: Inputs,
     seeds: Sequence[int] = POISON_SEEDS,
 ) -> str:
-    """Return a report if a launch's result depends on undefined values, else an empty string."""
+    """Return a report if a launch's result depends on undefined values, else ""."""
     name = depends_on_undefined(kernel, roles, reference, inputs, seeds)
     if not name:
         return ""
@@ -62,15 +62,15 @@ def undefined_text(
 
 
 def _askers(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> Sequence[Op]:
-    """Return the ops that made undefined values at a launch, in the order of the program."""
-    asked: dict[Op, None] = {}
+    """Return the sources of undefined values at a launch, in program order."""
+    askers: dict[Op, None] = {}
 
     def watching(base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Any) -> Any:
             before, program.poison.was_asked = program.poison.was_asked, False
             outs = base(program, op, *operands)
             if program.poison.was_asked:
-                asked[op] = None
+                askers[op] = None
             program.poison.was_asked |= before
             return outs
 
@@ -82,24 +82,24 @@ def _askers(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) 
         run_launch(kernel, launch, memory, args, _replaced(watching), 0)
     except InterpretError:
         return []
-    return [op for op in kernel.walk() if op in asked]
+    return [op for op in kernel.walk() if op in askers]
 
 
 def _changed_by(op: Op, kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
     """Return the buffer whose results change with the undefined values of one op, or ""."""
     names = list(reference.buffers)
     for seed in POISON_SEEDS:
-        own = Poison(seed)
+        poison = Poison(seed)
 
-        def changing(base: Rule, own: Poison = own) -> Rule:
+        def changing(base: Rule, poison: Poison = poison) -> Rule:
             def rule(program: Program, other: Op, *operands: Any) -> Any:
                 if other is not op:
                     return base(program, other, *operands)
-                kept, program.poison = program.poison, own
+                outer, program.poison = program.poison, poison
                 try:
                     return base(program, other, *operands)
                 finally:
-                    program.poison = kept
+                    program.poison = outer
 
             return rule
 
@@ -111,5 +111,5 @@ def _changed_by(op: Op, kernel: Kernel, roles: Roles, reference: Reference, inpu
 
 
 def _replaced(wrap: Callable[[Rule], Rule]) -> Rules:
-    """Return the interpreter's rules, with those of ops that make undefined values wrapped."""
+    """Return the interpreter's rules, wrapped for sources of undefined values."""
     return {**RULES, **{kind: wrap(RULES[kind]) for kind in _MEANINGS}}

@@ -1,4 +1,4 @@
-"""Walks along values, through loops, branches and yields."""
+"""Walk along values, through loops, branches and yields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = (
 
 
 def sources(value: Value) -> list[Value]:
-    """Return the values that `value` is computed from in one step, conditions and bounds too."""
+    """Return the direct sources of `value`, conditions and bounds too."""
     op = value.op
     if op is not None:
         rule = _RESULTS.get(type(op))
@@ -65,39 +65,39 @@ _RESULTS: dict[type[Op], Callable[[Op, int], list[Value]]] = {
 
 
 def carried(value: Value) -> list[Value]:
-    """Return what stands for `value` in and after the loops and branches that it is handed to."""
-    found: list[Value] = []
+    """Return the aliases of `value` in and after the loops and branches it is passed to."""
+    aliases: list[Value] = []
     for user in dict.fromkeys(value.users):
         handed_to = _HANDED_TO.get(type(user))
         if handed_to is not None:
-            for at, operand in enumerate(user.operands):
-                found += handed_to(user, at) if operand is value else ()
-    return found
+            for index, operand in enumerate(user.operands):
+                aliases += handed_to(user, index) if operand is value else ()
+    return aliases
 
 
-def _of_loop(op: Op, at: int) -> list[Value]:
+def _of_loop(op: Op, index: int) -> list[Value]:
     assert isinstance(op, scf.For)
-    return [op.results[at - 3], op.body.args[at - 2]] if at >= 3 else []
+    return [op.results[index - 3], op.body.args[index - 2]] if index >= 3 else []
 
 
-def _of_yield(op: Op, at: int) -> list[Value]:
+def _of_yield(op: Op, index: int) -> list[Value]:
     parent = op.block.parent if op.block is not None else None
     if isinstance(parent, scf.For):
-        return [parent.results[at], parent.body.args[at + 1]]
+        return [parent.results[index], parent.body.args[index + 1]]
     if isinstance(parent, scf.While):
-        return [parent.before.args[at]]
-    return [parent.results[at]] if isinstance(parent, scf.If) else []
+        return [parent.before.args[index]]
+    return [parent.results[index]] if isinstance(parent, scf.If) else []
 
 
-def _of_while(op: Op, at: int) -> list[Value]:
+def _of_while(op: Op, index: int) -> list[Value]:
     assert isinstance(op, scf.While)
-    return [op.before.args[at]]
+    return [op.before.args[index]]
 
 
-def _of_condition(op: Op, at: int) -> list[Value]:
+def _of_condition(op: Op, index: int) -> list[Value]:
     parent = op.block.parent if op.block is not None else None
     assert isinstance(parent, scf.While)
-    return [parent.results[at - 1], parent.after.args[at - 1]] if at else []
+    return [parent.results[index - 1], parent.after.args[index - 1]] if index else []
 
 
 _HANDED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
@@ -111,9 +111,10 @@ _HANDED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
 def backward(
     start: Iterable[Value], *, through_loads: bool = True, through_bounds: bool = True
 ) -> Iterator[Value]:
-    """Yield `start` and all values it is computed from, each once.
+    """Yield `start` and all values it is computed from, without repeats.
 
-    Without `through_loads` a loaded value is an end, without `through_bounds` a loop's variable.
+    Without `through_loads` the walk stops at loaded values, without `through_bounds` at loop
+    variables.
     """
     seen: dict[Value, None] = {}
     worklist = list(start)
@@ -130,20 +131,19 @@ def backward(
 
 
 def forward(start: Iterable[Op]) -> dict[Op, None]:
-    """Return `start` and all ops whose results follow from those, or whose running does.
+    """Return `start` and all ops dependent on it by data or control.
 
-    What is stored and loaded again is not followed. An op around a combine block follows from what is
-    in it.
+    Dependences through memory are not followed. An op depends on the ops in its combine block.
     """
-    found: dict[Op, None] = {}
+    followers: dict[Op, None] = {}
     seen: dict[Value, None] = {}
     ops = [_outermost(op) for op in start]
     values: list[Value] = []
     while ops or values:
         if ops:
             op = ops.pop()
-            if op not in found:
-                found[op] = None
+            if op not in followers:
+                followers[op] = None
                 values += op.results
             continue
         value = values.pop()
@@ -160,11 +160,11 @@ def forward(start: Iterable[Op]) -> dict[Op, None]:
                     ops += map(_outermost, block.walk())
             elif type(user) not in _HANDED_TO or _outermost(user) is not user:
                 ops.append(_outermost(user))
-    return found
+    return followers
 
 
 def _steered(user: Op, value: Value) -> Op | None:
-    """Return the loop or branch of which a value decides what runs, by its bounds or condition."""
+    """Return the loop or branch controlled by a value, as a bound or condition."""
     if isinstance(user, scf.For):
         return user if value in user.operands[:3] else None
     if isinstance(user, scf.If):
@@ -176,13 +176,13 @@ def _steered(user: Op, value: Value) -> Op | None:
 
 
 def _outermost(op: Op) -> Op:
-    """Return an op, or the op around the combine block that it is in."""
-    found = op
+    """Return an op, or the op around its combine block."""
+    outermost = op
     while op.block is not None and isinstance(op.block.parent, Op):
         op = op.block.parent
         if not isinstance(op, scf.For | scf.If | scf.While):
-            found = op
-    return found
+            outermost = op
+    return outermost
 
 
 def touches_memory(op: Op | None) -> bool:
@@ -191,14 +191,14 @@ def touches_memory(op: Op | None) -> bool:
 
 
 def strip(value: Value) -> Value:
-    """Return what `value` is a cast, a splat or another shape of."""
+    """Return the value behind casts, splats and reshapes."""
     while isinstance(value.op, SHAPES):
         value = value.op.operands[0]
     return value
 
 
 def pointer_operand(op: Op) -> Value | None:
-    """Return the pointers, or descriptor, through which `op` accesses memory; None for others."""
+    """Return the pointer or descriptor of `op`'s memory access; None for others."""
     if not op.effects:
         return None
     if isinstance(op, StoreMap):

@@ -1,4 +1,5 @@
-"""Run PTX over NumPy arrays and find what hardware hides: races, unordered proxies, deadlocks.
+"""Run PTX over NumPy arrays to find faults that hardware hides: races, proxy misuse, deadlocks.
 
-`run.emulate` is its face; the packages go from `text` up to the instructions that `instructions` lists.
+The entry point is `run.emulate`; packages build up from `text` to the rules listed in
+`instructions`.
 """

@@ -1,6 +1,6 @@
-"""What a launch puts in memory before the first instruction: arguments, variables, constants.
+"""Memory before a launch's first instruction: arguments, variables, constants.
 
-Invariant: an argument is taken as it is or refused; nothing is converted with a loss.
+Invariant: an argument is taken unchanged or refused; no conversion loses bits.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 
 @dataclass(frozen=True)
 class PointerTable:
-    """Describe addresses one after the other in global memory; a kernel gets that of the first.
+    """Describe a table of addresses in global memory; the kernel gets the table's address.
 
-    They are of `arrays`, over and over; each has masks of what may be read and written.
+    The addresses cycle through `arrays`; each array has a mask of readable and one of writable
+    elements.
     """
 
     num_addresses: int
@@ -41,7 +42,7 @@ class PointerTable:
     masks: tuple[tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.bool_] | None], ...]
 
     def place(self, memory: GlobalMemory, name: str) -> int:
-        """Make the arrays and their addresses accessible; return the address of the first one."""
+        """Map the arrays and the table into global memory; return the table's address."""
         addresses = [
             memory.add(f"{name}[{index}]", array, *masks)
             for index, (array, masks) in enumerate(zip(self.arrays, self.masks, strict=True))
@@ -61,7 +62,7 @@ _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """Hold the parameters of each launch as a launcher filled them in, and the memory of all."""
+    """Hold the parameter bytes of each launch, and the memory they share."""
 
     params: tuple[bytes, ...]
     memory: GlobalMemory
@@ -74,16 +75,16 @@ def make_image(
     readable: Masks,
     writable: Masks,
 ) -> tuple[Image, GlobalMemory]:
-    """Return what a launch puts in memory, and global memory with the arrays in it.
+    """Return the memory image of a launch, and global memory with the arrays mapped.
 
-    Raises: EmulationError if the arguments are not those of the kernel.
+    Raises: EmulationError if the arguments do not match the kernel's parameters.
     """
     block = args
     if not isinstance(block, ParameterBlock):
         block = _block(kernel, block, readable, writable)
     memory = block.memory
-    padded = (each.ljust(kernel.param_bytes, b"\0") for each in block.params)
-    params = np.stack([np.frombuffer(each, np.uint8) for each in padded])
+    padded = (param_block.ljust(kernel.param_bytes, b"\0") for param_block in block.params)
+    params = np.stack([np.frombuffer(param_block, np.uint8) for param_block in padded])
     addresses = {param.name: param.offset for param in kernel.params}
     variables = [*module.variables.values(), *kernel.variables.values()]
     constants = bytearray()
@@ -96,8 +97,8 @@ def make_image(
             constants += b"\0" * (-len(constants) % variable.align)
             addresses[variable.name] = len(constants)
             constants += data
-    static_bytes = _place(addresses, variables, "shared", BASE_ADDRESS)
-    local_bytes = _place(addresses, variables, "local", LOCAL_BASE_ADDRESS)
+    static_bytes = _assign_addresses(addresses, variables, "shared", BASE_ADDRESS)
+    local_bytes = _assign_addresses(addresses, variables, "local", LOCAL_BASE_ADDRESS)
     constant = np.frombuffer(bytes(constants), np.uint8)
     constant.flags.writeable = False
     shared = frozenset(variable.name for variable in variables if variable.space == "shared")
@@ -107,7 +108,7 @@ def make_image(
 def _block(
     kernel: Kernel, args: Sequence[Argument], readable: Masks, writable: Masks
 ) -> ParameterBlock:
-    """Put arguments one by one into memory and the parameter buffer."""
+    """Write arguments into the parameter buffer, and map their arrays into memory."""
     if len(args) != len(kernel.params):
         raise EmulationError(f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}")
     memory = GlobalMemory()
@@ -127,14 +128,16 @@ def _block(
     return ParameterBlock((bytes(params),), memory)
 
 
-def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:
-    """Give the variables of a space their addresses, those without a size last; return the size."""
-    own = [variable for variable in variables if variable.space == space]
+def _assign_addresses(
+    addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int
+) -> int:
+    """Assign addresses to the variables of a space, sizeless ones last; return the total size."""
+    space_variables = [variable for variable in variables if variable.space == space]
     end = 0
-    for variable in sorted(own, key=lambda variable: variable.size_bytes == 0):
+    for variable in sorted(space_variables, key=lambda variable: variable.size_bytes == 0):
         start = -(-end // variable.align) * variable.align
         addresses[variable.name] = base + start
-        # All dynamic variables, of size 0, are one memory; its start is aligned, which takes room.
+        # All dynamic variables (size 0) share one buffer; aligning its start takes room.
         end = max(end, start + variable.size_bytes)
     return end
 

@@ -1,35 +1,38 @@
-"""What can go wrong: in the program that runs, and in asking the emulator to run it.
+"""Errors of the emulated program, and errors of asking for an emulation.
 
-A `Fault` is the program's mistake, found while it runs; where no instruction is at hand it starts as
-a `Misuse`. An `EmulationError` is ours or the caller's: text that is no PTX, an instruction that is
-not known (a rule says so by `Unsupported`), arguments that do not fit.
+A `Fault` is the program's mistake, found at run time. Where no instruction is at hand, it starts as
+a `Misuse`. An `EmulationError` is ours or the caller's: invalid PTX, an unsupported instruction (a
+rule raises `Unsupported`), arguments that do not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.verify.emulator.syntax import Instruction, Place
+from aotc.verify.emulator.syntax import Instruction, SourceLocation
 
 
 class EmulationError(Exception):
-    """Report what cannot be emulated; `line` counts from 1 in the PTX text, 0 says nothing."""
+    """Report PTX or arguments outside the emulator's reach.
+
+    `line` counts from 1 in the PTX text; 0 means unknown.
+    """
 
     def __init__(self, message: str, *, line: int = 0, text: str = "") -> None:
-        place = f"line {line}: " if line else ""
+        location = f"line {line}: " if line else ""
         quote = f"\n    {text}" if text else ""
-        super().__init__(f"{place}{message}{quote}")
+        super().__init__(f"{location}{message}{quote}")
         self.message = message
         self.line = line
         self.text = text
 
 
-class Unsupported(Exception):  # noqa: N818 - what the rule says, not what went wrong
-    """Say what of an instruction is not known; the emulator adds the instruction and its line."""
+class Unsupported(Exception):  # noqa: N818 - named by the rule's statement
+    """Name the unsupported part of an instruction; the emulator adds the instruction."""
 
 
 class Fault(Exception):  # noqa: N818 - hardware's word
-    """Report what a program may not do, with the PTX line, the source line, CTA and thread."""
+    """Report an illegal act of a program: its PTX line, source line, CTA and thread."""
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class Fault(Exception):  # noqa: N818 - hardware's word
         *,
         line: int = 0,
         text: str = "",
-        place: Place | None = None,
+        location: SourceLocation | None = None,
         cta: Sequence[int] = (),
         thread: int | None = None,
         notes: Sequence[str] = (),
@@ -48,7 +51,7 @@ class Fault(Exception):  # noqa: N818 - hardware's word
         self.message = message
         self.line = line
         self.text = text
-        self.place = place
+        self.location = location
         self.cta = tuple(cta)
         self.thread = thread
         self.notes = tuple(notes)
@@ -58,12 +61,12 @@ class Fault(Exception):  # noqa: N818 - hardware's word
         return f"{self.kind}: {self.message}{where}"
 
 
-class Misuse(Exception):  # noqa: N818 - what a program did, not what went wrong here
-    """Report a lane that does what it may not to memory or to a barrier.
+class Misuse(Exception):  # noqa: N818 - named by the program's act
+    """Report a lane's illegal access to memory, or illegal use of a barrier.
 
-    Raised where no `Context` is at hand, in an instruction or in a deferred action; the engine
-    makes a `Fault` of it. `lane` is that of the batch, None if no lane in particular did it, and
-    `instruction` the one to blame if that is not the one being executed.
+    Raised where no `Context` is at hand, in an instruction or a deferred action; the engine turns
+    it into a `Fault`. `lane` is the lane within the batch, None if no single lane is to blame.
+    `instruction` is the one to blame, if not the one in execution.
     """
 
     def __init__(

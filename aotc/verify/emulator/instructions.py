@@ -1,4 +1,4 @@
-"""Every module that declares what instructions do: importing this declares them all."""
+"""All modules with instruction rules; importing this one registers every rule."""
 
 from __future__ import annotations
 

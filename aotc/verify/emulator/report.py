@@ -1,6 +1,6 @@
-"""A fault as a reader sees it: what, the PTX line, the source line, who, and how to see it again.
+"""A fault as text: message, PTX and source lines, thread, and how to reproduce it.
 
-Invariant: a source file that cannot be read is named without its text; that is never an error.
+Invariant: an unreadable source file is named without its text; this is never an error.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from pathlib import Path
 
 from aotc.source_snapshot import NotInSnapshotError, read_source
 from aotc.verify.emulator.errors import Fault
-from aotc.verify.emulator.syntax import Place
+from aotc.verify.emulator.syntax import SourceLocation
 from aotc.verify.emulator.text.special_registers import WARP
 
 _MAX_TEXT = 160
 
 
 def render_fault(fault: Fault, *, sources: Sequence[Path] = (), reproduction: str = "") -> str:
-    """Return the report of a fault, a few lines without one at the end.
+    """Return the report of a fault: a few lines, without a newline at the end.
 
-    `sources` are files that `.loc` may mean: the table of lines names files without a directory.
+    `sources` are candidate files for `.loc`, since the line table names files without a directory.
     `reproduction` is the command that shows the fault again.
     """
     lines = [f"{fault.kind}: {fault.message}"]
     if fault.line:
         lines.append(f"  PTX line {fault.line}: {_shortened(fault.text)}")
-    place = fault.place
+    location = fault.location
     words = "at"
-    while place is not None:
-        lines.append(f"  {words} {place.file}:{place.line}:{place.column}")
-        lines += _quote(place, sources)
-        place, words = place.inlined_at, "called from"
+    while location is not None:
+        lines.append(f"  {words} {location.file}:{location.line}:{location.column}")
+        lines += _quote(location, sources)
+        location, words = location.inlined_at, "called from"
     if fault.cta:
         cta = ", ".join(map(str, fault.cta))
         lines.append(f"  in CTA ({cta}){_thread(fault.thread)}")
@@ -50,18 +50,18 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 2]} …"
 
 
-def _quote(place: Place, sources: Sequence[Path]) -> Iterator[str]:
-    """Yield the line of a place, and a caret below its column, if the file can be read."""
-    name = Path(place.file).name
-    for path in (Path(place.file), *(path for path in sources if path.name == name)):
+def _quote(location: SourceLocation, sources: Sequence[Path]) -> Iterator[str]:
+    """Yield the source line, and a caret below its column, if the file can be read."""
+    name = Path(location.file).name
+    for path in (Path(location.file), *(path for path in sources if path.name == name)):
         try:
             lines = read_source(str(path)).decode().splitlines()
         except (OSError, UnicodeDecodeError, NotInSnapshotError):
             continue
-        if place.line <= len(lines):
-            text = lines[place.line - 1]
+        if location.line <= len(lines):
+            text = lines[location.line - 1]
             stripped = text.lstrip()
             yield f"      {stripped}"
-            if place.column:
-                yield f"      {' ' * max(place.column - 1 - len(text) + len(stripped), 0)}^"
+            if location.column:
+                yield f"      {' ' * max(location.column - 1 - len(text) + len(stripped), 0)}^"
         return

@@ -1,8 +1,8 @@
-"""Run a kernel's PTX over NumPy arrays: the emulator's public face.
+"""Run a kernel's PTX over NumPy arrays: the emulator's public API.
 
-CTAs run in batches, each as many as keep the lanes busy and fit the memory that may be used.
+CTAs run in batches, large enough to keep NumPy's lanes busy and small enough for the memory limit.
 
-Invariant: the arrays handed over are changed as the kernel changes them, and in no other way.
+Invariant: the caller's arrays change as the kernel writes them, and in no other way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aotc.verify.emulator import instructions as _rules  # declares what instructions do
+from aotc.verify.emulator import instructions as _rules  # registers the instruction rules
 from aotc.verify.emulator.arguments import Argument, Masks, ParameterBlock, make_image
 from aotc.verify.emulator.engine.decode import Decoder
 from aotc.verify.emulator.engine.machine import Batch, Current, Image
@@ -42,10 +42,10 @@ from aotc.verify.emulator.text.special_registers import WARP, Clusters, Launch
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
-_LEAST_CAPACITY = 1 << 12  # of a register file: few sizes, so that steps recur
+_LEAST_CAPACITY = 1 << 12  # of a register file; few sizes, to reuse decoded steps
 _MAX_CTA_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-# What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
+# Per lane, besides registers: numbers, clocks, barrier states.
 _LANE_BYTES = 128
 _MAX_IDLE = 4
 
@@ -54,10 +54,10 @@ Dimensions: TypeAlias = "int | Sequence[int]"
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Say what ran: instructions counted a lane and a warp, and `steps`, counted a group.
+    """Count executed work: instructions per lane and per warp, and `steps` per group.
 
-    `conflicts` counts the bank conflicts of one CTA by line of the text, if they were asked for.
-    `printed` is what `vprintf` was called for, in the order of the calls.
+    `conflicts` counts the bank conflicts of one CTA by PTX line, if requested. `printed` holds the
+    output of `vprintf`, in call order.
     """
 
     lane_instructions: int
@@ -90,25 +90,31 @@ def emulate(
     stale: StaleLoads | None = None,
     more_grids: Sequence[Dimensions] = (),
 ) -> Statistics:
-    """Run a kernel on a grid of CTAs, or only the `clusters` of these numbers.
+    """Run a kernel on a grid of CTAs, or only the `clusters` with these numbers.
 
-    With `more_grids` further launches run beside that one, each with parameters of its own.
+    `ptx` is text or a module from `parse_module`. `kernel` may be omitted if the text has a single
+    one; `cta_threads` and `cluster` may be omitted where the text fixes them. `shared_bytes` is the
+    size of dynamic shared memory.
 
-    All are resident at a time if they wait for each other, `together`, else as many as are fast.
+    `args` are the kernel's arguments in order: an array for a pointer (changed in place), a number,
+    or the parameter's bytes. A `ParameterBlock` holds all of them at once. `readable` and
+    `writable` map an argument's index to a mask of its elements.
 
-    `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
-    an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
-    of them as a `ParameterBlock`. `kernel` may be left out if the text has one alone, and
-    `cta_threads` and `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
-    runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
-    batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared
-    memory and registers that were never written may not be read, or with `reads_unwritten` they hold noise: a
-    compiler may fetch ahead, or compute, what is then not used. With `approximate`, approximate instructions are
-    off as those of hardware are; without, they are correctly rounded. With
-    `count_conflicts` the statistics have the bank conflicts. With `stale` loads that race with stores
-    of their own cluster are noted there, and read random bits once they are known there.
+    With `more_grids`, further launches run beside the first, each with its own parameters. With
+    `together`, all CTAs are resident at once, as kernels with waits between CTAs need; else as many
+    as run fastest.
 
-    Raises: EmulationError for what cannot be run, Fault for what the program may not do.
+    A `seed` of 0 runs warps in step; any other orders them at random. `max_steps` bounds the
+    instructions of a batch.
+
+    Reading shared memory or registers never written is a fault. With `reads_unwritten` they hold
+    noise instead, since a compiler may prefetch or compute values it then ignores. With
+    `approximate`, approximate instructions err as on hardware; without it, they round correctly.
+    With `count_conflicts`, the statistics include bank conflicts. With `stale`, loads that race
+    with stores of their own cluster are recorded there, and return random bits once recorded.
+
+    Raises: EmulationError for an unsupported program or launch, Fault for an illegal act of the
+    program.
     """
     program = _prepare(ptx if isinstance(ptx, Module) else _parsed(ptx), kernel)
     entry = program.kernel
@@ -120,7 +126,7 @@ def emulate(
         dynamic_shared_bytes=shared_bytes,
         shared_bytes=static_bytes + shared_bytes,
     )
-    grids = [_extents("the grid", each) for each in (grid, *more_grids)]
+    grids = [_extents("the grid", extents) for extents in (grid, *more_grids)]
     _check(launch, grids)
     runner = _Runner(
         program,
@@ -141,7 +147,7 @@ def emulate(
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Say what steps are made for: how many lanes, and whether they are approximate as hardware."""
+    """Key of decoded steps: lane capacity, and whether approximations err as on hardware."""
 
     capacity: int
     approximate: bool
@@ -149,7 +155,7 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """Hold what is known of a kernel before it is launched."""
+    """Hold the analysis of a kernel before its launch."""
 
     module: Module
     kernel: Kernel
@@ -164,24 +170,24 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """Hold a kernel's steps and the registers that they work on, for launches like the first."""
+    """Hold a kernel's decoded steps and their registers, for reuse by similar launches."""
 
     addresses: Mapping[str, int]
     current: Current
     registers: RegisterFile
     decoder: Decoder
-    codes: dict[bool, Code]  # by whether groups are to be preempted
+    codes: dict[bool, Code]  # by whether groups may be preempted
 
 
-# A kernel is often run at many shapes, so what was made of a text is kept; registers and steps of a
-# program take some 50 MB, and hundreds of thousands of objects are slow to look for cycles in.
+# A kernel often runs at many shapes, so the analysis of a text is cached. Registers and steps of a
+# program take some 50 MB, and hundreds of thousands of objects slow the garbage collector.
 _MAX_PROGRAMS = 2
 _parsed = lru_cache(maxsize=_MAX_PROGRAMS)(parse_module)
 
 
 @lru_cache(maxsize=_MAX_PROGRAMS)
 def _prepare(module: Module, name: str | None) -> _Program:
-    """Return what the text says of a kernel."""
+    """Parse out and analyse one kernel of a module."""
     kernel = _find_kernel(module, name)
     cfg = build_cfg(kernel.instructions)
     allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
@@ -248,7 +254,7 @@ class _Runner:
             current.batch = batch = Batch(
                 launch,
                 self._clusters.part(start, start + size),
-                self._first_number(start),
+                self._reported_number(start),
                 self._image,
                 shadow,
                 registers,
@@ -270,24 +276,24 @@ class _Runner:
             del current.batch  # it may be large
         if len(self._program.idle) == _MAX_IDLE:
             self._program.idle.clear()
-        self._program.idle[self._size(lanes)] = decoded
+        self._program.idle[self._size_class(lanes)] = decoded
         lane, warp, steps = counts.tolist()
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
-    def _first_number(self, start: int) -> int:
-        """Return what to call the cluster at a place: its number in the grid, if there is one grid."""
-        known = self._clusters
-        return int(known.number[start]) if len(known.grids) == 1 else start
+    def _reported_number(self, start: int) -> int:
+        """Return a cluster's reported number: its number in the grid, if there is one grid."""
+        clusters = self._clusters
+        return int(clusters.number[start]) if len(clusters.grids) == 1 else start
 
-    def _size(self, lanes: int) -> _Size:
-        """Return which registers and steps serve so many lanes."""
+    def _size_class(self, lanes: int) -> _Size:
+        """Return the size class of registers and steps for this many lanes."""
         capacity = max(1 << max(lanes - 1, WARP).bit_length(), _LEAST_CAPACITY)
         return _Size(capacity, approximate=self._approximate)
 
     def _decode(self, lanes: int) -> _Decoded:
-        """Return the kernel's steps: those of a former launch, if symbols are where they were."""
+        """Return decoded steps, reusing a former launch's if symbol addresses agree."""
         program = self._program
-        size = self._size(lanes)
+        size = self._size_class(lanes)
         idle = program.idle.pop(size, None)
         if idle is not None and idle.addresses == self._image.addresses:
             return idle
@@ -297,7 +303,7 @@ class _Runner:
         return _Decoded(self._image.addresses, current, registers, decoder, {})
 
     def _code(self, decoded: _Decoded) -> Code:
-        """Return the kernel's segments for the order in which groups are to run."""
+        """Return the kernel's segments, preemptible or not as the seed asks."""
         preempt = self._seed != 0
         if preempt not in decoded.codes:
             program = self._program
@@ -319,13 +325,13 @@ class _Runner:
         )
         cluster_bytes = cta_bytes * launch.cluster_size
         if cluster_bytes > max_memory_bytes:
-            what = "a CTA" if launch.cluster_size == 1 else "a cluster"
+            unit = "a CTA" if launch.cluster_size == 1 else "a cluster"
             raise EmulationError(
-                f"{what} needs {cluster_bytes:,} bytes to emulate, of at most "
+                f"{unit} needs {cluster_bytes:,} bytes to emulate, of at most "
                 f"{max_memory_bytes:,}: raise max_memory_bytes"
             )
-        wanted = max(_BATCH_LANES // (lanes * launch.cluster_size), 1)
-        return min(wanted, max_memory_bytes // cluster_bytes)
+        full_batch = max(_BATCH_LANES // (lanes * launch.cluster_size), 1)
+        return min(full_batch, max_memory_bytes // cluster_bytes)
 
 
 def _find_kernel(module: Module, name: str | None) -> Kernel:
@@ -339,11 +345,11 @@ def _find_kernel(module: Module, name: str | None) -> Kernel:
     return module.kernels[name]
 
 
-def _extents(what: str, dimensions: Dimensions) -> Extents:
-    given = [dimensions] if isinstance(dimensions, int) else list(dimensions)
-    if not 1 <= len(given) <= 3 or any(extent < 0 for extent in given):
-        raise EmulationError(f"{what} must be one to three whole numbers, got {dimensions}")
-    x, y, z = [*given, 1, 1][:3]
+def _extents(name: str, dimensions: Dimensions) -> Extents:
+    extents = [dimensions] if isinstance(dimensions, int) else list(dimensions)
+    if not 1 <= len(extents) <= 3 or any(extent < 0 for extent in extents):
+        raise EmulationError(f"{name} must be one to three whole numbers, got {dimensions}")
+    x, y, z = [*extents, 1, 1][:3]
     return x, y, z
 
 
@@ -355,28 +361,31 @@ def _cta_threads(kernel: Kernel, threads: Dimensions | None) -> Extents:
                 f"{kernel.name} does not say how many threads a CTA has: give `cta_threads`"
             )
         return required
-    given = _extents("the threads of a CTA", threads)
-    if required[0] and given != required:
-        raise EmulationError(f"{kernel.name} requires CTAs of {required} threads, got {given}")
-    return given
+    extents = _extents("the threads of a CTA", threads)
+    if required[0] and extents != required:
+        raise EmulationError(f"{kernel.name} requires CTAs of {required} threads, got {extents}")
+    return extents
 
 
 def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
     required = kernel.cluster_ctas
     if cluster is None:
         return required if required[0] else (1, 1, 1)
-    given = _extents("the cluster", cluster)
-    if required[0] and given != required:
-        raise EmulationError(f"{kernel.name} requires clusters of {required} CTAs, got {given}")
-    return given
+    extents = _extents("the cluster", cluster)
+    if required[0] and extents != required:
+        raise EmulationError(f"{kernel.name} requires clusters of {required} CTAs, got {extents}")
+    return extents
 
 
 def _clusters(launch: Launch, grids: Sequence[Extents], chosen: Sequence[int]) -> Clusters:
-    """Return the clusters of all launches, or of the only one those that were chosen."""
+    """Return the clusters of all launches, or the selected ones of a single launch."""
     numbers = [np.array(chosen)] if chosen else []
     if not numbers:
         numbers = [np.arange(math.prod(grid) // launch.cluster_size) for grid in grids]
-    of_launch = [np.full(len(each), at) for at, each in enumerate(numbers)]
+    of_launch = [
+        np.full(len(cluster_numbers), launch_index)
+        for launch_index, cluster_numbers in enumerate(numbers)
+    ]
     return Clusters(np.array(grids), np.concatenate(of_launch), np.concatenate(numbers))
 
 

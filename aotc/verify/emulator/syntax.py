@@ -1,8 +1,8 @@
-"""What a line of PTX says: operands and instructions, as the parser makes them and rules read them.
+"""PTX operands and instructions, as the parser builds them and rules read them.
 
-Names are resolved: a register knows its row of the register file, a label the instruction it
-stands at. Types of operands are not: PTX lets a register be wider than what an instruction reads
-from it, so each rule takes the bits that its own modifiers name.
+Names are resolved: a register knows its row of the register file, a label its instruction. Operand
+types are not: PTX lets a register be wider than an instruction's read of it, so each rule takes the
+bits its own modifiers name.
 
 Invariant: all of it is immutable, and equal text gives equal objects.
 """
@@ -14,21 +14,24 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Name a line of a kernel's source, from `.loc`; `inlined_at` is the call it was inlined at."""
+class SourceLocation:
+    """Locate a line of the kernel's source, from `.loc`.
+
+    `inlined_at` is the call site, for an inlined function.
+    """
 
     file: str
     line: int
     column: int
-    inlined_at: Place | None = None
+    inlined_at: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
     """Name a virtual register: `bits` is 1 for a predicate, else 16, 32, 64 or 128.
 
-    `row` is its row among the registers of that width. `negated` is for `!p`, a source of `setp`
-    and its kin; the value that is read is negated already.
+    `row` is its row among the registers of that width. `negated` marks `!p`, a source of `setp` and
+    its kin; a read returns the negated predicate.
     """
 
     name: str
@@ -65,7 +68,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Say `[base + offset]`; the base is a register, a variable or a constant."""
+    """Represent `[base + offset]`; the base is a register, a variable or a constant."""
 
     base: Register | Symbol | Immediate
     offset: int = 0
@@ -73,7 +76,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorAddress:
-    """Say `[map, {coordinates}]` of a tensor copy; `base` as for `Address`."""
+    """Represent `[map, {coordinates}]` of a tensor copy; `base` as in `Address`."""
 
     base: Register | Symbol | Immediate
     coordinates: tuple[Operand, ...]
@@ -81,14 +84,14 @@ class TensorAddress:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Hold `{a, b, …}`."""
+    """Represent `{a, b, …}`."""
 
     elements: tuple[Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Name a place in the code: `index` is that of the instruction after the label."""
+    """Name a branch target: `index` is the index of the instruction after the label."""
 
     name: str
     index: int
@@ -96,12 +99,12 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Stand for `_`, a result that nobody wants."""
+    """Represent `_`, a discarded result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Hold the two results in `d|p`."""
+    """Represent the two results in `d|p`."""
 
     first: Operand
     second: Operand
@@ -123,7 +126,7 @@ Operand: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Say `@p` or `@!p`."""
+    """Represent `@p` or `@!p`."""
 
     predicate: Register
     negated: bool
@@ -133,11 +136,11 @@ class Guard:
 class Instruction:
     """Hold one instruction.
 
-    `opcode` is the text before the first dot and `modifiers` what follows, split at dots (a
-    modifier such as `L2::128B` or `shared::cta` is one): `cvt.rn.bf16x2.f32` is `cvt` with
-    ("rn", "bf16x2", "f32"). `line` counts from 1 in the PTX text.
+    `opcode` is the text before the first dot, `modifiers` the rest, split at dots; a modifier such
+    as `L2::128B` or `shared::cta` counts as one. So `cvt.rn.bf16x2.f32` is `cvt` with ("rn",
+    "bf16x2", "f32"). `line` counts from 1 in the PTX text.
 
-    The carry flag is written out, as the predicate `%cc`: `add.cc` writes the pair `d|%cc`, and
+    The carry flag is explicit, as the predicate `%cc`: `add.cc` writes the pair `d|%cc`, and
     `addc`, `subc` and `madc` have it as their last operand.
     """
 
@@ -147,7 +150,7 @@ class Instruction:
     guard: Guard | None
     line: int
     text: str
-    place: Place | None = None
+    location: SourceLocation | None = None
 
     @property
     def mnemonic(self) -> str:
@@ -156,5 +159,5 @@ class Instruction:
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the operands in braces, or the one that stands alone."""
+    """Return the operands in braces, or the single one."""
     return operand.elements if isinstance(operand, Vector) else (operand,)

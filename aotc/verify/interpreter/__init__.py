@@ -1,4 +1,4 @@
-"""What a kernel means: tile IR and gpu IR run op by op over NumPy arrays.
+"""Interpret tile IR and gpu IR op by op over NumPy arrays: the meaning of a kernel.
 
-It is the oracle; nothing here knows PTX, except inline assembly, which the emulator runs.
+It is the oracle, and knows no PTX except for inline assembly, which the emulator runs.
 """

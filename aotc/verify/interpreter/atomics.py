@@ -1,9 +1,9 @@
-"""What an atomic does to a word of memory, and the order in which a tile's elements do it.
+"""Atomic updates of memory, and the order in which a tile's elements perform them.
 
-Elements that share an address take turns, in row-major order: one of the orders the hardware may
-choose. Integer results in memory do not depend on it; a sum of floats does, in its rounding.
+Elements with the same address take turns, in row-major order: one of the orders open to
+hardware. Integer results in memory do not depend on it; the rounding of a float sum does.
 
-Invariant: every turn reads what the turn before has left.
+Invariant: every turn reads the result of the turn before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Combine = Callable[[Array, Array], Array]
 def update(
     memory: Memory, address: Array, element: ScalarType, value: Array, combine: Combine
 ) -> Array:
-    """Replace what is at each address by `combine(it, value)`; return what was there.
+    """Combine memory at each address with `value`, and return the old contents.
 
     All arrays are flat. Raises: AccessError.
     """
@@ -41,13 +41,13 @@ def update(
 def update_box(
     memory: Memory, box: Box, element: ScalarType, value: Array, combine: Combine
 ) -> None:
-    """Replace what is in a box of a tensor by `combine(it, value)`, `value` being of its shape.
+    """Combine a box of a tensor with `value`, which has the box's shape.
 
     Raises: AccessError.
     """
     access = memory.box_access(box, element)
     address, operand = access.flat, access.values(value)
-    if (address[1:] <= address[:-1]).any():  # some may be one
+    if (address[1:] <= address[:-1]).any():  # addresses may repeat
         update(memory, address, element, operand, combine)
         return
     before = memory.read(access, element)
@@ -60,7 +60,7 @@ def update_box(
 def swap(
     memory: Memory, address: Array, element: ScalarType, compare: Array, value: Array
 ) -> Array:
-    """Replace what is at each address by `value` where its bits are those of `compare`."""
+    """Replace memory at each address by `value` if its bits equal those of `compare`."""
     before = np.empty(address.shape, value.dtype)
     for turn in _turns(address):
         before[turn] = memory.load(address[turn], None, element)
@@ -70,7 +70,7 @@ def swap(
 
 
 def _turns(address: Array) -> Iterator[Array]:
-    """Yield the indices of elements that go at once: the first at each address, then the next."""
+    """Yield the indices of elements by turn: the first at each address, then the second."""
     if (address[1:] > address[:-1]).all():
         yield np.arange(address.size)
         return
@@ -83,7 +83,7 @@ def _turns(address: Array) -> Iterator[Array]:
 
 
 def combine_rule(kind: AtomicKind, element: ScalarType) -> Combine:
-    """Return the function of (memory, operand) that `tile.atomic_rmw` of `kind` applies."""
+    """Return the combining function of `tile.atomic_rmw`, of (memory, operand)."""
     if kind == "add" and element.is_float:
         return lambda old, new: round_to(old.astype(np.float64) + new.astype(np.float64), element)
     if kind in ("min", "max") and element.is_float:
@@ -118,9 +118,9 @@ def _order(value: Array) -> Array:
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
-def _from_order(place: Array, dtype: np.dtype[np.floating]) -> Array:
+def _from_order(ordered: Array, dtype: np.dtype[np.floating]) -> Array:
     """Undo `_order`, which is its own inverse."""
-    return view(np.where(place < 0, place ^ np.iinfo(place.dtype).max, place), dtype)
+    return view(np.where(ordered < 0, ordered ^ np.iinfo(ordered.dtype).max, ordered), dtype)
 
 
 def _bits(value: Array) -> Array:

@@ -1,9 +1,9 @@
-"""CTAs of a cluster that exchange values, while a kernel is interpreted: they take turns.
+"""Interpret the CTAs of a cluster in turn, with their exchanges of values.
 
-Each runs, in order of rank, until it waits for the cluster or for what others send; when all wait for
-the cluster, they go on. Where nothing is exchanged, CTAs run one after the other, whole.
+Each runs, in order of rank, until it waits for the cluster or for a peer's data; when all wait
+for the cluster, they proceed. Without exchanges, CTAs run to completion one after the other.
 
-Invariant: what they do depends on the program alone.
+Invariant: the schedule depends on the program alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXCHANGES = (grid.ClusterReduce, grid.ClusterStore, grid.ClusterSend)
 
 
 def exchanges(kernel: Kernel) -> bool:
-    """Return whether CTAs of the kernel's clusters give each other values."""
+    """Return whether the kernel's CTAs exchange values within a cluster."""
     return kernel.runs_by_cta or any(isinstance(op, _EXCHANGES) for op in kernel.walk())
 
 
@@ -48,14 +48,17 @@ def meets_grid(kernel: Kernel) -> bool:
 
 
 def run_cluster(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> None:
-    """Run all CTAs of a cluster. Raises: InterpretError, also if some wait and others have ended."""
+    """Run all CTAs of a cluster.
+
+    Raises: InterpretError, also if some wait and others have ended.
+    """
     _advance(_start(programs, kernel, args))
 
 
 def run_grid(
     clusters: Sequence[Sequence[Program]], kernel: Kernel, args: Sequence[Array], memory: Memory
 ) -> None:
-    """Run all clusters of a grid, each up to its next barrier of the grid, and on from there.
+    """Run all clusters of a grid, from one grid barrier to the next.
 
     Raises: InterpretError, also if some programs wait for the grid and others have ended.
     """
@@ -84,7 +87,7 @@ def _start(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -
 
 
 def _advance(ctas: Sequence[_Cta]) -> None:
-    """Let the CTAs of a cluster run until each has ended or waits for the grid."""
+    """Run the CTAs of a cluster until each has ended or waits for the grid."""
     for cta in ctas:
         cta.run()
     while any(cta.wait is not None and not isinstance(cta.wait, GridWait) for cta in ctas):
@@ -97,7 +100,7 @@ def _advance(ctas: Sequence[_Cta]) -> None:
 
 @dataclass
 class _Cta:
-    """Hold where a CTA is: what it waits for, unless it has come to its end."""
+    """A CTA of a cluster, with its pending wait, None at its end."""
 
     program: Program
     steps: Steps
@@ -112,10 +115,10 @@ class _Cta:
 
 
 def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
-    """Let all CTAs pass the barrier of the cluster. Raises: InterpretError if some are elsewhere."""
+    """Let all CTAs pass the cluster's barrier. Raises: InterpretError if some are elsewhere."""
     for cta in ctas:
         if not isinstance(cta.wait, ClusterWait) or _differ(cta.wait, ctas[0].wait):
-            waiting = next(each for each in ctas if each.wait is not None)
+            waiting = next(other for other in ctas if other.wait is not None)
             assert waiting.wait is not None
             raise waiting.program.error(waiting.wait.op, "waits for ever: not all CTAs come to it")
         if not isinstance(cta.wait.op, grid.ClusterWait):
@@ -126,25 +129,25 @@ def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
 
 def _differ(wait: ClusterWait, other: Wait | ClusterWait | GridWait | None) -> bool:
     """Return whether two CTAs wait at different exchanges, or one at none."""
-    both = wait.op, None if other is None else other.op
-    return both[0] is not both[1] and any(isinstance(op, COLLECTIVES) for op in both)
+    ops = wait.op, None if other is None else other.op
+    return ops[0] is not ops[1] and any(isinstance(op, COLLECTIVES) for op in ops)
 
 
 def _permute(program: Program, op: cluster.ClusterPermute, value: Array) -> Array:
-    """Take what the CTA has posted that gives to this one, or zeros if none does."""
+    """Return the posted value of this CTA's sender, or zeros."""
     if program.rank not in op.to:
         return np.zeros_like(value)
     return program.peers[op.to.index(program.rank)].posted[0]
 
 
 def _read(program: Program, op: cluster.ClusterRead, value: Array, rank: Array) -> Array:
-    """Take what a CTA has posted."""
+    """Return a CTA's posted value."""
     del value
     return _peer(program, op, rank).posted[0]
 
 
 def _transpose(program: Program, op: cluster.ClusterTranspose, value: Array) -> Array:
-    """Take this CTA's part of what each has posted."""
+    """Return this CTA's part of each posted value."""
     del op, value
     return np.stack([peer.posted[0][program.rank] for peer in program.peers])
 
@@ -157,10 +160,10 @@ def _peer(program: Program, op: Op, rank: Array) -> Program:
 
 
 def _reduce(program: Program, op: grid.ClusterReduce, *inputs: Array) -> list[Array]:
-    """Combine what all CTAs have posted, halves with halves."""
+    """Combine the posted values of all CTAs, halves with halves."""
     del inputs
     posted = zip(*(peer.posted for peer in program.peers), strict=True)
-    values = [np.stack(each) for each in posted]
+    values = [np.stack(contributions) for contributions in posted]
     while len(values[0]) > 1:
         half = len(values[0]) // 2
         values = program.run_block(
@@ -180,7 +183,7 @@ def _store(program: Program, op: grid.ClusterStore, value: Array, buffer: Array)
 def _send(
     program: Program, op: grid.ClusterSend, value: Array, buffer: Array, barrier: Array
 ) -> None:
-    """Send a scalar to the buffer of each CTA: it lands when that one has waited for it."""
+    """Send a scalar to the buffer of each CTA; it lands at the CTA's wait for it."""
     shape = gpu.shared_type(op, op.buffer).shape
     address = int(reshape(buffer, *shape)[program.rank])
     for peer in program.peers:
@@ -216,8 +219,8 @@ def _send_parts(
     rank: Array,
 ) -> None:
     _check_vectors(op, buffer, value)
-    places = reshape(buffer, tile_shape(op.value))[int(scalar(rank))]
-    mbarriers.send_parts(program, op, barrier, reshape(places, -1), value)
+    addresses = reshape(buffer, tile_shape(op.value))[int(scalar(rank))]
+    mbarriers.send_parts(program, op, barrier, reshape(addresses, -1), value)
 
 
 def _arrive_at(program: Program, op: cluster.RemoteArrive, barrier: Array, cta: Array) -> None:

@@ -1,12 +1,12 @@
-"""Tensor descriptors while a kernel is interpreted, and the copies that tensor maps describe.
+"""Rules for tensor descriptors and for copies through tensor maps.
 
-A descriptor is an array of int64: the address, the extents and the strides, in elements. So it is
-a value like any other, and a parameter that carries one of these numbers can be read off it.
+A descriptor is an array of int64: the address, the extents and the strides, in elements. So it
+is a value like any other, and a parameter with one of these numbers can be read off it.
 
-Copies land as late as they may: a load at the wait for its phase, so whoever reads too early is
-caught; a store is in flight until the issuing thread has waited for it.
+Copies land as late as possible, to catch early accesses: a load at the wait for
+its phase, a store when the issuing thread has waited for it.
 
-Invariant: what lies outside of a tensor is neither read nor written.
+Invariant: nothing outside of a tensor is read or written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
 from aotc.verify.interpreter.stored_maps import publish_map, store_map
 
-_PIECE_BYTES = 16  # what bulk copies move whole
+_PIECE_BYTES = 16  # the granularity of bulk copies
 
 
 def describe(address: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
@@ -50,12 +50,12 @@ def describe(address: int, shape: Sequence[int], strides: Sequence[int]) -> Arra
 
 
 def part_of(tensor: Array, source: str) -> int:
-    """Return what a parameter's `source` says of a tensor: "x", "x.shape[0]", "x.strides[1]"."""
+    """Return the part of a tensor named by `source`: "x", "x.shape[0]", "x.strides[1]"."""
     rank = len(tensor) // 2
-    _, _, what = source.partition(".")
-    if not what:
+    _, _, field = source.partition(".")
+    if not field:
         return int(tensor[0])
-    kind, _, axis = what.rstrip("]").partition("[")
+    kind, _, axis = field.rstrip("]").partition("[")
     return int(tensor[1 + int(axis) + (rank if kind == "strides" else 0)])
 
 
@@ -67,8 +67,8 @@ def _element(kind: Type) -> tuple[ScalarType, bool]:
 def _box(tensor: Array, coords: Sequence[Array], extents: Sequence[int]) -> Box:
     rank = len(extents)
     address, *sizes = tensor.tolist()
-    place = TensorAddress(Address(address), tuple(sizes[:rank]), tuple(sizes[rank:]))
-    return Box(place, tuple(int(scalar(coord)) for coord in coords), tuple(extents))
+    tensor_address = TensorAddress(Address(address), tuple(sizes[:rank]), tuple(sizes[rank:]))
+    return Box(tensor_address, tuple(int(scalar(coord)) for coord in coords), tuple(extents))
 
 
 def _read(
@@ -76,12 +76,12 @@ def _read(
 ) -> Array:
     element, fill_nan = _element(kind)
     box = _box(tensor, coords, block)
-    found = program.memory.load_box(box, element)
+    loaded = program.memory.load_box(box, element)
     if box.is_inside:
-        return reshape(found, block)
+        return reshape(loaded, block)
     out = np.full(block, np.nan if fill_nan else 0, dtype_of(element))
-    held = out[box.inside]
-    held[...] = reshape(found, held.shape)
+    window = out[box.inside]
+    window[...] = reshape(loaded, window.shape)
     return out
 
 
@@ -106,16 +106,16 @@ def _combine(
     update_box(program.memory, box, element, value, combine_rule(op.kind, element))
 
 
-def _described(
+def _load_descriptor(
     program: Program, op: descriptor.DescriptorAt | tma.TensorMapAt, pointer: Array
 ) -> Array:
-    """Return the value of the descriptor whose map is in memory, in the emulator's encoding."""
+    """Decode the tensor map in memory, in the emulator's encoding, to a descriptor."""
     if scalar(pointer) % ALIGNMENT_BYTES:
         raise program.error(op, f"is of a map at {scalar(pointer):#x}, no multiple of 64")
-    places = scalar(pointer) + U64.size_bytes * np.arange(SIZE_BYTES // U64.size_bytes)
-    words = program.memory.load(places, ones(len(places), np.bool_), U64)
+    addresses = scalar(pointer) + U64.size_bytes * np.arange(SIZE_BYTES // U64.size_bytes)
+    words = program.memory.load(addresses, ones(len(addresses), np.bool_), U64)
     try:
-        found = TensorMap.from_bytes(words.tobytes())
+        tensor_map = TensorMap.from_bytes(words.tobytes())
     except TensorMapError as error:
         refused = program.error(op, f"finds that {error}")
         refused.remedy = (
@@ -123,10 +123,12 @@ def _described(
         )
         raise refused from error
     element, _ = _element(op.out.type)
-    if found.element_bytes != element.size_bytes or found.rank != _rank(op.out.type):
-        raise program.error(op, f"finds a map of {found.rank} axes of {found.element_type}")
-    strides = [stride // element.size_bytes for stride in found.strides_bytes[::-1]]
-    return describe(found.address, found.dims[::-1], [*strides, 1])
+    if tensor_map.element_bytes != element.size_bytes or tensor_map.rank != _rank(op.out.type):
+        raise program.error(
+            op, f"finds a map of {tensor_map.rank} axes of {tensor_map.element_type}"
+        )
+    strides = [stride // element.size_bytes for stride in tensor_map.strides_bytes[::-1]]
+    return describe(tensor_map.address, tensor_map.dims[::-1], [*strides, 1])
 
 
 def _rank(kind: Type) -> int:
@@ -162,13 +164,13 @@ def _reduce(
 def _rows(
     kind: Type, tensor: Array, rows: Array, column: Array, shape: Sequence[int]
 ) -> tuple[Array, Array]:
-    """Return the addresses of the elements of rows, and which of them lie in the tensor."""
+    """Return the addresses of the elements of rows, and a mask of elements in the tensor."""
     element, _ = _element(kind)
     address, *sizes = tensor.tolist()
     row = reshape(rows, -1).astype(np.int64)[:, None]
-    places = int(scalar(column)) + np.arange(shape[1])[None, :]
-    inside = (row >= 0) & (row < sizes[0]) & (places >= 0) & (places < sizes[1])
-    return address + (row * sizes[2] + places) * element.size_bytes, inside
+    columns = int(scalar(column)) + np.arange(shape[1])[None, :]
+    inside = (row >= 0) & (row < sizes[0]) & (columns >= 0) & (columns < sizes[1])
+    return address + (row * sizes[2] + columns) * element.size_bytes, inside
 
 
 def _gather(
@@ -196,18 +198,20 @@ def _scatter(
     program.memory.store(address, value, inside, element)
 
 
-def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes: Array) -> Array:
-    """Return the value of the descriptor of what a pointer points at."""
+def _make_descriptor(
+    program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes: Array
+) -> Array:
+    """Return the descriptor of a pointer's tensor."""
     del program
     rank = len(op.shape)
     numbers = [int(scalar(size)) for size in sizes]
     return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
 
 
-def _made_in(
+def _make_descriptor_in(
     program: Program, op: descriptor.DescriptorIn, pointer: Array, address: Array, *sizes: Array
 ) -> Array:
-    """Return the value of a descriptor that was chosen among parameters'."""
+    """Return the descriptor selected among those of parameters."""
     del program, address
     rank = len(op.shape)
     numbers = [int(scalar(size)) for size in sizes]
@@ -217,14 +221,14 @@ def _made_in(
 def _address(
     program: Program, op: descriptor.MapAddress | tma.TensorMapAddress, tensor: Array
 ) -> Array:
-    """Return an address for a parameter's map, and keep the map there."""
+    """Return an address for a parameter's map, and record the map there."""
     operand = op.operands[0]
     address = -128 * (1 + operand.index)  # no memory is there
     program.maps[address] = tensor
     return np.array(address, np.int64)
 
 
-def _made_map(
+def _make_map(
     program: Program,
     op: tma.MakeTensorMap,
     pointer: Array,
@@ -232,23 +236,23 @@ def _made_map(
     template: Array,
     *sizes: Array,
 ) -> Array:
-    """Return the value of the map of what a pointer points at, and keep it at the slot."""
+    """Return the map of a pointer's tensor, and record it at the slot."""
     del template
     rank = len(op.type.box)
     numbers = [int(scalar(size)) for size in sizes]
-    made = describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
-    program.maps[int(scalar(slot))] = made
-    return made
+    tensor = describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+    program.maps[int(scalar(slot))] = tensor
+    return tensor
 
 
-def _made_elsewhere(
+def _acquire_map(
     program: Program, op: tma.MadeTensorMap | tma.AcquiredTensorMap, slot: Array
 ) -> Array:
-    """Return the value of the map that another warp has left at a slot."""
-    made = program.maps.get(int(scalar(slot)))
-    if made is None:
+    """Return another warp's map at a slot."""
+    tensor = program.maps.get(int(scalar(slot)))
+    if tensor is None:
         raise program.error(op, "finds a slot without a map")
-    return made
+    return tensor
 
 
 def _extent(program: Program, op: descriptor.DescriptorExtent, tensor: Array) -> Array:
@@ -267,12 +271,12 @@ def _stride(program: Program, op: descriptor.DescriptorStride, tensor: Array) ->
 def _block(
     op: tma.SyncTmaLoad | tma.TmaLoad | tma.TmaStore | tma.TmaReduce | tma.StagedTmaStore,
 ) -> tuple[int, ...]:
-    """Return the shape of what is copied, of which the buffer's lacks first axes of 1."""
+    """Return the shape of a copy; the buffer's shape may lack leading axes of 1."""
     shape = shape_of(op.buffer.type)
     return (*[1] * (len(op.coords) - len(shape)), *shape)
 
 
-def _fetched(
+def _start_fetch(
     program: Program,
     op: tma.SyncTmaLoad | tma.TmaLoad,
     tensor: Array,
@@ -281,23 +285,23 @@ def _fetched(
 ) -> Transfer:
     value = _read(program, op.tensor.type, _block(op), tensor, coords)
     in_order = not program.is_producer
-    held = reshape(value, shape_of(op.buffer.type))
+    content = reshape(value, shape_of(op.buffer.type))
     if op.num_rows:
-        held = held[: op.num_rows]
-        buffer = buffer[: held.size]
-    return program.shared.start_fill(buffer, held, in_order=in_order)
+        content = content[: op.num_rows]
+        buffer = buffer[: content.size]
+    return program.shared.start_fill(buffer, content, in_order=in_order)
 
 
 def _fetch(
     program: Program, op: tma.SyncTmaLoad, tensor: Array, buffer: Array, *coords: Array
 ) -> None:
-    program.shared.land(_fetched(program, op, tensor, buffer, coords))
+    program.shared.land(_start_fetch(program, op, tensor, buffer, coords))
 
 
 def _start_load(
     program: Program, op: tma.TmaLoad, tensor: Array, buffer: Array, barrier: Array, *coords: Array
 ) -> None:
-    transfer = _fetched(program, op, tensor, buffer, coords)
+    transfer = _start_fetch(program, op, tensor, buffer, coords)
     mbarriers.announce(program, op, barrier, transfer, arrivals=int(op.arrive))
 
 
@@ -308,7 +312,7 @@ def _run(
     buffer: Array,
     size: Array,
 ) -> tuple[Array, Array, ScalarType]:
-    """Return which elements of a buffer are its first bytes, their addresses in memory, and type."""
+    """Return the indices of a buffer's first bytes, their addresses in memory, and the type."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     start, size_bytes = scalar(pointer), scalar(size)
@@ -316,38 +320,38 @@ def _run(
         raise program.error(op, f"copies {size_bytes} bytes at {start:#x}, no pieces of 16")
     if not 0 <= size_bytes <= buffer.size * kind.element.size_bytes:
         raise program.error(op, f"copies {size_bytes} bytes of {kind}")
-    places = np.argsort(buffer, kind="stable")[: size_bytes // kind.element.size_bytes]
-    return places, start + np.arange(len(places)) * kind.element.size_bytes, kind.element
+    indices = np.argsort(buffer, kind="stable")[: size_bytes // kind.element.size_bytes]
+    return indices, start + np.arange(len(indices)) * kind.element.size_bytes, kind.element
 
 
-def _copied(
+def _start_bulk_copy(
     program: Program,
     op: tma.SyncBulkLoad | tma.BulkLoad,
     pointer: Array,
     buffer: Array,
     size: Array,
 ) -> Transfer:
-    """Start to copy bytes to the start of a buffer."""
-    places, address, element = _run(program, op, pointer, buffer, size)
-    value = program.memory.load(address, np.ones(len(places), np.bool_), element)
-    return program.shared.start_fill(buffer[places], value, in_order=not program.is_producer)
+    """Start a copy of bytes to the start of a buffer."""
+    indices, address, element = _run(program, op, pointer, buffer, size)
+    value = program.memory.load(address, np.ones(len(indices), np.bool_), element)
+    return program.shared.start_fill(buffer[indices], value, in_order=not program.is_producer)
 
 
 def _sync_bulk_load(
     program: Program, op: tma.SyncBulkLoad, pointer: Array, buffer: Array, size: Array
 ) -> None:
-    program.shared.land(_copied(program, op, pointer, buffer, size))
+    program.shared.land(_start_bulk_copy(program, op, pointer, buffer, size))
 
 
 def _bulk_load(
     program: Program, op: tma.BulkLoad, pointer: Array, buffer: Array, barrier: Array, size: Array
 ) -> None:
-    transfer = _copied(program, op, pointer, buffer, size)
+    transfer = _start_bulk_copy(program, op, pointer, buffer, size)
     mbarriers.announce(program, op, barrier, transfer, arrivals=int(op.arrive))
 
 
-def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> Array:
-    """Start to copy from a buffer; return what it holds."""
+def _start_drain(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> Array:
+    """Start a copy from a buffer, and return the buffer's contents."""
     element, _ = _element(op.tensor.type)
     transfer, value = program.shared.start_drain(buffer, dtype_of(element))
     program.stores.append(transfer)
@@ -357,20 +361,20 @@ def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> 
 def _start_store(
     program: Program, op: tma.TmaStore, tensor: Array, buffer: Array, *coords: Array
 ) -> None:
-    _write(program, op.tensor.type, _sent(program, op, buffer), tensor, coords)
+    _write(program, op.tensor.type, _start_drain(program, op, buffer), tensor, coords)
 
 
 def _start_reduce(
     program: Program, op: tma.TmaReduce, tensor: Array, buffer: Array, *coords: Array
 ) -> None:
-    _combine(program, op, op.tensor.type, _sent(program, op, buffer), tensor, coords)
+    _combine(program, op, op.tensor.type, _start_drain(program, op, buffer), tensor, coords)
 
 
 def _start_bulk_store(
     program: Program, op: tma.BulkStore, pointer: Array, buffer: Array, size: Array
 ) -> None:
-    places, address, element = _run(program, op, pointer, buffer, size)
-    transfer, value = program.shared.start_drain(buffer[places], dtype_of(element))
+    indices, address, element = _run(program, op, pointer, buffer, size)
+    transfer, value = program.shared.start_drain(buffer[indices], dtype_of(element))
     program.stores.append(transfer)
     _put(program, op, address, value, element)
 
@@ -383,13 +387,13 @@ def _store_staged(
     buffer: Array,
     *coords: Array,
 ) -> None:
-    """Store a tile at once: it waits for itself, and nobody else may touch the buffer meanwhile."""
+    """Store a tile at once: the op waits for itself, and the buffer is its own meanwhile."""
     del buffer
-    held = reshape(value, _block(op))
+    content = reshape(value, _block(op))
     if op.kind:
-        _combine(program, op, op.tensor.type, held, tensor, coords)
+        _combine(program, op, op.tensor.type, content, tensor, coords)
     else:
-        _write(program, op.tensor.type, held, tensor, coords)
+        _write(program, op.tensor.type, content, tensor, coords)
 
 
 def _store_staged_run(
@@ -400,8 +404,8 @@ def _store_staged_run(
     buffer: Array,
     size: Array,
 ) -> None:
-    places, address, element = _run(program, op, pointer, buffer, size)
-    _put(program, op, address, reshape(value, -1)[places], element)
+    indices, address, element = _run(program, op, pointer, buffer, size)
+    _put(program, op, address, reshape(value, -1)[indices], element)
 
 
 def _put(
@@ -411,7 +415,7 @@ def _put(
     value: Array,
     element: ScalarType,
 ) -> None:
-    """Store elements, or combine them with what is there."""
+    """Store elements, or combine them with memory."""
     if op.kind:
         update(program.memory, address, element, value, combine_rule(op.kind, element))
     else:
@@ -440,9 +444,9 @@ def _hint(program: Program, op: Op, *operands: Array) -> None:
 
 
 TENSOR_RULES: dict[type[Op], Rule] = {
-    descriptor.DescriptorAt: _described,
-    descriptor.DescriptorOf: _made,
-    descriptor.DescriptorIn: _made_in,
+    descriptor.DescriptorAt: _load_descriptor,
+    descriptor.DescriptorOf: _make_descriptor,
+    descriptor.DescriptorIn: _make_descriptor_in,
     descriptor.MapAddress: _address,
     tma.TensorMapAddress: _address,
     descriptor.DescriptorLoad: _load,
@@ -453,12 +457,12 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorScatter: _scatter,
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
-    tma.TensorMapAt: _described,
+    tma.TensorMapAt: _load_descriptor,
     map_store.StoreMap: store_map,
     map_store.PublishMap: publish_map,
-    tma.MakeTensorMap: _made_map,
-    tma.MadeTensorMap: _made_elsewhere,
-    tma.AcquiredTensorMap: _made_elsewhere,
+    tma.MakeTensorMap: _make_map,
+    tma.MadeTensorMap: _acquire_map,
+    tma.AcquiredTensorMap: _acquire_map,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
     cache.TmaPrefetch: _hint,

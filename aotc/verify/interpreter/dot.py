@@ -1,13 +1,13 @@
-"""Matrix products as `tile.dot` means them.
+"""Matrix products with the meaning of `tile.dot`.
 
 Products of operands up to fp32 are exact in fp64, so they are summed there and rounded once to
-the accumulator's type. That is what every order of summation approximates: compare with a bound
+the accumulator's type. Every order of summation approximates this result: compare with a bound
 that grows with the sum of magnitudes, and to the bit only integers.
 
-Tensor cores read tf32 operands from fp32 registers and ignore the 13 bits that tf32 does not
-have, which truncates. Triton hands the registers over as they are, and so does aotc.
+Tensor cores read tf32 operands from fp32 registers and ignore the 13 extra bits, which
+truncates. Triton passes the registers unchanged, and so does aotc.
 
-Invariant: the result does not depend on how a product is cut into instructions.
+Invariant: the result does not depend on how a product is divided into instructions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def dot(
     """
     wide_a, wide_b, wide_acc = (value.astype(np.float64) for value in (a, b, acc))
     if target.is_int:
-        # Exact in fp64, and fast; then it wraps as the hardware's accumulators do.
+        # Exact in fp64, and fast; then it wraps like the hardware's accumulators.
         return np.matmul(wide_a, wide_b).astype(np.int64).astype(acc.dtype) + acc
     if source != FP32 or how == "ieee":
         return round_to(np.matmul(wide_a, wide_b) + wide_acc, target)
@@ -47,7 +47,7 @@ def dot(
             for whole, big in ((wide_a, big_a), (wide_b, big_b))
         )
         cross = np.matmul(small_a, big_b) + np.matmul(big_a, small_b)
-        # What an infinity has beyond tf32 is no number, and the term that has it is dropped.
+        # The remainder of an infinity beyond tf32 is NaN; drop the term.
         total += np.where(np.isnan(cross), 0.0, cross)
     return round_to(total + wide_acc, target)
 
@@ -69,7 +69,7 @@ def _bf16_parts(value: Array, count: int) -> list[Array]:
 
 
 def truncate_to_tf32(value: Array) -> Array:
-    """Return fp32 values without the mantissa bits that tf32 has not; a NaN stays one."""
+    """Truncate fp32 values to the mantissa of tf32; a NaN stays one."""
     bits = view(np.atleast_1d(value), np.uint32)
-    kept = bits >> _TF32_DROPPED_BITS << _TF32_DROPPED_BITS
-    return np.where(np.isnan(value), value, reshape(view(kept, np.float32), value.shape))
+    high_bits = bits >> _TF32_DROPPED_BITS << _TF32_DROPPED_BITS
+    return np.where(np.isnan(value), value, reshape(view(high_bits, np.float32), value.shape))

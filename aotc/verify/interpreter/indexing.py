@@ -1,4 +1,4 @@
-"""What gathers and histograms do, on whole tiles and in shared memory."""
+"""Rules for gathers and histograms, on whole tiles and in shared memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _gather(program: Program, op: indexing.Gather, source: Array, index: Array) 
 
 
 def _counted(value: Array, mask: Array | None, num_bins: int) -> Array:
-    """Return which values are counted."""
+    """Return a mask of the counted values."""
     inside = (value >= 0) & (value < num_bins)
     return inside if mask is None else inside & mask
 

@@ -1,8 +1,8 @@
-"""Assembly of the user's, run on whole arrays: a kernel around the text, in the emulator.
+"""Run a user's inline assembly on whole arrays, wrapped in a kernel for the emulator.
 
-Each thread runs one instance: it loads the registers of its inputs, goes through the text, and
-stores the registers of its outputs. What depends on more than its inputs (memory, other threads,
-special registers) has no meaning here, since the threads are not those of the kernel.
+Each thread runs one instance: it loads the registers of its inputs, executes the text, and
+stores the registers of its outputs. Text with more dependences than its inputs (memory, other
+threads, special registers) has no meaning here, because the threads are not the kernel's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ mad.lo.u32 %place, %block, %size, %place;
 
 
 class NotEmulatedError(Exception):
-    """Report assembly that has no meaning here, or does what it may not."""
+    """Report assembly without a meaning here, or with an illegal action."""
 
 
 def run_assembly(text: str, operands: Operands, inputs: Sequence[Array]) -> list[Array]:
@@ -54,39 +54,39 @@ def run_assembly(text: str, operands: Operands, inputs: Sequence[Array]) -> list
     count = len(inputs[0]) if inputs else 1
     threads = min(_MAX_THREADS, -(-count // _WARP) * _WARP)
     ctas = -(-count // threads)
-    padded = [np.pad(each, (0, ctas * threads - count), mode="edge") for each in inputs]
+    padded = [np.pad(array, (0, ctas * threads - count), mode="edge") for array in inputs]
     outputs = [np.zeros(ctas * threads, f"u{register.bits // 8}") for register in operands.outputs]
     try:
-        # Off as in the kernel that is held against this, for integers made of such results.
+        # Approximate like the compiled kernel, for integers made of such results.
         arrays = [*outputs, *padded]
         emulate(_parsed(text, operands), ctas, arrays, cta_threads=threads, approximate=True)
     except (EmulationError, Fault) as error:
         raise NotEmulatedError(error.message) from error
-    return [each[:count] for each in outputs]
+    return [array[:count] for array in outputs]
 
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, operands: Operands) -> Module:
     """Return the kernel around a text. Raises: EmulationError, NotEmulatedError."""
     registers = (*operands.outputs, *operands.inputs)
-    # An input that is tied is the output's own register.
+    # A tied input uses the output's register.
     names = [
-        f"%operand{at if register.tied < 0 else register.tied}"
-        for at, register in enumerate(registers)
+        f"%operand{index if register.tied < 0 else register.tied}"
+        for index, register in enumerate(registers)
     ]
-    params = ", ".join(f".param .u64 .ptr .global p{at}" for at in range(len(registers)))
+    params = ", ".join(f".param .u64 .ptr .global p{index}" for index in range(len(registers)))
     before = [_HEAD.format(params=params)]
     after: list[str] = []
-    for at, (name, register) in enumerate(zip(names, registers, strict=True)):
+    for index, (name, register) in enumerate(zip(names, registers, strict=True)):
         bits = register.bits
-        before.append(f".reg .b64 %address{at};\n")
+        before.append(f".reg .b64 %address{index};\n")
         before += [f".reg .b{bits} {name};\n"] if register.tied < 0 else []
-        before.append(f"ld.param.u64 %address{at}, [p{at}];\n")
-        before.append(f"mad.wide.u32 %address{at}, %place, {bits // 8}, %address{at};\n")
-        if at < len(operands.outputs):
-            after.append(f"st.global.b{bits} [%address{at}], {name};\n")
+        before.append(f"ld.param.u64 %address{index}, [p{index}];\n")
+        before.append(f"mad.wide.u32 %address{index}, %place, {bits // 8}, %address{index};\n")
+        if index < len(operands.outputs):
+            after.append(f"st.global.b{bits} [%address{index}], {name};\n")
         else:
-            before.append(f"ld.global.b{bits} {name}, [%address{at}];\n")
+            before.append(f"ld.global.b{bits} {name}, [%address{index}];\n")
     written = substituted(text, lambda number: names[number])
     head = "".join(before)
     module = parse_module(f"{head}{written}\n{''.join(after)}ret;\n}}\n")
@@ -96,7 +96,7 @@ def _parsed(text: str, operands: Operands) -> Module:
 
 
 def _check(module: Module, lines: range) -> None:
-    """Raise NotEmulatedError if what stands in `lines` depends on more than its operands."""
+    """Raise NotEmulatedError if the text in `lines` depends on more than its operands."""
     for instruction in module.kernels["assembly"].instructions:
         if instruction.line not in lines:
             continue

@@ -1,10 +1,10 @@
-"""What mbarriers do while a kernel is interpreted: phases, and what comes before their end.
+"""Interpret mbarriers: phases, and the order of accesses they establish.
 
-A phase ends with its last arrival and the bytes of its copies, which land at the wait for it. The
-mark of the last arrival stands for all accesses before it: a producer that has waited knows that
-they are over.
+A phase ends with its last arrival and the bytes of its copies, which land at the wait for it.
+The mark of the last arrival stands for all accesses before it: they happen before a producer's
+wait returns.
 
-Invariant: a wait returns only if the phase of its parity has ended, and otherwise never.
+Invariant: a wait returns if and only if the phase of its parity has ended.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aotc.verify.interpreter.shared_memory import Transfer
 
 @dataclass
 class Mbarrier:
-    """Count the arrivals of a phase, and the `phases` that have ended.
+    """The arrivals of the current phase, and the number of completed `phases`.
 
-    `transfers` are copies that have not landed, each with its phase; `mark` is that of the last
-    arrival of the newest phase that has ended, and `teller` the CTA that made it, if not its own.
-    `missing_bytes` are expected, below 0 before anyone has said so.
+    `transfers` are pending copies, each with its phase. `mark` is that of the last
+    arrival in the newest completed phase; `teller` the arriving CTA, if not its own.
+    `missing_bytes` are the expected bytes; negative if bytes came before they were expected.
     """
 
     count: int
@@ -37,7 +37,7 @@ class Mbarrier:
     transfers: list[tuple[int, Transfer]] = field(default_factory=list[tuple[int, Transfer]])
 
     def arrive(self, number: int, mark: int, num_bytes: int = 0) -> bool:
-        """Count arrivals, and bytes that are expected or, below 0, have come.
+        """Count arrivals, and expected bytes or, if negative, received ones.
 
         Returns whether the phase expects no fewer arrivals.
         """
@@ -57,14 +57,14 @@ class Mbarrier:
 def announce(
     program: Program, op: Op, barrier: Array, transfer: Transfer, *, arrivals: int
 ) -> None:
-    """Let the phase of a mbarrier wait for a copy, and arrive there, or several times."""
+    """Let a mbarrier's phase wait for a copy, and arrive there `arrivals` times."""
     state = find(program, op, barrier)
     state.transfers.append((state.phases, transfer))
     _arrive(program, op, state, arrivals)
 
 
 def send(program: Program, op: Op, barrier: Array, address: int, value: Array) -> None:
-    """Let what another CTA sends complete at a mbarrier, whose first phase expects its bytes."""
+    """Complete a peer's send at a mbarrier, whose first phase expects its bytes."""
     state = find(program, op, barrier)
     state.transfers.append((state.phases, program.shared.start_remote(address, value)))
     _arrive(program, op, state, value.dtype.itemsize)
@@ -83,39 +83,40 @@ def send_tile(
 ) -> None:
     """Send a tile to the buffer of another CTA; this one's mbarrier expects as many bytes.
 
-    Either is left out where a CTA does not give, or take. Raises: AccessError if that CTA has not told that
-    it has done with the buffer.
+    A CTA may only receive, or only send. Raises: AccessError if the
+    other CTA has not released the buffer.
     """
     if takes:
         find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
     if not gives:
         return
-    state, told = find(peer, op, barrier), program.told.get(peer.rank, 0)
-    state.transfers.append((state.phases, peer.shared.start_sent(addresses, value, told)))
+    state, mark = find(peer, op, barrier), program.told.get(peer.rank, 0)
+    state.transfers.append((state.phases, peer.shared.start_sent(addresses, value, mark)))
     state.arrive(0, peer.shared.mark(), -value.nbytes)
 
 
 def send_parts(program: Program, op: Op, barrier: Array, addresses: Array, value: Array) -> None:
-    """Send each CTA of the cluster its part of a tile; this one's mbarrier expects a tile of as many bytes.
+    """Send each CTA of the cluster its part of a tile.
 
-    Raises: AccessError if a CTA has accessed its buffer and no barrier of the cluster came after that.
+    This CTA's mbarrier expects a tile of as many bytes. Raises: AccessError if a CTA has
+    accessed its buffer since the last barrier of the cluster.
     """
     find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
     for peer, part in zip(program.peers, value, strict=True):
-        state, told = find(peer, op, barrier), program.told.get(peer.rank, 0)
-        state.transfers.append((state.phases, peer.shared.start_sent(addresses, part, told)))
+        state, mark = find(peer, op, barrier), program.told.get(peer.rank, 0)
+        state.transfers.append((state.phases, peer.shared.start_sent(addresses, part, mark)))
         state.arrive(0, peer.shared.mark(), -part.nbytes)
 
 
 def tell(program: Program, op: Op, barrier: Array, number: int, peer: Program) -> None:
-    """Arrive at the mbarrier of another CTA, which then knows what this one has done."""
+    """Arrive at another CTA's mbarrier, ordering this CTA's accesses before its wait."""
     state = find(peer, op, barrier)
     state.teller = program
     _arrive(program, op, state, number)
 
 
 def find(program: Program, op: Op, barrier: Array) -> Mbarrier:
-    """Return the state of a mbarrier. Raises: InterpretError if nobody made it."""
+    """Return the state of a mbarrier. Raises: InterpretError if it was not initialized."""
     state = program.mbarriers.get(scalar(barrier))
     if not isinstance(state, Mbarrier):
         raise program.error(op, "is of a mbarrier that was not made")
@@ -131,9 +132,9 @@ def _init(program: Program, op: mbarrier.MbarrierInit, barrier: Array) -> None:
     kind = op.barrier.type
     assert isinstance(kind, SharedType)
     for stage in range(kind.num_stages):
-        # One that expects bytes alone counts these instead of arrivals.
-        made = Mbarrier(op.expected_bytes or op.count)
-        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = made
+        # A mbarrier for bytes alone counts these instead of arrivals.
+        state = Mbarrier(op.expected_bytes or op.count)
+        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = state
 
 
 def _arrive_each(
@@ -156,7 +157,7 @@ def _wait(program: Program, op: mbarrier.MbarrierWait, barrier: Array, parity: A
     for phase, transfer in state.transfers:
         if phase < state.phases:
             program.shared.land(transfer)
-    state.transfers = [each for each in state.transfers if each[0] >= state.phases]
+    state.transfers = [copy for copy in state.transfers if copy[0] >= state.phases]
 
 
 MBARRIER_RULES: dict[type[Op], Rule] = {

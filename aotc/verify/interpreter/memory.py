@@ -1,13 +1,12 @@
-"""Global memory of an interpreted kernel: NumPy arrays at addresses of their own.
+"""Global memory of an interpreted kernel: NumPy arrays with separate address ranges.
 
-Each array handed to a kernel gets an address range far from every other, so that an address names
-its buffer (the high bits) and a byte in it (the low ones), and pointer arithmetic is plain 64-bit
-arithmetic that overflows where the hardware's does. Views of one array share its range, as they
-share its memory: in-place kernels and aliasing arguments see each other's writes. An array that
-owns its memory starts at a multiple of 256 bytes, as `cudaMalloc` gives it; a view starts where
-it lies in its owner, so a misaligned pointer is made by slicing.
+The high bits of an address name its buffer, and the low ones a byte in it. Pointer arithmetic
+is plain 64-bit arithmetic and overflows as on hardware. Views of one array share its range, as
+they share its memory: in-place kernels and aliasing arguments see each other's writes. An array
+with its own memory starts at a multiple of 256 bytes, like memory from `cudaMalloc`. A view
+starts at its offset in its owner, so slicing makes misaligned pointers.
 
-Invariant: no byte outside the arrays handed over is read or written; what is tried is reported.
+Invariant: an access outside of the arrays is reported, and touches nothing.
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ from aotc.verify.interpreter.numerics import dtype_of
 
 ALIGNMENT_BYTES = 256
 _BUFFER_BITS = 40
-# Room below every buffer, so that an address a little too low still names the right one.
+# Room below every buffer, so an address slightly too low still names the right buffer.
 _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
 
 
-# Of addresses, what was there, operands and their combination: what an atomic writes instead.
+# A function of addresses, old contents, operands and results; an atomic stores its result instead.
 Adjust: TypeAlias = Callable[[Array, Array, Array, Array], Array]
 
 Chosen: TypeAlias = "Array | tuple[slice, ...] | None"
-"""Which elements of a tile: a mask, or a slice of each axis, or all."""
+"""A selection of a tile's elements: a mask, or a slice of each axis, or all."""
 
 
 class AccessError(Exception):
-    """Report an access that no hardware would forgive; the interpreter adds the place."""
+    """Report an access illegal on any hardware; the interpreter adds the location."""
 
 
 class OutOfBoundsError(AccessError):
-    """Report an access beyond a buffer whose size is stated."""
+    """Report an access outside of a buffer of declared size."""
 
 
 class Address(int):
-    """An address in a memory: the argument of a pointer parameter whose buffer is there already."""
+    """An address of an existing buffer, as the argument of a pointer parameter."""
 
 
 @dataclass(frozen=True)
 class TensorAddress:
-    """Place a tensor in a memory: the argument of a descriptor. Strides are in elements."""
+    """A tensor in a memory, as the argument of a descriptor; strides are in elements."""
 
     address: Address
     shape: tuple[int, ...]
@@ -60,7 +59,7 @@ class TensorAddress:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Say which elements of a tensor a copy moves: `extents` of them from `start` on, if they exist.
+    """The elements of a tensor in a copy: `extents` from `start` on, within the tensor.
 
     All but the address is in elements.
     """
@@ -71,18 +70,18 @@ class Box:
 
     @property
     def inside(self) -> tuple[slice, ...]:
-        """Which part of the box lies in the tensor."""
-        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        """The part of the box within the tensor."""
+        axes = zip(self.start, self.extents, self.tensor.shape, strict=True)
         return tuple(
             slice(min(max(-start, 0), extent), max(min(size - start, extent), 0))
-            for start, extent, size in places
+            for start, extent, size in axes
         )
 
     @property
     def is_inside(self) -> bool:
-        """Whether all of the box lies in the tensor."""
-        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
-        return all(0 <= start <= size - extent for start, extent, size in places)
+        """Whether the whole box lies in the tensor."""
+        axes = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        return all(0 <= start <= size - extent for start, extent, size in axes)
 
     def runs(self, size_bytes: int) -> tuple[Array, int]:
         """Return the addresses of runs of elements in the tensor, in order, and their length."""
@@ -102,7 +101,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Say which lanes of an access fall into a buffer, and which of its elements they name."""
+    """The lanes of an access in one buffer, and the indices of their elements there."""
 
     index: int
     lanes: Array | slice
@@ -111,9 +110,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Hold the addresses of the lanes that access memory, checked, and what they are in.
+    """The checked addresses of an access, by lane and by buffer.
 
-    The lanes are elements of a tile of a `shape`: those `chosen` by a mask or slices.
+    The lanes are the elements of a tile of a `shape`, `chosen` by a mask or slices.
     """
 
     flat: Array
@@ -126,12 +125,12 @@ class Access:
         return selected(reshape(np.arange(math.prod(self.shape)), self.shape), self.chosen)
 
     def values(self, tile: Array) -> Array:
-        """Return the element of a tile of each lane."""
+        """Return the element of a tile for each lane."""
         return selected(np.broadcast_to(tile, self.shape), self.chosen)
 
 
 class Memory:
-    """Hold the arrays of one launch and the addresses they were given."""
+    """The arrays of one launch, and their addresses."""
 
     def __init__(self) -> None:
         self._owners: list[Array] = []
@@ -140,22 +139,22 @@ class Memory:
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
         self.printed: list[str] = []
-        """What programs have printed, in the order in which they ran."""
+        """Lines printed by programs, in the order of execution."""
         self.adjust_atomic: Adjust | None = None
         self.buffers_read: set[int] = set()
-        """The numbers of the buffers that were read since this was last cleared."""
+        """The numbers of the buffers read since the last clear."""
         self.buffers_written: set[int] = set()
-        """The numbers of the buffers that were written to."""
+        """The numbers of the buffers written to."""
         self.stored_maps: dict[int, None] = {}
         """The addresses at which programs stored tensor maps."""
 
     def add(self, name: str, array: Array) -> int:
-        """Make the bytes `array` spans accessible; return the address of its first element.
+        """Make the bytes of `array` accessible; return the address of its first element.
 
         Raises: ValueError if the memory of its owner is not contiguous.
         """
         owner = owner_of(array)
-        index = next((i for i, known in enumerate(self._owners) if known is owner), None)
+        index = next((i for i, other in enumerate(self._owners) if other is owner), None)
         if index is None:
             index = len(self._owners)
             self._owners.append(owner)
@@ -175,30 +174,30 @@ class Memory:
         return base + offset
 
     def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        """Return the elements at the addresses where `mask`, in order, as a flat array.
+        """Return the elements at the addresses selected by `mask`, in order, as a flat array.
 
         Raises: AccessError for an address outside the arrays or not a multiple of the size.
         """
         return self.read(self._access(address, mask, element), element)
 
     def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
-        """Write `value` at the addresses where `mask`.
+        """Write `value` at the addresses selected by `mask`.
 
-        Raises: AccessError as `load`, and for an array that is read-only, and where two lanes
-        write different values to one address, since which of them stays is anyone's guess.
+        Raises: AccessError as `load`, for a read-only array, and for lanes that write different
+        values to one address, a race with an arbitrary winner.
         """
         access = self._access(address, mask, element)
         self.write(access, access.values(value), element)
 
     def load_box(self, box: Box, element: ScalarType) -> Array:
-        """Return the elements of a box that lie in the tensor, in order, as a flat array.
+        """Return the elements of a box within the tensor, in order, as a flat array.
 
         Raises: as `load`.
         """
         return self.read(self.box_access(box, element), element)
 
     def store_box(self, box: Box, value: Array, element: ScalarType) -> None:
-        """Write those elements of a tile that lie in the tensor. Raises: as `store`."""
+        """Write the elements of a tile within the tensor. Raises: as `store`."""
         access = self.box_access(box, element)
         self.write(access, access.values(value), element)
 
@@ -221,24 +220,24 @@ class Memory:
             if not self._bytes[part.index].flags.writeable:
                 raise AccessError(f"writes to {self._names[part.index]}, which is read-only")
             self.buffers_written.add(part.index)
-            elements, wanted = self._elements(part.index, dtype), values[part.lanes]
-            elements[part.cells] = wanted
+            elements, stored = self._elements(part.index, dtype), values[part.lanes]
+            elements[part.cells] = stored
             written = elements[part.cells]
-            if written.tobytes() != wanted.tobytes():
-                lost = _bits(written) != _bits(wanted)
-                at = self.describe(int(access.flat[part.lanes][lost][0]))
-                raise AccessError(f"two lanes write different values to {at}")
+            if written.tobytes() != stored.tobytes():
+                lost = _bits(written) != _bits(stored)
+                location = self.describe(int(access.flat[part.lanes][lost][0]))
+                raise AccessError(f"two lanes write different values to {location}")
 
     def _elements(self, index: int, dtype: np.dtype[Any]) -> Array:
-        """Return the bytes of a buffer as elements, of which the last may be cut off."""
-        held = self._bytes[index]
-        return view(held[: held.size // dtype.itemsize * dtype.itemsize], dtype)
+        """View the bytes of a buffer as whole elements."""
+        content = self._bytes[index]
+        return view(content[: content.size // dtype.itemsize * dtype.itemsize], dtype)
 
     def begin_program(self) -> None:
-        """Take note that the accesses to come are those of the next program of the grid."""
+        """Begin the accesses of the grid's next program."""
 
     def meet_programs(self) -> None:
-        """Take note that all programs have come to a barrier of the grid."""
+        """Pass a barrier of the grid, with all programs."""
 
     def describe(self, address: int) -> str:
         """Return the name of the buffer of `address` and the byte in it, for messages."""
@@ -249,13 +248,13 @@ class Memory:
         return f"byte {offset} of {self._names[index]} ({self._bytes[index].size} bytes)"
 
     def _place(self, index: int, address: Array) -> Array:
-        """Return where in the bytes that are held of a buffer addresses in it are."""
+        """Return the offsets of addresses in the held bytes of a buffer."""
         return address - ((index + 1 << _BUFFER_BITS) + _GUARD_BYTES)
 
     def _add_span(self, start: int, end: int) -> None:
         spans: list[tuple[int, int]] = []
-        known = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
-        for low, high in sorted([*known, (start, end)]):
+        old_spans = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+        for low, high in sorted([*old_spans, (start, end)]):
             if spans and low <= spans[-1][1]:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], high))
             else:
@@ -264,36 +263,36 @@ class Memory:
         self._ends = np.array([high for _, high in spans], np.int64)
 
     def _access(self, address: Array, mask: Array | None, element: ScalarType) -> Access:
-        """Return what is accessed, checked. Raises: AccessError, as `load`."""
-        return self._found(selected(address, mask), element, address.shape, mask)
+        """Return the checked access. Raises: AccessError, as `load`."""
+        return self._checked(selected(address, mask), element, address.shape, mask)
 
     def box_access(self, box: Box, element: ScalarType) -> Access:
-        """Return what is accessed, checked. Raises: AccessError, as `load`."""
+        """Return the checked access. Raises: AccessError, as `load`."""
         size = _memory_dtype(element).itemsize
         starts, length = box.runs(size)
         flat = reshape(starts[:, None] + np.arange(length) * size, -1)
-        return self._found(flat, element, box.extents, box.inside)
+        return self._checked(flat, element, box.extents, box.inside)
 
-    def _found(
+    def _checked(
         self, flat: Array, element: ScalarType, shape: tuple[int, ...], chosen: Chosen
     ) -> Access:
         size = _memory_dtype(element).itemsize
         if not flat.size:
             return Access(flat, [], shape, chosen)
-        found = self._by_buffer(flat)
-        self._check_bounds(flat, size, found)
+        spans = self._by_buffer(flat)
+        self._check_bounds(flat, size, spans)
         if int(reduce_or(flat)) % size:
             lane = int(flat[flat % size != 0][0])
             raise AccessError(f"accesses {self.describe(lane)}, no multiple of {size} bytes")
         shift = size.bit_length() - 1
-        parts = [Part(i, lanes, self._place(i, flat[lanes]) >> shift) for i, lanes in found]
+        parts = [Part(i, lanes, self._place(i, flat[lanes]) >> shift) for i, lanes in spans]
         return Access(flat, parts, shape, chosen)
 
     def _check_bounds(
-        self, flat: Array, size: int, found: Sequence[tuple[int, Array | slice]]
+        self, flat: Array, size: int, spans: Sequence[tuple[int, Array | slice]]
     ) -> None:
-        """Raise AccessError for an address outside of what may be accessed."""
-        del found
+        """Raise AccessError for an inaccessible address."""
+        del spans
         low, high = int(flat.min()), int(flat.max())
         first = int(np.searchsorted(self._starts, low, side="right")) - 1
         if first >= 0 and high + size <= self._ends[first]:
@@ -301,7 +300,9 @@ class Memory:
         span = np.searchsorted(self._starts, flat, side="right") - 1
         inside = span >= 0
         if self._ends.size:
-            inside &= flat <= self._ends[np.maximum(span, 0)] - size  # no sum that overflows
+            inside &= (
+                flat <= self._ends[np.maximum(span, 0)] - size
+            )  # subtracted: a sum could overflow
         if not inside.all():
             outside = flat[~inside]
             raise AccessError(
@@ -310,7 +311,7 @@ class Memory:
             )
 
     def _by_buffer(self, flat: Array) -> list[tuple[int, Array | slice]]:
-        """Return the buffers that checked addresses fall into, each with its lanes."""
+        """Return the buffers of checked addresses, each with its lanes."""
         if not flat.size:
             return []
         first = (int(flat.min()) >> _BUFFER_BITS) - 1
@@ -332,7 +333,7 @@ def _offset(address: Any) -> Any:
 
 
 def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
-    # A boolean is a byte that is 0 or not; reading one as NumPy's bool would trust it to be 0 or 1.
+    # Any nonzero byte is true; NumPy's bool would trust the byte to be 0 or 1.
     return np.dtype(np.uint8) if element.is_bool else dtype_of(element)
 
 

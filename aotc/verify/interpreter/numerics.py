@@ -1,12 +1,11 @@
-"""Arithmetic of the IR on NumPy arrays: what every `arith` op computes, to the bit where it can.
+"""Arithmetic of `arith` ops on NumPy arrays, to the bit where possible.
 
-One function per op on whole arrays. Integers wrap; every float op rounds once to the type of its
-result, so fp16 and bf16 are not carried in fp32 between ops; functions that the hardware only
-approximates (`exp2`, `sin`, …) are computed in fp64 and rounded, which is the value that the
-approximations approximate. Where C, PTX and LLVM leave a result undefined (integer division by
-zero, a shift by the width, a float that does not fit an integer) the result is *poison*.
-
-Poison is not tracked, it is a value nobody would expect: see `Poison`.
+One function per op on whole arrays. Integers wrap. Every float op rounds once to its result's
+type, so fp16 and bf16 are not carried in fp32 between ops. Functions with approximate
+instructions (`exp2`, `sin`, …) are computed in fp64 and rounded. Where C, PTX and LLVM leave a
+result undefined (integer division by zero, a shift by the width, a float too large for an
+integer) the result is *poison*. Poison is a conspicuous value, not a tracked state: see
+`Poison`.
 
 Invariant: a result's dtype is `dtype_of` of the op's result type, for every op here.
 """
@@ -42,9 +41,9 @@ POINTER_DTYPE = np.dtype(np.int64)
 
 @cache
 def dtype_of(element: ElementType) -> np.dtype[Any]:
-    """Return the NumPy dtype that holds `element`; a pointer is its 64-bit address.
+    """Return the NumPy dtype for `element`; a pointer is its 64-bit address.
 
-    Raises: ModuleNotFoundError for bf16 and fp8 where the package ml_dtypes is not installed.
+    Raises: ModuleNotFoundError for bf16 and fp8 without the package ml_dtypes.
     """
     if isinstance(element, PointerType):
         return POINTER_DTYPE
@@ -59,16 +58,17 @@ def dtype_of(element: ElementType) -> np.dtype[Any]:
 
 
 ALL_ZERO = -1
-"""A seed of undefined values that are all zero."""
+"""A seed for undefined values of zero."""
 
 
 class Poison:
-    """Make the values of what is undefined.
+    """A source of undefined values.
 
     Seed 0 gives NaN for floats, true for booleans and the pattern 0xDEAD… for integers: easy to
-    recognise. NaN can vanish (`max` drops it), so positive seeds give random bits drawn from them,
-    and `ALL_ZERO` what registers often hold: a kernel that gives the same result under several seeds
-    does not depend on undefined values, nor does one for which none was made (`was_asked`).
+    recognize. NaN can vanish (`max` drops it), so positive seeds give random bits, and
+    `ALL_ZERO` gives the usual contents of registers. A kernel with the same result under
+    several seeds does not depend on undefined values, nor does a kernel that used none
+    (`was_asked`).
     """
 
     def __init__(self, seed: int) -> None:
@@ -101,9 +101,9 @@ class Poison:
 
 
 def _odd(rounded: Array, error: Array) -> Array:
-    """Return `rounded`, whose exact value is `rounded + error`, rounded to odd instead.
+    """Round the exact value `rounded + error` to odd, given `rounded` to nearest.
 
-    A value rounded to odd with two more bits than wanted rounds on to the right result.
+    A value rounded to odd with two more bits than the target rounds correctly in a second step.
     """
     bits = view(rounded, np.int64 if rounded.dtype == np.float64 else np.int32)
     off = (error != 0) & np.isfinite(rounded) & np.isfinite(error) & (bits & 1 == 0)
@@ -112,9 +112,9 @@ def _odd(rounded: Array, error: Array) -> Array:
 
 
 def round_to(value: Array, target: ScalarType) -> Array:
-    """Return floats up to fp64 rounded once, to nearest even, to the float type `target`.
+    """Round floats up to fp64 once, to nearest even, to the float type `target`.
 
-    fp8 saturates to its largest finite value, and its NaN has no sign, as `cvt.satfinite` has it; the
+    fp8 saturates to its largest finite value, and its NaN has no sign, as in `cvt.satfinite`;
     wider types overflow to infinity.
     """
     dtype = dtype_of(target)
@@ -137,10 +137,10 @@ def _max_finite(target: ScalarType) -> float:
 
 
 def _towards_zero(exact: Array, rounded: Array) -> Array:
-    """Return `rounded` moved one step towards zero where it is larger than `exact`."""
+    """Move `rounded` one step towards zero where its magnitude exceeds `exact`."""
     width = rounded.dtype.itemsize
     bits = view(rounded, f"i{width}")
-    # Sign and magnitude: one less in the magnitude is one less in the integer, for either sign.
+    # In sign-magnitude form, a decrement moves towards zero for either sign.
     above = np.abs(rounded.astype(np.float64)) > np.abs(exact)
     return view(bits - above.astype(bits.dtype), rounded.dtype)
 
@@ -151,18 +151,18 @@ def _towards_zero(exact: Array, rounded: Array) -> Array:
 def cast(
     value: Array, source: ScalarType, target: ScalarType, rounding: str, poison: Poison
 ) -> Array:
-    """Return `value` converted as `arith.cast` says."""
+    """Convert `value` with the meaning of `arith.cast`."""
     dtype = dtype_of(target)
     if target == I1:
         return value != 0
-    if source == target:  # infinities of fp8 too, which a rounding saturates
+    if source == target:  # keeps infinities of fp8, which rounding would saturate
         return value
     if source.is_int and target.is_int:
         return value.astype(dtype)
     if source.is_int:
         if target in (FP32, FP64):
             return value.astype(dtype)
-        # 53 bits are enough for fp16 and narrower only if what is lost is remembered.
+        # 53 bits suffice for fp16 and narrower types only if the lost bits count.
         wide = value.astype(np.float64)
         if value.dtype.itemsize == 8:
             low = value & value.dtype.type(0x7FF)
@@ -178,14 +178,14 @@ def cast(
             rounded = _towards_zero(np.atleast_1d(wide), np.atleast_1d(rounded))
         return reshape(rounded, value.shape)
     whole = np.trunc(wide)
-    # Both limits are powers of two, so exact in fp64; the upper one is the first that is too big.
+    # Both limits are powers of two, so exact in fp64; the upper one is the first out of range.
     lowest = -(2.0 ** (target.bits - 1)) if target.is_signed else 0.0
     fits = (whole >= lowest) & (whole < 2.0 ** (target.bits - target.is_signed))
     return poison.where(~fits, np.where(fits, whole, 0.0).astype(dtype))
 
 
 def bitcast(value: Array, target: ElementType) -> Array:
-    """Return the bits of `value` as `target`; a boolean is a byte that is 0 or not."""
+    """Return the bits of `value` as `target`; any nonzero byte is a true boolean."""
     if target == I1:
         return view(value, np.uint8) != 0
     if value.dtype == np.bool_:
@@ -225,7 +225,7 @@ def multiply_high(a: Array, b: Array, poison: Poison) -> Array:
 
 def _shift(function: Callable[..., Any], a: Array, b: Array, poison: Poison) -> Array:
     if a.dtype == np.bool_:
-        return poison.where(b, a)  # an integer of one bit: no amount but 0 is below the width
+        return poison.where(b, a)  # an integer of one bit: only 0 is below the width
     width = 8 * a.dtype.itemsize
     undefined = (b < 0) | (b >= width)
     return poison.where(undefined, function(a, np.where(undefined, b.dtype.type(0), b)))
@@ -245,7 +245,7 @@ def shift_right(a: Array, b: Array, poison: Poison) -> Array:
 
 
 def in_type(function: Callable[..., Any], element: ScalarType, *operands: Array) -> Array:
-    """Return what NumPy computes in the operands' type; of fp8 in fp32, rounded back, saturated."""
+    """Apply a NumPy function in the operands' type; fp8 in fp32, rounded and saturated."""
     if element.is_int or element.bits > 8:
         return np.asarray(function(*operands)).astype(operands[0].dtype, copy=False)
     wide = np.asarray(function(*(operand.astype(np.float32) for operand in operands)))
@@ -258,14 +258,15 @@ def quotient(a: Array, b: Array) -> Array:
 
 
 def modulus(a: Array, b: Array) -> Array:
-    """Return the remainder of floats with the sign of the dividend: exact, so of their type."""
+    """Return the float remainder with the sign of the dividend: exact in their type."""
     return np.fmod(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
 
 def extreme(a: Array, b: Array, *, least: bool, propagate_nan: bool) -> Array:
-    """Return the lesser or greater of floats, -0 before +0, and the number beside a NaN.
+    """Return the lesser or greater of floats, -0 before +0, a number rather than NaN.
 
-    With `propagate_nan`, NaN where either is.
+    With `propagate_nan`, NaN if either is.
+
     Source: PTX ISA 9.7.3.11 `min`, 9.7.3.12 `max`.
     """
     first = a < b if least else a > b
@@ -282,7 +283,7 @@ def extreme(a: Array, b: Array, *, least: bool, propagate_nan: bool) -> Array:
 
 
 def fma(a: Array, b: Array, c: Array, element: ScalarType) -> Array:
-    """Return `a * b + c` rounded once; of integers, wrapped."""
+    """Return `a * b + c` rounded once; for integers, wrapped."""
     if element.is_int:
         return a * b + c
     if element == FP64:
@@ -299,7 +300,7 @@ def _fma_scalar(a: float, b: float, c: float) -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
     if not math.isfinite(c):
-        return c  # a product that is too large for fp64 is finite all the same
+        return c  # a product too large for fp64 is finite all the same
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         return a * b + c  # for the sign of zero
@@ -319,16 +320,16 @@ def erf(value: Array) -> Array:
 
 
 def flush(value: Array) -> Array:
-    """Return fp32 numbers with zeros of their sign for subnormal ones, as `.ftz` does."""
+    """Flush subnormal fp32 numbers to zeros of their sign, as `.ftz` does."""
     return np.where(
         np.abs(value) < _SMALLEST_NORMAL_FP32, np.copysign(value.dtype.type(0), value), value
     )
 
 
 def through_fp32(function: Callable[..., Array], element: ScalarType, *operands: Array) -> Array:
-    """Return `function` of operands narrower than fp64, in fp32 that has no subnormal numbers.
+    """Apply `function` in fp32 without subnormals, to operands narrower than fp64.
 
-    They count as zeros of their sign, and a result is one instead of them.
+    Subnormal operands and results are flushed to zeros of their sign.
     """
     flushed = (flush(operand.astype(np.float32)).astype(np.float64) for operand in operands)
     single = flush(np.asarray(function(*flushed)).astype(np.float32))
@@ -336,7 +337,7 @@ def through_fp32(function: Callable[..., Array], element: ScalarType, *operands:
 
 
 def through_fp64(function: Callable[[Array], Array], value: Array, element: ScalarType) -> Array:
-    """Return `function` computed in fp64 and rounded to `element`."""
+    """Apply `function` in fp64, and round to `element`."""
     return round_to(np.asarray(function(value.astype(np.float64))), element)
 
 
@@ -369,7 +370,7 @@ _BINARY_LIBDEVICE: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def libdevice(symbol: str, arguments: list[Array], target: ScalarType) -> Array | None:
-    """Return the libdevice function `symbol` of `arguments`, or None if it is not known here."""
+    """Return the libdevice function `symbol` of `arguments`, or None if it is unknown here."""
     name = symbol.removeprefix("__nv_")
     table: dict[str, Any] = _UNARY_LIBDEVICE if len(arguments) == 1 else _BINARY_LIBDEVICE
     function = table.get(name) or table.get(name.removesuffix("f"))

@@ -1,10 +1,10 @@
-"""How many CTAs a launch of a persistent kernel has.
+"""The number of CTAs in a launch of a persistent kernel.
 
-A GPU gets as many as are resident at a time, often one for each program instance of a small launch.
-Here they are few, so that a launch of two instances already has a CTA that runs both, and one of
-three has CTAs that do not run equally many.
+A GPU launches as many as it holds at a time, often one for each program instance of a small
+launch. Here they are few: at two instances one CTA already runs both, and at three the CTAs run
+different numbers.
 
-Invariant: there are CTAs exactly if there are program instances, and never more.
+Invariant: there are CTAs if and only if there are program instances, and never more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _MAX_CTAS = 3
 
 
 def num_persistent_ctas(grid: Sequence[int]) -> int:
-    """Return how many CTAs (with clusters: clusters) run the program instances of `grid`.
+    """Return the number of CTAs, or clusters, for the program instances of `grid`.
 
-    >>> [num_persistent_ctas([programs]) for programs in (0, 1, 2, 3, 4, 5, 100)]
-    [0, 1, 1, 2, 2, 3, 3]
+    >>> [num_persistent_ctas([programs]) for programs in (0, 1, 2, 3, 4, 5, 100)] [0, 1, 1, 2,
+    2, 3, 3]
     """
     return min(_MAX_CTAS, -(-math.prod(grid) // 2))

@@ -1,11 +1,12 @@
-"""One running program of a grid: its values, and how a block of ops is run.
+"""One running program of a grid: its values, and the execution of blocks of ops.
 
-Rules are looked up in a table from op class to function, `rule(program, op, *operands)`: the
-operands are arrays (None where absent), what comes back is one array, several, or None. Scalars
+Rules are looked up in a table from op class to function, `rule(program, op, *operands)`:
+operands are arrays (None where absent), and the result is one array, several, or None. Scalars
 are arrays without axes. Combine blocks of reductions run on whole arrays at once, so an
 elementwise rule may not assume the shape of its operands, only their element types.
 
-Invariant: every value in flight has the dtype of its IR type, and outside combine blocks its shape.
+Invariant: every value in flight has the dtype of its IR type, and outside combine blocks its
+shape.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ Rules: TypeAlias = Mapping[type[Op], Rule]
 
 
 class InterpretError(DiagnosticError):
-    """Report what a kernel may not do, at the op that does it.
+    """Report a kernel's illegal action, at its op.
 
-    It `is_out_of_bounds` where a kernel leaves a buffer whose size is stated.
+    It `is_out_of_bounds` for an access outside of a buffer of declared size.
     """
 
     is_out_of_bounds = False
@@ -44,39 +45,39 @@ Line: TypeAlias = "tuple[Op, type[Op], tuple[Value | None, ...], tuple[_Result, 
 KnownValues: TypeAlias = (
     "Callable[[Block, list[Line]], tuple[Mapping[Value | None, Any], list[Line]] | None]"
 )
-"""Values in a block that is about to run which are known, and those of its lines that are to run."""
+"""A lookup, before a block runs, of reusable values in it and the lines left to run."""
 
 
 class Code:
-    """Keep what the ops of blocks read and bind, looked up once for all runs of a kernel.
+    """A cache of blocks' operands and results, shared by all runs of a kernel.
 
-    Invariant: a block that was run does not change.
+    Invariant: a block does not change after its first run.
     """
 
     def __init__(self) -> None:
         self._blocks: dict[Block, tuple[list[Line], tuple[Value | None, ...]]] = {}
 
     def of(self, block: Block) -> tuple[list[Line], tuple[Value | None, ...]]:
-        """Return the ops of a block, with operands and results, and what its terminator yields."""
-        found = self._blocks.get(block)
-        if found is None:
+        """Return the ops of a block, with operands and results, and its terminator's operands."""
+        entry = self._blocks.get(block)
+        if entry is None:
             last = block.terminator
             ops = (op for op in block if op is not last)
             lines = [(op, type(op), tuple(op.slots), _results_of(op)) for op in ops]
-            found = self._blocks[block] = lines, tuple(last.slots)
-        return found
+            entry = self._blocks[block] = lines, tuple(last.slots)
+        return entry
 
 
 def _results_of(op: Op) -> tuple[_Result, ...]:
-    """Return the results of an op, and the dtype that each is to have."""
+    """Return the results of an op, each with its dtype."""
     return tuple((value, dtype_of(element_of(value.type))) for value in op.results)
 
 
 class Program:
-    """Hold the state of one program: what the rules of ops read and write.
+    """The state of one program for the rules of ops.
 
-    `place` and `grid` are its indices and the extents, both of length 3; `rank` is the block's index
-    in the cluster that runs the program.
+    `place` and `grid` are its indices and the extents, both of length 3; `rank` is the CTA's
+    index in the program's cluster.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Program:
         rules: Rules,
         memory: Memory,
         poison: Poison,
-        place: tuple[int, ...],
+        indices: tuple[int, ...],
         grid: tuple[int, ...],
         rank: int = 0,
         *,
@@ -95,58 +96,58 @@ class Program:
         self.shared = SharedMemory(poison, check_races=check_races)
         self.poison = poison
         self.mbarriers: dict[int, object] = {}
-        """The state of each mbarrier by its address, which the rules of tensor copies keep."""
+        """The state of each mbarrier by its address, for the rules of tensor copies."""
         self.maps: dict[int, Array] = {}
-        """The tensor maps that warps have made, by the address of the slot."""
+        """The tensor maps made by warps, by the address of the slot."""
         self.stores: list[Transfer] = []
-        """Tensor copies from shared memory that nobody has waited for, oldest first."""
+        """Pending tensor copies from shared memory, oldest first."""
         self.products: list[Any] = []
-        """Products of warpgroups in flight, oldest first, as `verify.products` keeps them."""
+        """Products of warpgroups in flight, oldest first; see `wgmma.py`."""
         self.finished: list[Any] = []
-        """Products that are done and whose results no wait has handed back."""
+        """Completed products with results no wait has returned yet."""
         self.has_roles = False
-        """Whether a producer runs beside what takes part in barriers."""
+        """Whether the program has a producer, outside of barriers."""
         self.is_producer = False
-        """Whether this is that producer."""
+        """Whether this is the producer."""
         self.group = 0
-        """The number of the group of consumers that this is."""
+        """The number of this group of consumers."""
         self.peers: list[Program] = []
         """All CTAs of the cluster in order of rank, if they exchange values."""
         self.posted: list[Array] = []
-        """What this CTA contributes to the exchange that the cluster is at."""
+        """This CTA's values for the cluster's current exchange."""
         self.told: dict[int, int] = {}
-        """Up to which mark other CTAs, by rank, have told that they have accessed their shared memory."""
-        self.place = place
+        """The last mark of reported shared-memory accesses of other CTAs, by rank."""
+        self.place = indices
         self.grid = grid
         self.rank = rank
         self.known: KnownValues | None = None
-        """What need not be computed, where this program has run before."""
+        """The lookup of reusable values from an earlier run."""
         self._rules = rules
         self._code = Code() if code is None else code
         self._values: dict[Value | None, Any] = {None: None}
 
     def beside(self, **changes: bool | int) -> Program:
-        """Return what runs beside other warps of the program, from what is known up to here on.
+        """Return a copy of the program for warps in parallel from here on.
 
-        It has values, and copies and products in flight, of its own.
+        The copy has its own values, and its own copies and products in flight.
         """
-        made = copy(self)
-        made.__dict__.update(changes, _values=dict(self._values))
-        made.stores, made.products, made.finished = [], [], []
-        return made
+        program = copy(self)
+        program.__dict__.update(changes, _values=dict(self._values))
+        program.stores, program.products, program.finished = [], [], []
+        return program
 
     def run_block(self, block: Block, args: Sequence[Array]) -> list[Array]:
         """Run a block with `args`; return the operands of its terminator.
 
-        Raises: InterpretError at the op that does what it may not.
+        Raises: InterpretError at an op's illegal action.
         """
         self.bind(block.args, args)
         values, rules = self._values, self._rules
         lines, yielded = self._code.of(block)
-        known = None if self.known is None else self.known(block, lines)
-        if known is not None:
-            values.update(known[0])
-            lines = known[1]
+        reusable = None if self.known is None else self.known(block, lines)
+        if reusable is not None:
+            values.update(reusable[0])
+            lines = reusable[1]
         for op, kind, slots, results in lines:
             try:
                 outs = rules[kind](self, op, *[values[slot] for slot in slots])
@@ -157,23 +158,23 @@ class Program:
                     raise
                 raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc) from None
             if len(results) == 1 and type(outs) is np.ndarray:
-                value, wanted = results[0]
-                if outs.dtype is wanted:
+                value, dtype = results[0]
+                if outs.dtype is dtype:
                     values[value] = outs
                     continue
             self._bind_results(op, results, outs)
         return [values[slot] for slot in yielded if slot is not None]
 
     def bind(self, formals: Sequence[Value], actuals: Sequence[Array]) -> None:
-        """Say what values are."""
+        """Bind values to arrays."""
         self._values.update(zip(formals, actuals, strict=True))
 
     def operands(self, op: Op) -> list[Array | None]:
-        """Return the operands of an op, None where there is none."""
+        """Return the operands of an op, None where absent."""
         return [self._values[slot] for slot in op.slots]
 
     def run_op(self, op: Op) -> None:
-        """Run an op that ends no block, and bind its results. Raises: as `run_block`."""
+        """Run an op inside a block, and bind its results. Raises: as `run_block`."""
         rule = self._rules.get(type(op))
         if rule is None:
             raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc)
@@ -188,13 +189,13 @@ class Program:
             outs = ()
         elif hasattr(outs, "dtype"):
             outs = (np.asarray(outs),)
-        for (value, wanted), out in zip(results, outs, strict=True):
-            if out.dtype is not wanted and out.dtype != wanted and not _is_place(value):
+        for (value, dtype), out in zip(results, outs, strict=True):
+            if out.dtype is not dtype and out.dtype != dtype and not _is_place(value):
                 raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
             self._values[value] = out
 
     def error(self, op: Op, message: str) -> InterpretError:
-        """Return the error that `op` did something it may not."""
+        """Return the error for an illegal action of `op`."""
         error = InterpretError(f"{op.opcode} {message}", op.loc)
         error.add_context(f"in program {self.place} of grid {self.grid}")
         return error
@@ -208,7 +209,7 @@ class Program:
 
 
 def _is_place(value: Value) -> bool:
-    """Return whether a value says where something is: it is held as numbers of another type."""
+    """Return whether a value is an address or descriptor, held as other numbers."""
     return isinstance(value.type, SharedType | DescriptorType | TensorMapType)
 
 

@@ -1,17 +1,17 @@
-"""Interpret a kernel again without computing anew what has not changed.
+"""Interpret a kernel again, and reuse unchanged results.
 
-A kernel is interpreted once exactly and then several times with noise in some of its ops. Most of
-each further run is as it was: addresses, masks, what is loaded, and all that comes before the first
-op that is off. So the first run records operands and results of each op without effects, and in the
-later ones an op whose operands are the very arrays that it had then gives the very results.
+A kernel is interpreted once exactly and then several times with noise in some ops. Most of each
+further run is unchanged: addresses, masks, loads, and all ops before the first noisy one. So
+the first run records the operands and results of each op without effects. In later runs an op
+with the same array objects as operands returns the recorded results.
 
-What no later run changes need not even be looked at: of a block whose `moving` ops are known, the values
-of all others are bound at once, and the others do not run (`Steady`).
+Ops that no later run changes need no lookup at all: in a block whose `moving` ops are known,
+the values of all others are bound at once, and these ops do not run (`Steady`).
 
-A load reads what it read before if neither the first run nor this one, up to here, has written to
-the buffers it reads. An op that made undefined values gives the same ones only under the same seed.
+A load is replayed only if neither the first run nor the current one has written to the buffers
+it reads. An op with undefined values is replayed only under the same seed.
 
-Invariant: a run that replays gives, to the bit, what it would give without.
+Invariant: a run with replay gives the same bits as one without.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from aotc.ir.effects import Resource, Trait
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter.program import KnownValues, Line, Program, Rule, Rules
 
-DEFAULT_MAX_BYTES = 1 << 28
-"""How much a recording holds; what is run after that is not recorded."""
+DEFAULT_MAX_BYTES = 1 << 30
+"""The size of a recording; later ops are not recorded and run again each time.
+
+A persistent matmul on 132 SMs takes half of it.
+"""
 _MAX_COMPARED = 16  # elements, of scalars and descriptors
 
 _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
 
 
-def _nobody() -> Program | None:
-    """Return what a reference to no program gives."""
+def _no_program() -> Program | None:
+    """Return None, like a weak reference to a dead program."""
     return None
 
 
 @dataclass(slots=True)
 class _Record:
-    """Hold what an op was given and gave, which buffers it read, whether it made poison.
+    """The operands and results of one op, the buffers it read, and whether it made poison.
 
-    `derived` follows from that, once somebody has asked for it.
+    `derived` caches a value computed from these.
     """
 
     operands: _Operands
@@ -59,23 +62,23 @@ class _Record:
 
 @dataclass(slots=True)
 class Recording:
-    """Hold the ops of a run, by program and op, in the order in which they ran."""
+    """The ops of a run, by program and op, in the order in which they ran."""
 
     max_bytes: int = DEFAULT_MAX_BYTES
     num_replayed: int = 0
-    """How many times an op was not computed again, in all runs so far."""
+    """Number of replayed ops in all runs so far."""
     kinds: Collection[type[Op]] = ()
-    """The classes of ops that a kernel has; empty for all."""
+    """The classes of ops in the kernel; empty for all."""
     _programs: list[dict[Op, list[_Record]]] = field(default_factory=list[dict[Op, list[_Record]]])
-    _live: tuple[Op, _Record] | None = None  # what is computed again, as it was recorded
+    _live: tuple[Op, _Record] | None = None  # the record of the op under computation
     _written: set[int] = field(default_factory=set[int])
     _num_bytes: int = 0
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the first run."""
-        # A program has its rules, and a cycle would keep all its values.
-        current: Callable[[], Program | None] = _nobody
-        depth = 0  # of ops of combine blocks, which belong to the op around them
+        # Weak, because a program refers to its rules: a cycle would keep all its values alive.
+        current: Callable[[], Program | None] = _no_program
+        depth = 0  # of ops in combine blocks, which belong to the enclosing op
 
         def wrapped(base: Rule) -> Rule:
             def rule(program: Program, op: Op, *operands: Array | None) -> Any:
@@ -106,29 +109,31 @@ class Recording:
         return _wrapping(rules, wrapped, self.kinds)
 
     def replaying(self, rules: Rules, live: Collection[Op], *, same_poison: bool) -> Rules:
-        """Return the rules of a later run, in which `live` ops are computed in any case.
+        """Return the rules of a later run, in which `live` ops are always computed.
 
-        All others are to have the rules of the first run. `same_poison` says whether undefined values
-        are made from the seed of that run.
+        All others must have the rules of the first run. `same_poison` tells whether undefined
+        values have that run's seed.
         """
         is_live = dict.fromkeys(live)
-        current: Callable[[], Program | None] = _nobody
+        current: Callable[[], Program | None] = _no_program
         programs = iter(self._programs)
-        known: dict[Op, Iterator[_Record]] = {}
-        nobody: dict[Op, list[_Record]] = {}
-        nothing: Iterator[_Record] = iter(())
+        unused_records: dict[Op, Iterator[_Record]] = {}
+        no_program: dict[Op, list[_Record]] = {}
+        no_records: Iterator[_Record] = iter(())
         depth = 0
 
         def wrapped(base: Rule) -> Rule:
             def rule(program: Program, op: Op, *operands: Array | None) -> Any:
-                nonlocal current, depth, known
+                nonlocal current, depth, unused_records
                 if depth:
                     return base(program, op, *operands)
                 if current() is not program:
                     current = ref(program)
-                    recorded = next(programs, nobody)
-                    known = {each: iter(records) for each, records in recorded.items()}
-                record = next(known.get(op, nothing), None)
+                    recorded = next(programs, no_program)
+                    unused_records = {
+                        record_op: iter(records) for record_op, records in recorded.items()
+                    }
+                record = next(unused_records.get(op, no_records), None)
                 if record is not None and (
                     (
                         all(map(is_, operands, record.operands))
@@ -149,7 +154,7 @@ class Recording:
                     self._live = None
                 if record is None:
                     return outs
-                # What did not move after all is what it was: ops that use it need not run.
+                # Unchanged after all: return the recorded arrays, so users need not run.
                 outs = _settled(outs)
                 return record.outs if _are_equal(outs, record.outs) else outs
 
@@ -158,17 +163,17 @@ class Recording:
         return _wrapping(rules, wrapped, self.kinds)
 
     def recalling(self, rules: Rules, kinds: Collection[type[Op]]) -> Rules:
-        """Return rules for live ops of some classes that give what is recorded where it is the same.
+        """Return rules to give live ops of some classes their recorded results, if unchanged.
 
-        They are for what the rules of a later run call, with operands as they were or others.
+        The rules of a later run call them, with the recorded operands or others.
         """
 
         def wrapped(base: Rule) -> Rule:
             def rule(program: Program, op: Op, *operands: Array | None) -> Any:
                 if self._live is not None:
-                    live, known = self._live
-                    if live is op and all(map(is_, operands, known.operands)):
-                        return known.outs
+                    live, record = self._live
+                    if live is op and all(map(is_, operands, record.operands)):
+                        return record.outs
                 return base(program, op, *operands)
 
             return rule
@@ -178,37 +183,39 @@ class Recording:
     def derived(
         self, outs: Array, make: Callable[[], tuple[Array | None, ...]]
     ) -> tuple[Array | None, ...]:
-        """Return what `make` gives of what a live op was given and gives: `outs`.
+        """Return the result of `make`, a function of a live op's operands and results `outs`.
 
-        Where that is as recorded it is made once for all runs; a rule may ask for one such thing.
+        If these are as recorded, it is called once for all runs; a rule may derive one such
+        value.
         """
         record = None if self._live is None else self._live[1]
         if record is None or record.outs is not outs:
             return make()
         if record.derived is not None:
             return record.derived
-        made = make()
+        arrays = make()
         if self._num_bytes <= self.max_bytes:
-            record.derived = made
-            self._num_bytes += sum(each.nbytes for each in made if each is not None)
-        return made
+            record.derived = arrays
+            self._num_bytes += sum(array.nbytes for array in arrays if array is not None)
+        return arrays
 
     def unsteady(self) -> list[Op]:
         """Return the ops that may give other results for the same operands in later runs.
 
-        They made undefined values, or have read from buffers that were written.
+        They made undefined values, or read from written buffers.
         """
         return [
             op
             for program in self._programs
             for op, records in program.items()
             if any(
-                each.made_poison or not each.buffers.isdisjoint(self._written) for each in records
+                record.made_poison or not record.buffers.isdisjoint(self._written)
+                for record in records
             )
         ]
 
     def steady(self, moving: Collection[Op]) -> Steady:
-        """Return what later runs need not compute, whose results may change with `moving` ops alone."""
+        """Return the reusable results for later runs, given the `moving` ops."""
         return Steady(self._programs, moving)
 
     def _is_written(self, buffers: frozenset[int], program: Program) -> bool:
@@ -217,30 +224,32 @@ class Recording:
 
 
 class Steady:
-    """Hold what the ops of blocks that no run changes gave, by program, block and execution.
+    """The results of unchanging ops, by program, block and execution.
 
-    A block in which something else was recorded, or nothing, runs as ever.
+    A block with a different record, or none, runs as usual.
     """
 
     def __init__(self, programs: list[dict[Op, list[_Record]]], moving: Collection[Op]) -> None:
         self._programs = programs
         self._moving = dict.fromkeys(moving)
-        self._lines: dict[Block, tuple[list[Line], list[Line]]] = {}  # that run, and that do not
+        self._lines: dict[
+            Block, tuple[list[Line], list[Line]]
+        ] = {}  # lines to run, and lines to skip
         self._known: dict[tuple[int, Block], list[dict[Value | None, Any]]] = {}
 
     @property
     def num_programs(self) -> int:
-        """How many programs were recorded."""
+        """Number of recorded programs."""
         return len(self._programs)
 
     def of(self, number: int) -> KnownValues:
-        """Return what is known in the program of a number, counted in the order of the first run.
+        """Return the lookup of recorded values for the program of a number, in recorded order.
 
-        It is asked once for each execution of a block.
+        Call it once for each execution of a block.
         """
         counts: dict[Block, int] = {}
 
-        def known(
+        def next_execution(
             block: Block, lines: list[Line]
         ) -> tuple[dict[Value | None, Any], list[Line]] | None:
             if (number, block) not in self._known:
@@ -252,7 +261,7 @@ class Steady:
                 return None
             return executions[count], self._lines[block][0]
 
-        return known
+        return next_execution
 
     def _executions(
         self, number: int, block: Block, lines: list[Line]
@@ -265,16 +274,16 @@ class Steady:
             )
         steady = self._lines[block][1]
         records = [self._programs[number].get(line[0], []) for line in steady]
-        if len({len(each) for each in records}) != 1:
+        if len({len(op_records) for op_records in records}) != 1:
             return []
-        found: list[dict[Value | None, Any]] = []
+        executions: list[dict[Value | None, Any]] = []
         for execution in zip(*records, strict=True):
             values: dict[Value | None, Any] = {}
             for (_, _, _, results), record in zip(steady, execution, strict=True):
                 outs = _parts_of(record.outs)
                 values.update((value, out) for (value, _), out in zip(results, outs, strict=True))
-            found.append(values)
-        return found
+            executions.append(values)
+        return executions
 
 
 def _wrapping(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
@@ -284,14 +293,14 @@ def _wrapping(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
 
 @cache
 def _is_replayable(cls: type[Op]) -> bool:
-    """Return whether what ops of a class give depends on operands, and on global memory, alone."""
+    """Return whether results of an op class depend only on operands and global memory."""
     if cls.traits & {Trait.CONTROL_FLOW, Trait.TERMINATOR}:
         return False
     return all(e.access == "read" and e.resource is Resource.GLOBAL for e in cls.effects)
 
 
 def _settled(outs: Any) -> Any:
-    """Return results as arrays, so that those that are bound are those that are recorded."""
+    """Convert results to arrays: the bound ones are the recorded ones."""
     return np.asarray(outs) if hasattr(outs, "dtype") else tuple(outs)
 
 
@@ -303,12 +312,12 @@ def _size_of(outs: _Outs) -> int:
     return sum(out.nbytes for out in _parts_of(outs) if 0 not in out.strides)
 
 
-def _are_same(operands: _Operands, known: _Operands) -> bool:
-    """Return whether operands are the arrays that they were, or small ones of the same bits.
+def _are_same(operands: _Operands, recorded: _Operands) -> bool:
+    """Return whether operands are the recorded arrays, or small ones with the same bits.
 
-    Arguments and induction variables are made again in each run.
+    Arguments and induction variables are new objects in each run.
     """
-    for a, b in zip(operands, known, strict=True):
+    for a, b in zip(operands, recorded, strict=True):
         if a is b:
             continue
         if a is None or b is None or a.size > _MAX_COMPARED:
@@ -318,11 +327,11 @@ def _are_same(operands: _Operands, known: _Operands) -> bool:
     return True
 
 
-def _are_equal(outs: _Outs, known: _Outs) -> bool:
-    if isinstance(outs, tuple) or isinstance(known, tuple):
+def _are_equal(outs: _Outs, recorded: _Outs) -> bool:
+    if isinstance(outs, tuple) or isinstance(recorded, tuple):
         return False
-    if outs.shape != known.shape or outs.dtype != known.dtype:
+    if outs.shape != recorded.shape or outs.dtype != recorded.dtype:
         return False
-    if outs.size and outs.item(0) != known.item(0):
-        return False  # as NaN may be, which then is computed with again
-    return outs.tobytes() == known.tobytes()
+    if outs.size and outs.item(0) != recorded.item(0):
+        return False  # NaN differs from itself, and is computed again
+    return outs.tobytes() == recorded.tobytes()

@@ -1,4 +1,4 @@
-"""What each `arith` op computes: the table from op class to a function on whole arrays."""
+"""Rules for `arith` ops: a table from op class to a function on whole arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _constant(program: Program, op: arith.Constant) -> Array:
 
 @lru_cache(maxsize=1024)
 def _number(value: float, text: str, element: ScalarType) -> Array:
-    """Return a number of a type; `text` is how it is written, which tells -0.0 from 0.0."""
+    """Return a number of a type; `text` is its literal, to tell -0.0 from 0.0."""
     del text
     if element.is_float:
         return numerics.round_to(np.array(value, np.float64), element)
@@ -42,7 +42,7 @@ def _number(value: float, text: str, element: ScalarType) -> Array:
 
 
 def _binary(function: Callable[[Array, Array], Any]) -> Rule:
-    """Return the rule of an op whose result NumPy computes in the operands' type."""
+    """Return the rule of an op computed by NumPy in the operands' type."""
 
     def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
         del program
@@ -57,7 +57,7 @@ def _undefined(
     function: Callable[[Array, Array, Poison], Array],
     on_floats: Callable[[Array, Array], Array] | None = None,
 ) -> Rule:
-    """Return the rule of a binary op that is undefined for some integers."""
+    """Return the rule of a binary op undefined for some integers."""
 
     def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
         element = _scalar_of(op.lhs.type)
@@ -91,7 +91,7 @@ def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
 
 
 def _unary(function: Callable[[Array], Any]) -> Rule:
-    """Return the rule of an op that changes a number's sign, exact in its type."""
+    """Return the rule of a change of sign, exact in the operand's type."""
 
     def rule(program: Program, op: arith.Unary, value: Array) -> Array:
         del program, op
@@ -113,7 +113,7 @@ def _rounded(function: Callable[[Array], Any]) -> Rule:
 
 
 def _flushed(function: Callable[..., Any]) -> Rule:
-    """Return the rule of a float function whose instruction, in fp32, knows no subnormal numbers."""
+    """Return the rule of a float function with a subnormal-flushing instruction."""
 
     def rule(program: Program, op: Op, *operands: Array) -> Array:
         del program

@@ -1,4 +1,4 @@
-"""What assembly in the source computes: its instances side by side, in the emulator."""
+"""Rules for inline assembly: its instances run side by side, in the emulator."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ def _assembly(program: Program, op: InlineAsm | VolatileAsm, *arguments: Array) 
     count = len(words[0])
     outs = [np.empty((count, op.pack), dtype_of(dtype)) for dtype in op.dtypes]
     for word, register in zip(words, operands.outputs, strict=True):
-        places = slice(register.first, register.first + register.num_elems)
-        outs[register.value][:, places] = _elements(word, register)
+        columns = slice(register.first, register.first + register.num_elems)
+        outs[register.value][:, columns] = _elements(word, register)
     size = int(np.prod(shape))
     return [reshape(reshape(out, -1)[:size], shape) for out in outs]
 
 
 def _grouped(value: Array, pack: int) -> Array:
-    """Return elements in rows of `pack`, the last of them repeated to fill the last row."""
+    """Return elements in rows of `pack`, the last row padded with the last element."""
     flat = reshape(np.ascontiguousarray(value), -1)
     return reshape(np.pad(flat, (0, -len(flat) % pack), mode="edge"), -1, pack)
 
 
 def _word(group: Array, register: Register) -> Array:
-    """Return what a register holds of each row."""
+    """Return the register's word of each row."""
     part = np.ascontiguousarray(group[:, register.first : register.first + register.num_elems])
     return reshape(view(part, f"u{register.used_bits // 8}"), -1).astype(f"u{register.bits // 8}")
 
 
 def _elements(word: Array, register: Register) -> Array:
-    """Return the rows of elements that a register holds."""
+    """Return the rows of elements in a register's words."""
     element = register.element
     assert isinstance(element, ScalarType)
-    used = word.astype(f"u{register.used_bits // 8}")
+    low_bits = word.astype(f"u{register.used_bits // 8}")
     if element.is_bool:
-        return reshape(used, -1, 1) != 0
-    return reshape(view(used, dtype_of(element)), -1, register.num_elems)
+        return reshape(low_bits, -1, 1) != 0
+    return reshape(view(low_bits, dtype_of(element)), -1, register.num_elems)
 
 
 ASSEMBLY_RULES: dict[type[Op], Rule] = {InlineAsm: _assembly, VolatileAsm: _assembly}

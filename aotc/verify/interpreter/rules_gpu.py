@@ -1,4 +1,4 @@
-"""What each `gpu` op does, on whole tiles, and the checks that its layout makes possible."""
+"""Rules for `gpu` ops on whole tiles, with checks of their layouts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _fence(program: Program, op: Op) -> None:
 
 
 def _opaque_thread_id(program: Program, op: Op) -> None:
-    """Do nothing: whole tiles know nothing of threads."""
+    """Do nothing: there are no threads here."""
     del program, op
 
 
@@ -126,7 +126,7 @@ def _copied(
     mask: Array | None,
     enabled: Array | None = None,
 ) -> Array:
-    """Return what a copy by threads moves to a buffer."""
+    """Return the elements moved to a buffer by a copy of threads."""
     layout, element = _layout_of(op.pointer), rules_tile.pointee_of(op)
     assert layout is not None
     check_vectors(pointer, mask, layout, op.vector, element.size_bytes)
@@ -153,8 +153,8 @@ def _start_thread_load(
     if op.num_columns:
         buffer = reshape(buffer, pointer.shape)[..., : op.num_columns]
         value = value[..., : op.num_columns]
-    places, flat = reshape(buffer, -1), reshape(value, -1)
-    return program.shared.start_fill(places, flat, in_order=not program.is_producer)
+    addresses, flat = reshape(buffer, -1), reshape(value, -1)
+    return program.shared.start_fill(addresses, flat, in_order=not program.is_producer)
 
 
 def _sync_thread_load(
@@ -191,9 +191,9 @@ def _async_wait(program: Program, op: gpu.AsyncWait) -> None:
 def _check_shared(
     op: gpu.SharedStore | gpu.SharedLoad, buffer: Array, layout: LinearLayout, size_bytes: int
 ) -> None:
-    """Check that what moves together is a run, by the lanes that give its address.
+    """Check that elements moved together form a run, for the lanes that give its address.
 
-    Which registers hold a run, and in what order, is free; a row of a matrix goes to lanes as it is.
+    Any registers may hold a run, in any order; a row of a matrix goes to lanes as it is.
     """
     view = matrix_view(layout, 8 * size_bytes, op.matrix)
     if view is None:
@@ -213,7 +213,9 @@ def _shared_store(program: Program, op: gpu.SharedStore, value: Array, buffer: A
 
 
 def _part(value: Array, start: Sequence[int], shape: Sequence[int]) -> Array:
-    return value[tuple(slice(at, at + size) for at, size in zip(start, shape, strict=True))]
+    return value[
+        tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
+    ]
 
 
 def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
@@ -222,7 +224,7 @@ def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
 
 
 def _warp_all(program: Program, op: gpu.WarpAll, value: Array) -> Array:
-    """Ask all warps at once: whole tiles know nothing of warps."""
+    """Combine over all warps at once: there are no warps here."""
     del program, op
     return np.array(bool(value.all()))
 

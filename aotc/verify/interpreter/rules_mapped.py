@@ -1,4 +1,4 @@
-"""What a function applied to elements computes: at once where it has no loop, else one by one."""
+"""Rules for elementwise user functions: on whole arrays, or one element at a time with loops."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from aotc.verify.interpreter.program import Program, Rule
 def _map(program: Program, op: Map, *inputs: Array) -> list[Array]:
     shape = np.broadcast_shapes(*(value.shape for value in inputs))
     size, pack = int(np.prod(shape)), op.pack
-    flat = [reshape(np.ascontiguousarray(np.broadcast_to(one, shape)), -1) for one in inputs]
-    rows = [reshape(np.pad(one, (0, -size % pack), mode="edge"), -1, pack) for one in flat]
+    flat = [reshape(np.ascontiguousarray(np.broadcast_to(array, shape)), -1) for array in inputs]
+    rows = [reshape(np.pad(array, (0, -size % pack), mode="edge"), -1, pack) for array in flat]
     args = [row[:, position] for row in rows for position in range(pack)]
     count = len(args[0])
-    if any(each.has(Trait.LOOP) for each in op.body.walk()):
-        # How often a loop runs is each element's own.
+    if any(inner.has(Trait.LOOP) for inner in op.body.walk()):
+        # Trip counts differ by element.
         runs = [
-            program.run_block(op.body, [np.asarray(one[at]) for one in args]) for at in range(count)
+            program.run_block(op.body, [np.asarray(array[row_index]) for array in args])
+            for row_index in range(count)
         ]
         yielded: Sequence[Array] = [np.stack(column) for column in zip(*runs, strict=True)]
     else:
         yielded = program.run_block(op.body, args)
     outs: list[Array] = []
     for index, out in enumerate(op.outs):
-        made = np.empty((count, pack), dtype_of(element_of(out.type)))
+        elements = np.empty((count, pack), dtype_of(element_of(out.type)))
         for position in range(pack):
-            made[:, position] = yielded[index * pack + position]
-        outs.append(reshape(reshape(made, -1)[:size], shape))
+            elements[:, position] = yielded[index * pack + position]
+        outs.append(reshape(reshape(elements, -1)[:size], shape))
     return outs
 
 

@@ -1,6 +1,6 @@
-"""What each `tile` and `scf` op does: shapes, memory, reductions, control flow.
+"""Rules for `tile` and `scf` ops: shapes, memory, reductions, control flow.
 
-`gpu` loads, stores, reductions and scans are these too, so their functions are public.
+`gpu` loads, stores, reductions and scans share the public functions here.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ Access = tile.Load | tile.Store | gpu.Load | gpu.Store | AnyCopy | AnyAtomicRmw 
 
 
 def pointee_of(op: Access) -> ScalarType:
-    """Return the type of the elements in memory that `op` moves."""
+    """Return the type of the elements in memory moved by `op`."""
     kind = element_of(op.pointer.type)
     assert isinstance(kind, PointerType)
     return kind.pointee
@@ -100,7 +100,7 @@ def load(
     mask: Array | None,
     other: Array | None,
 ) -> Array:
-    """Read memory; lanes that are masked off get `other`, or poison."""
+    """Read memory; masked-off lanes get `other`, or poison."""
     element = pointee_of(op)
     if mask is None or (other is None and mask.all()):
         return reshape(program.memory.load(pointer, None, element), pointer.shape)
@@ -129,7 +129,7 @@ def store(
 def atomic_rmw(
     program: Program, op: AnyAtomicRmw, pointer: Array, value: Array, mask: Array | None
 ) -> Array:
-    """Combine with memory where the mask holds; return what was there, and poison elsewhere."""
+    """Combine with memory where the mask holds; return the old contents, or poison."""
     element = pointee_of(op)
     lanes = np.ones(pointer.shape, bool) if mask is None else mask
     out = program.poison.fill(dtype_of(element), pointer.shape)
@@ -142,8 +142,8 @@ def atomic_rmw(
 def atomic_cas(
     program: Program, op: AnyAtomicCas, pointer: Array, compare: Array, value: Array
 ) -> Array:
-    """Compare and swap every element; return what was there."""
-    flat = (reshape(np.broadcast_to(each, pointer.shape), -1) for each in (compare, value))
+    """Compare and swap every element; return the old contents."""
+    flat = (reshape(np.broadcast_to(operand, pointer.shape), -1) for operand in (compare, value))
     before = swap(program.memory, reshape(pointer, -1), pointee_of(op), *flat)
     return reshape(before, pointer.shape)
 
@@ -151,7 +151,7 @@ def atomic_cas(
 def matrix_product(
     program: Program, op: tile.Dot | gpu.Dot, a: Array, b: Array, acc: Array
 ) -> Array:
-    """Multiply matrices and add; see `verify.matrix`. What is unused is poison."""
+    """Multiply matrices and add; see `verify.matrix`. Unused columns are poison."""
     source, target = element_of(op.a.type), element_of(op.acc.type)
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)
@@ -179,7 +179,7 @@ def reduce(program: Program, op: AnyReduce, *inputs: Array) -> list[Array]:
 
 
 def scan(program: Program, op: AnyScan, *inputs: Array) -> list[Array]:
-    """Combine with all before, in order, in log2(extent) steps that each double the reach."""
+    """Combine with all elements before, in log2(extent) steps, each doubling the reach."""
     values = [np.moveaxis(value, op.axis, 0) for value in inputs]
     if op.reverse:
         values = [value[::-1] for value in values]
@@ -196,7 +196,7 @@ def scan(program: Program, op: AnyScan, *inputs: Array) -> list[Array]:
         reach *= 2
     if isinstance(op, gpu.Scan) and op.exclusive:
         values = [
-            np.concatenate([own, value[:-1]]) for own, value in zip(first, values, strict=True)
+            np.concatenate([head, value[:-1]]) for head, value in zip(first, values, strict=True)
         ]
     if op.reverse:
         values = [value[::-1] for value in values]
@@ -217,15 +217,15 @@ def _assert(program: Program, op: tile.Assert, condition: Array) -> None:
 
 
 def _print(program: Program, op: tile.Print, *operands: Array) -> None:
-    numbers = [int(each) for each in operands[:3]]
+    numbers = [int(element) for element in operands[:3]]
     value = operands[3] if op.value is not None else None
     if value is None:
         program.memory.printed.append(format_numbers(op.text, iter(numbers)))
         return
-    for place in itertools.product(*map(range, value.shape)):
-        each: Any = value[place]
-        content = float(each) if value.dtype.kind == "f" else int(each)
-        line = format_numbers(op.text, iter([*numbers, *place, content]))
+    for indices in itertools.product(*map(range, value.shape)):
+        element: Any = value[indices]
+        content = float(element) if value.dtype.kind == "f" else int(element)
+        line = format_numbers(op.text, iter([*numbers, *indices, content]))
         program.memory.printed.append(line)
 
 
@@ -235,7 +235,7 @@ def _barrier(program: Program, op: Op) -> None:
 
 
 def _nothing(program: Program, op: Op) -> None:
-    """Do nothing: no grid runs before or after the one that is interpreted."""
+    """Do nothing: no other grid runs before or after this one."""
     del program, op
 
 

@@ -1,20 +1,20 @@
-"""The interpreter of tile IR and gpu IR: what a kernel means, computed with NumPy.
+"""The interpreter of tile IR and gpu IR: a kernel's meaning, computed with NumPy.
 
-It is the oracle of every test of the compiler: a schedule pass is right when the kernel gives the
-same before and after it, and a cubin is right when it gives what its tile IR gives. Programs run
+It is the oracle of every test of the compiler. A schedule pass is right if the kernel's results
+are the same before and after it, and a cubin is right if it matches its tile IR. Programs run
 one after the other, each op on a whole tile, from a table with one function for each op.
 
-On gpu IR a layout says where an element sits, not what it is, so conversions are the identity.
-What a layout does make checkable is checked: that what a vector access moves together is
-consecutive, aligned and under one mask value; that shared-memory buffers which live at one time
-do not overlap; that a barrier stands between two warps that touch one element.
+On gpu IR a layout says where an element sits, not its value, so conversions are the identity.
+The interpreter checks layouts instead: elements of a vector access are consecutive, aligned and
+under one mask value; live shared-memory buffers do not overlap; and a barrier separates two
+warps' accesses to one element.
 
-A kernel's undefined behaviour is an error where it can be seen (an access out of bounds or
-misaligned, lanes that race for one address, an assumption that does not hold) and poison where it
-can not: masked-off lanes without `other`, fresh shared memory; see `numerics.Poison`. Hints
-(`tile.hint`) are not checked: real kernels promise more of masked-off lanes than holds.
+A kernel's undefined behaviour is an error if detectable (an access out of bounds or misaligned,
+racing lanes, a false assumption). Otherwise it is poison: masked-off lanes without `other`,
+fresh shared memory; see `numerics.Poison`. Hints (`tile.hint`) are not checked: real kernels
+promise too much of masked-off lanes.
 
-Invariant: arrays are changed by the kernel's stores and by nothing else, also when a run fails.
+Invariant: only the kernel's stores change arrays, also when a run fails.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def run(
     """Run `kernel` over `grid` with `args` in the order of its parameters.
 
     A pointer parameter takes an array, which is changed in place and may be a view of another
-    one; a scalar parameter takes a number. Without `check_races`, accesses to shared memory count
-    as ordered as they stand: for gpu IR whose barriers are still to be inserted.
+    one; a scalar parameter takes a number. Without `check_races`, accesses to shared memory
+    count as ordered: for gpu IR before barriers are inserted.
 
     Raises: InterpretError.
     """
@@ -102,7 +102,7 @@ def run(
 
 
 class Interpreter:
-    """Run one kernel on the arguments it was built with."""
+    """Run one kernel on fixed arguments."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Interpreter:
         code: Code | None = None,
         steady: Steady | None = None,
     ) -> None:
-        """Bind `args`; a pointer may be an `Address` in a `memory` of the caller's.
+        """Bind `args`; a pointer may be an `Address` in the caller's `memory`.
 
-        Interpreters of one kernel may share its `code`. What is `steady` is not computed, in programs
-        that run one after the other as they did when it was recorded.
+        Interpreters of one kernel may share its `code`. `steady` values are not computed, in
+        programs that run in the recorded order.
 
-        Raises: InterpretError if one does not fit its parameter or its promise.
+        Raises: InterpretError if an argument does not fit its parameter or its promise.
         """
         self.kernel = kernel
         self.check_races = check_races
@@ -130,26 +130,26 @@ class Interpreter:
         self._code = Code() if code is None else code
         self._steady = steady
         self.poison = Poison(poison_seed)
-        # Once the schedule has taken descriptors apart, several parameters come of one argument.
+        # After the schedule has split descriptors, several parameters come from one argument.
         passed = [info for info in kernel.params if info.source not in LAUNCH_SOURCES]
         names = list(dict.fromkeys(info.argument for info in passed))
         if len(args) != len(names):
             raise InterpretError(
                 f"{kernel.name} takes {len(names)} arguments, got {len(args)}", kernel.loc
             )
-        self._given = given = dict(zip(names, args, strict=True))
+        self._given = named_args = dict(zip(names, args, strict=True))
         self._tensors: dict[str, Array] = {}
         self._bound = {
-            info.name: self._bind(info, value.type, given[info.argument])
+            info.name: self._bind(info, value.type, named_args[info.argument])
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
             if info.source not in LAUNCH_SOURCES
         }
 
     def run(self, grid: Sequence[int], chosen: Sequence[int] = ()) -> None:
-        """Run every program of `grid`, 1 to 3 extents, or persistent CTAs that do.
+        """Run every program of `grid`, 1 to 3 extents, or the persistent CTAs for them.
 
-        With `chosen` only the programs of these numbers run, in this order, axis 0 counted fastest,
-        unless they wait for the others.
+        With `chosen` only the programs of these numbers run, in this order, axis 0 fastest,
+        unless programs wait for each other.
 
         Raises: InterpretError.
         """
@@ -159,12 +159,14 @@ class Interpreter:
         if self.kernel.is_persistent:
             extents = (num_persistent_ctas(programs), 1, 1)
         counts = dict(zip(GRID_SOURCES, programs, strict=True))
-        known: dict[str, Array] = {}
-        known.update((source, np.array(count, np.int32)) for source, count in counts.items())
-        # No op reads or writes scratch memory yet but those that make tensor maps, which are values.
-        known[SCRATCH_SOURCE] = np.array(0, np.int64)
+        launch_values: dict[str, Array] = {}
+        launch_values.update(
+            (source, np.array(count, np.int32)) for source, count in counts.items()
+        )
+        # Only ops for tensor maps use scratch memory so far, and maps are values here.
+        launch_values[SCRATCH_SOURCE] = np.array(0, np.int64)
         args = [
-            known[info.source] if info.source in known else self._bound[info.name]
+            launch_values[info.source] if info.source in launch_values else self._bound[info.name]
             for info in self.kernel.params
         ]
         together = exchanges(self.kernel)
@@ -176,7 +178,7 @@ class Interpreter:
             numbers = chosen or range(math.prod(extents))
             steady = None if together else self._steady
             if steady is not None and steady.num_programs != len(numbers) * self.kernel.num_ctas:
-                steady = None  # not all is recorded
+                steady = None  # the recording is incomplete
             count = itertools.count()
             for number in numbers:
                 ctas = self._ctas(number, extents)
@@ -219,8 +221,8 @@ class Interpreter:
         elif isinstance(element, PointerType):
             value = self._address(info.name, element.pointee, arg)
         elif isinstance(arg, np.ndarray | TensorAddress):
-            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else "a tensor"
-            raise self._misfit(info.name, f"a number for {element}", got)
+            actual = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else "a tensor"
+            raise self._misfit(info.name, f"a number for {element}", actual)
         else:
             value = arg
         try:
@@ -235,7 +237,7 @@ class Interpreter:
         return bound
 
     def _tensor(self, name: str, arg: Argument) -> Array:
-        """Return the value of the descriptor of an argument: an array, or where a tensor lies."""
+        """Return the descriptor of an argument: an array, or the address of a tensor."""
         if name not in self._tensors:
             if not isinstance(arg, np.ndarray):
                 if not isinstance(arg, TensorAddress):
@@ -245,16 +247,16 @@ class Interpreter:
                 if arg.ndim == 0 or (arg.shape[-1] > 1 and arg.strides[-1] != arg.itemsize):
                     raise self._misfit(name, "an array whose last axis is dense", f"{arg.strides}")
                 address = self._place(name, arg)
-                for each in (address, *arg.strides[:-1]):
-                    if each % TENSOR_ALIGNMENT_BYTES:
+                for multiple in (address, *arg.strides[:-1]):
+                    if multiple % TENSOR_ALIGNMENT_BYTES:
                         expected = f"address, strides in multiples of {TENSOR_ALIGNMENT_BYTES}"
-                        raise self._misfit(name, expected, str(each % TENSOR_ALIGNMENT_BYTES))
+                        raise self._misfit(name, expected, str(multiple % TENSOR_ALIGNMENT_BYTES))
                 strides = [stride // arg.itemsize for stride in arg.strides[:-1]]
                 self._tensors[name] = describe(address, arg.shape, [*strides, 1])
         return self._tensors[name]
 
     def _described(self, tensor: TensorSource, element: ScalarType, arg: Argument) -> Array:
-        """Return the value of a descriptor that the launcher makes of a pointer and scalars."""
+        """Return the launcher's descriptor of a pointer and scalars."""
         scalars = {name: value for name, value in self._given.items() if isinstance(value, int)}
         shape, strides = (
             [evaluate(parse(text), scalars) for text in texts]
@@ -267,8 +269,8 @@ class Interpreter:
         if isinstance(arg, np.ndarray):
             expected = np.dtype(np.uint8) if kind.element.is_bool else dtype_of(kind.element)
             if arg.ndim != len(block) or arg.dtype not in (expected, dtype_of(kind.element)):
-                what = f"an array of {expected} with {len(block)} axes"
-                raise self._misfit(name, what, f"{arg.dtype} with {arg.ndim}")
+                requirement = f"an array of {expected} with {len(block)} axes"
+                raise self._misfit(name, requirement, f"{arg.dtype} with {arg.ndim}")
 
     def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
         if isinstance(arg, Address):
@@ -277,8 +279,8 @@ class Interpreter:
         if pointee.is_bool:
             accepted += [np.dtype(np.uint8), np.dtype(np.int8)]
         if not isinstance(arg, np.ndarray) or arg.dtype not in accepted:
-            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
-            raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", got)
+            actual = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
+            raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", actual)
         return self._place(name, arg)
 
     def _place(self, name: str, arg: Array) -> int:
@@ -287,6 +289,6 @@ class Interpreter:
         except ValueError as error:
             raise self._misfit(name, "contiguous memory", "an array without") from error
 
-    def _misfit(self, name: str, expected: str, got: str) -> InterpretError:
-        message = f"argument {name} of {self.kernel.name}: expected {expected}, got {got}"
+    def _misfit(self, name: str, expected: str, actual: str) -> InterpretError:
+        message = f"argument {name} of {self.kernel.name}: expected {expected}, got {actual}"
         return InterpretError(message, self.kernel.loc)

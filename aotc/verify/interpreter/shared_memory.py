@@ -1,28 +1,28 @@
-"""Shared memory of an interpreted program: bytes, who wrote them, and who must wait.
+"""Shared memory of an interpreted program: bytes, and the races on them.
 
-A buffer with an offset is a range of the program's shared bytes, one without has bytes of its
-own, at the same place in all CTAs of a cluster. So an allocator that lets two live buffers overlap
-gives wrong results here as on the GPU.
+A buffer with an offset is a range of the program's shared bytes. A buffer without one has bytes
+of its own, at the same address in all CTAs of a cluster. So an allocator bug that overlaps
+live buffers gives wrong results here as on the GPU.
 
-Between barriers, an element that one warp wrote may be touched by that warp only, and one that a
-warp read may be written by that warp only. Accesses name, element by element, the warps that make
-them, and the first that breaks this is reported: a missing barrier is found on the first run,
+Between barriers, an element written by one warp may be accessed by this warp only, and an
+element read by one warp may be written by this warp only. Each access names its warps, element
+by element, and the first violation is reported. So a missing barrier shows on the first run,
 where on the GPU it needs luck.
 
-An asynchronous copy is in flight from its start until a wait covers its group, and lands then, at
-the latest moment there is: whoever reads its bytes before reads what was there, and is reported.
+An asynchronous copy is in flight from its start until a wait covers its group. It lands at the
+wait, the latest possible time, and any earlier access to its bytes is reported.
 
-Several groups of warps run in turn, each with barriers, and copies to wait for, of its own; so no
-barrier orders what two of them touch.
+Several groups of warps run in turn, each with its own barriers and its own copies to wait for.
+So no barrier orders accesses of two groups.
 
-A producer is no part of the others' barriers. What it knows to be over is told by mbarriers: an
-arrival passes on a mark, and all accesses of its group up to the mark come before what is after
-the wait.
+A producer does not take part in the others' barriers. Mbarriers order accesses before its own:
+an arrival passes on a mark, and all accesses of its group up to the mark happen before the wait
+returns.
 
-Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and
-`_in_flight` counts the copies to each byte that have not landed, `_being_read` the products that
-read it. `_touched` is the mark of each byte's last access but by the producer, which knows of all
-of a group up to `_known`.
+Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier.
+`_in_flight` counts the pending copies to each byte, `_being_read` the products that read it.
+`_touched` is the mark of each byte's last access, except by the producer. For the producer,
+accesses of a group up to `_known` are over.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Places:
-    """List what each thread holds: `elements[thread, register]` is a row-major index.
+    """The elements of each thread: `elements[thread, register]` is a row-major index.
 
-    `warps` names the warp of each thread. `first` marks the places that are the first, among
-    those that hold their element, in register, lane and warp: the ones that store it.
+    `warps` names the warp of each thread. `first` marks the first holder of each element, in
+    order of register, lane and warp: the one that stores it.
     """
 
     elements: Indices
@@ -65,19 +65,19 @@ class Places:
 
 @lru_cache(maxsize=1024)
 def places_of(layout: LinearLayout) -> Places:
-    """Return the places of a distributed layout."""
+    """Return the holders of a distributed layout's elements."""
     elements = np.zeros((1, 1), np.int64)
     warps = np.zeros(1, np.int64)
     free = layout.free_variable_masks()
     first = np.ones((1, 1), np.bool_)
     for dim in layout.in_dims:
         table = np.array(layout.table(dim), np.int64)
-        own = np.arange(table.size) & free.get(dim, 0) == 0
+        is_first = np.arange(table.size) & free.get(dim, 0) == 0
         if dim == "register":
-            elements, first = elements ^ table, first & own
+            elements, first = elements ^ table, first & is_first
             continue
         elements = reshape(elements[None] ^ table[:, None, None], -1, elements.shape[1])
-        first = reshape(first[None] & own[:, None, None], -1, first.shape[1])
+        first = reshape(first[None] & is_first[:, None, None], -1, first.shape[1])
         index = np.arange(table.size) if dim == "warp" else np.zeros(table.size, np.int64)
         warps = reshape(warps[None] + index[:, None], -1)
     return Places(elements, warps, first)
@@ -110,7 +110,7 @@ def check_shared_vectors(
 ) -> None:
     """Check that each thread holds whole aligned runs of `vector` elements of a buffer.
 
-    Which registers hold a run, and in what order, is free. Raises: AccessError if one is cut.
+    Any registers may hold a run, in any order. Raises: AccessError if one is incomplete.
     """
     if vector == 1:
         return
@@ -126,7 +126,7 @@ def check_shared_vectors(
 
 @dataclass(frozen=True)
 class _Copy:
-    """Hold what a warp each writes: the bytes touched, a row for each element, and their content."""
+    """The writes of warps: the bytes, a row for each element, and their content."""
 
     touched: Indices
     warps: Indices
@@ -135,14 +135,14 @@ class _Copy:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Hold the bytes that a tensor copy touches, a row for each element, and what it writes."""
+    """The bytes of a tensor copy, a row for each element, and their new content."""
 
     touched: Indices
     content: npt.NDArray[np.uint8] | None = None
 
 
 class _Floating:
-    """Say where buffers are that have no place yet: beyond all that a GPU has, apart from each other."""
+    """Offsets for buffers before allocation: beyond a GPU's shared memory, without overlap."""
 
     def __init__(self) -> None:
         self._offsets: dict[object, int] = {}
@@ -157,7 +157,7 @@ class _Floating:
 
 
 class SharedMemory:
-    """Hold the shared bytes of one program and the accesses since the last barrier."""
+    """The shared bytes of one program, and the accesses since the last barrier."""
 
     def __init__(self, poison: Poison, *, check_races: bool = True) -> None:
         self._poison = poison
@@ -178,11 +178,11 @@ class SharedMemory:
         self._warps = range(_MAX_WARPS)
 
     def join(self, other: SharedMemory) -> None:
-        """Let buffers without a place be where they are in another CTA of the cluster."""
+        """Share the offsets of unallocated buffers with another CTA of the cluster."""
         self._floating = other._floating
 
     def run_group(self, number: int, num_warps: int = _MAX_WARPS) -> None:
-        """Let what follows be done by a group of warps, number 0 or one of several."""
+        """Switch to a group of warps, number 0 or one of several."""
         if number != self._group:
             self._others[self._group] = self._copies, self._commits
             self._copies, self._commits = self._others.pop(number, ([], []))
@@ -199,8 +199,9 @@ class SharedMemory:
     ) -> Indices:
         """Return the address of every element of a buffer, in row-major order.
 
-        `owner` names the buffer from run to run; an `offset_bytes` below 0 leaves its place open.
-        Of a buffer of several slots, `total_bytes` in all, these are the addresses of the first.
+        `owner` identifies the buffer from run to run; with a negative `offset_bytes` it is
+        unallocated. For a buffer of several slots, `total_bytes` in all, these are the
+        addresses of the first.
         """
         num_offsets = layout.in_size("offset")
         total_bytes = max(total_bytes, num_offsets * size_bytes)
@@ -212,7 +213,7 @@ class SharedMemory:
         return addresses
 
     def store(self, addresses: Indices, value: Array, layout: LinearLayout) -> None:
-        """Write a tile that threads hold as `layout` says. Raises: AccessError for a race."""
+        """Write a tile held by threads in `layout`. Raises: AccessError for a race."""
         write = self._claim(addresses, value, layout)
         self._writer[write.touched] = write.warps[:, None]
         self._bytes[write.touched] = write.content
@@ -230,7 +231,7 @@ class SharedMemory:
         self._copies = []
 
     def wait(self, num_pending: int) -> None:
-        """Let all copies land but those of the newest `num_pending` groups and of none."""
+        """Land the copies of all groups but the newest `num_pending`."""
         landed = len(self._commits) - num_pending
         for write in [write for group in self._commits[: max(0, landed)] for write in group]:
             np.add.at(self._in_flight, write.touched, -1)
@@ -240,25 +241,25 @@ class SharedMemory:
         self._commits = self._commits[max(0, landed) :]
 
     def _claim(self, addresses: Indices, value: Array, layout: LinearLayout) -> _Copy:
-        """Return what the first holders of a tile write. Raises: AccessError if they may not."""
-        places = places_of(layout)
-        warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
+        """Return the writes of a tile's first holders. Raises: AccessError for a race."""
+        holders = places_of(layout)
+        warps = np.broadcast_to(holders.warps[:, None], holders.elements.shape)[holders.first]
         warps = warps + self._warps.start
-        elements = places.elements[places.first]
+        elements = holders.elements[holders.first]
         touched = _bytes_of(addresses[elements], value.dtype.itemsize)
         self._check_landed(touched)
         self._check_unread(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
-        own: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
-        others = self._readers[touched] & ~own
-        self._check(touched, others != 0, _lowest_bit(others), warps)
+        own_bit: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
+        other_readers = self._readers[touched] & ~own_bit
+        self._check(touched, other_readers != 0, _lowest_bit(other_readers), warps)
         flat = reshape(np.ascontiguousarray(value), -1)[elements]
         return _Copy(touched, warps, reshape(view(flat, np.uint8), touched.shape))
 
     def store_remote(self, address: int, value: Array) -> None:
-        """Write what another CTA stores here, by a thread of warp 0. Raises: AccessError for a race."""
+        """Write a scalar from another CTA, as its warp 0. Raises: AccessError for a race."""
         touched = _bytes_of(np.array([address]), value.dtype.itemsize)
-        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._grow(int(touched.max()) + 1)  # this CTA may not have allocated the buffer yet
         warps = np.zeros(1, np.int64)
         self._check_landed(touched)
         self._check_unread(touched)
@@ -270,9 +271,9 @@ class SharedMemory:
         self._touch(touched)
 
     def start_remote(self, address: int, value: Array) -> Transfer:
-        """Start what another CTA sends here. Raises: AccessError if threads use the place, too."""
+        """Start a send from another CTA. Raises: AccessError if threads use the bytes, too."""
         touched = _bytes_of(np.array([address]), value.dtype.itemsize)
-        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._grow(int(touched.max()) + 1)  # this CTA may not have allocated the buffer yet
         self._check_landed(touched)
         self._check_unread(touched)
         nobody = np.full(1, _NOBODY)
@@ -283,16 +284,16 @@ class SharedMemory:
         content = reshape(view(reshape(np.ascontiguousarray(value), 1), np.uint8), touched.shape)
         return Transfer(touched, content)
 
-    def start_sent(self, addresses: Indices, value: Array, told: int) -> Transfer:
-        """Start what another CTA sends here, which was told of all accesses up to a mark.
+    def start_sent(self, addresses: Indices, value: Array, mark: int) -> Transfer:
+        """Start a send from another CTA that may rely on all accesses here up to a mark.
 
-        Raises: AccessError if there are others.
+        Raises: AccessError if there are later accesses.
         """
         touched = _bytes_of(addresses, value.dtype.itemsize)
-        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._grow(int(touched.max()) + 1)  # this CTA may not have allocated the buffer yet
         self._check_landed(touched)
         self._check_unread(touched)
-        late = self._touched[touched] > told
+        late = self._touched[touched] > mark
         if self._check_races and late.any():
             raise AccessError(
                 f"sends to shared byte {touched[late][0]}, which a CTA touched and did not say that it has"
@@ -303,9 +304,12 @@ class SharedMemory:
         return Transfer(touched, content)
 
     def load_remote(self, addresses: Indices, dtype: np.dtype[Any]) -> Array:
-        """Read a tile for another CTA, flat. Raises: AccessError if it was written since the last barrier."""
+        """Read a flat tile for another CTA.
+
+        Raises: AccessError if it was written since the last barrier.
+        """
         touched = _bytes_of(addresses, dtype.itemsize)
-        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._grow(int(touched.max()) + 1)  # this CTA may not have allocated the buffer yet
         self._check_landed(touched)
         nobody = np.full(len(touched), _NOBODY)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], nobody)
@@ -314,10 +318,10 @@ class SharedMemory:
         return reshape(view(self._bytes[touched], dtype), -1)
 
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
-        """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
-        places = places_of(layout)
-        for warp in range(int(places.warps.max()) + 1):
-            elements = np.unique(places.elements[places.warps == warp])
+        """Read a flat tile held by threads in `layout`. Raises: AccessError for a race."""
+        holders = places_of(layout)
+        for warp in range(int(holders.warps.max()) + 1):
+            elements = np.unique(holders.elements[holders.warps == warp])
             touched = _bytes_of(addresses[elements], dtype.itemsize)
             self._check_landed(touched)
             writer, reader = self._writer[touched], self._warps.start + warp
@@ -327,31 +331,32 @@ class SharedMemory:
         return reshape(view(self._bytes[_bytes_of(addresses, dtype.itemsize)], dtype), -1)
 
     def count(self, addresses: Indices, counted: Array, layout: LinearLayout) -> None:
-        """Add 1 to the i32 at each address that is counted, by a thread that holds it.
+        """Add 1 to the i32 at each counted address, by a thread holding it.
 
-        Warps may count at one place, and nobody else may touch it. Raises: AccessError for a race.
+        Warps may count at the same address; any other access is a race. Raises: AccessError for
+        a race.
         """
-        places = places_of(layout)
-        warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
-        elements = places.elements[places.first]
+        holders = places_of(layout)
+        warps = np.broadcast_to(holders.warps[:, None], holders.elements.shape)[holders.first]
+        elements = holders.elements[holders.first]
         warps, elements = warps[counted[elements]] + self._warps.start, elements[counted[elements]]
         touched = _bytes_of(addresses[elements], np.dtype(np.int32).itemsize)
         self._check_landed(touched)
         self._check_unread(touched)
         writer, counting = self._writer[touched], _COUNTING - self._group
         self._check(touched, (writer != _NOBODY) & (writer != counting), writer, warps)
-        own: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
-        others = self._readers[touched] & ~own
-        self._check(touched, others != 0, _lowest_bit(others), warps)
+        own_bit: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
+        other_readers = self._readers[touched] & ~own_bit
+        self._check(touched, other_readers != 0, _lowest_bit(other_readers), warps)
         self._writer[touched] = counting
         where, counts = np.unique(addresses[elements], return_counts=True)
-        held = _bytes_of(where, np.dtype(np.int32).itemsize)
-        sums = reshape(view(self._bytes[held], np.int32), -1) + counts.astype(np.int32)
-        self._bytes[held] = reshape(view(sums, np.uint8), held.shape)
+        word_bytes = _bytes_of(where, np.dtype(np.int32).itemsize)
+        sums = reshape(view(self._bytes[word_bytes], np.int32), -1) + counts.astype(np.int32)
+        self._bytes[word_bytes] = reshape(view(sums, np.uint8), word_bytes.shape)
         self._touch(touched)
 
     def start_fill(self, addresses: Indices, value: Array, *, in_order: bool = True) -> Transfer:
-        """Start a tensor copy to a buffer, which the first warp issues or, not `in_order`, a producer.
+        """Start a tensor copy to a buffer, by the first warp or, not `in_order`, a producer.
 
         Raises: AccessError for a race.
         """
@@ -367,15 +372,15 @@ class SharedMemory:
         return Transfer(touched, content)
 
     def land(self, transfer: Transfer) -> None:
-        """Let a tensor copy land, for all warps."""
+        """Land a tensor copy, for all warps."""
         np.add.at(self._in_flight, transfer.touched, -1)
         assert transfer.content is not None
         self._bytes[transfer.touched] = transfer.content
 
     def start_read(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
-        """Start a product that reads a buffer; return what is there, flat.
+        """Start a product's read of a buffer; return the flat contents.
 
-        Raises: AccessError for a race: what is read was written before a barrier.
+        Raises: AccessError for a race: the contents must be written before a barrier.
         """
         touched = _bytes_of(addresses, dtype.itemsize)
         self._check_landed(touched)
@@ -389,13 +394,13 @@ class SharedMemory:
         return Transfer(touched), reshape(view(self._bytes[touched], dtype), -1)
 
     def finish_read(self, transfer: Transfer) -> None:
-        """Let a product have read its operand, for all warps, which have waited for it."""
+        """Finish a product's read of its operand, after all warps have waited for it."""
         np.add.at(self._being_read, transfer.touched, -1)
         self._readers[transfer.touched] |= self._own_bits()
         self._touch(transfer.touched)
 
     def start_drain(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
-        """Start a tensor copy from a buffer, which the first warp issues; return what is there, flat.
+        """Start the first warp's tensor copy from a buffer; return the flat contents.
 
         Raises: AccessError for a race.
         """
@@ -405,36 +410,36 @@ class SharedMemory:
         return Transfer(touched), reshape(view(self._bytes[touched], dtype), -1)
 
     def finish_drain(self, transfer: Transfer) -> None:
-        """Let a tensor copy from a buffer be done, for the first warp, which has waited for it."""
+        """Finish a tensor copy from a buffer, after the first warp has waited for it."""
         np.add.at(self._in_flight, transfer.touched, -1)
         self._readers[transfer.touched] |= np.uint64(1 << self._warps.start)
         self._touch(transfer.touched)
 
     def _check_quiet(self, touched: Indices, *, writes: bool) -> None:
-        """Raise AccessError if another warp than the first touched bytes without a barrier."""
+        """Raise AccessError if any warp but the first accessed bytes since the last barrier."""
         first = np.full(len(touched), self._warps.start)
         self._check_landed(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], first)
         if writes:
-            own = np.uint64(1 << self._warps.start)
-            others = self._readers[touched] & np.bitwise_not(own)
-            self._check(touched, others != 0, _lowest_bit(others), first)
+            own_bit = np.uint64(1 << self._warps.start)
+            other_readers = self._readers[touched] & np.bitwise_not(own_bit)
+            self._check(touched, other_readers != 0, _lowest_bit(other_readers), first)
 
     def barrier(self, *, for_producer: bool = True) -> None:
-        """Order all accesses of the group before against all after, those of a producer if it is there."""
-        own = (self._writer >= self._warps.start) & (self._writer < self._warps.stop)
-        own |= self._writer == _COUNTING - self._group
-        self._writer[own] = _NOBODY
+        """Order the group's earlier accesses before later ones, also for a producer."""
+        is_own = (self._writer >= self._warps.start) & (self._writer < self._warps.stop)
+        is_own |= self._writer == _COUNTING - self._group
+        self._writer[is_own] = _NOBODY
         self._readers &= ~self._own_bits()
         if for_producer:
             self.learn(self.mark())
 
     def mark(self) -> int:
-        """Return a mark that stands for all accesses of the group up to now."""
+        """Return the mark of the group's latest access."""
         return self._now * _MAX_GROUPS + self._group
 
     def learn(self, mark: int) -> None:
-        """Let the producer know that all accesses up to a mark are over."""
+        """Order all accesses up to a mark before the producer's next ones."""
         group = mark % _MAX_GROUPS
         self._known[group] = max(self._known[group], mark)
 
@@ -446,7 +451,7 @@ class SharedMemory:
         self._touched[touched] = self.mark()
 
     def _check_known(self, touched: Indices) -> None:
-        """Raise AccessError for the first byte that is touched as far as the producer knows."""
+        """Raise AccessError for the first byte with an access unordered before the producer's."""
         marks = self._touched[touched]
         late = marks > self._known[marks % _MAX_GROUPS]
         if self._check_races and late.any():
@@ -455,20 +460,20 @@ class SharedMemory:
                 "that they have"
             )
 
-    def _check(self, touched: Indices, taken: Array, by: Array, warps: Indices) -> None:
-        """Raise AccessError for the first byte that is taken by another warp."""
-        race = taken & (by != warps[:, None])
+    def _check(self, touched: Indices, is_accessed: Array, by: Array, warps: Indices) -> None:
+        """Raise AccessError for the first byte accessed by another warp."""
+        race = is_accessed & (by != warps[:, None])
         if self._check_races and race.any():
             row, column = np.argwhere(race)[0]
             other = by[row, column]
-            who = f"warp {other}" if other >= 0 else "counting"
+            accessor = f"warp {other}" if other >= 0 else "counting"
             raise AccessError(
-                f"in warp {warps[row]} touches shared byte {touched[row, column]}, which {who} "
+                f"in warp {warps[row]} touches shared byte {touched[row, column]}, which {accessor} "
                 "touched since the last barrier"
             )
 
     def _check_landed(self, touched: Indices) -> None:
-        """Raise AccessError for the first byte that a copy is on its way to."""
+        """Raise AccessError for the first byte with a pending copy."""
         awaited = self._in_flight[touched] > 0
         if awaited.any():
             raise AccessError(
@@ -477,7 +482,7 @@ class SharedMemory:
             )
 
     def _check_unread(self, touched: Indices) -> None:
-        """Raise AccessError for the first byte that a product in flight reads."""
+        """Raise AccessError for the first byte read by a product in flight."""
         read = self._being_read[touched] > 0
         if read.any():
             raise AccessError(

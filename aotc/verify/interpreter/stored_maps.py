@@ -1,10 +1,10 @@
-"""Tensor maps that a kernel leaves in memory for kernels after it.
+"""Rules for tensor maps stored by a kernel for later kernels.
 
-They are written as the emulator encodes them, at the interpreter's addresses; whoever compares them with
-other memory translates those. The form of a map follows from the dtype and the tile alone, as
-`runtime_c/src/tensor_map.c` has it for hosts. It is derived here without the compiler.
+They have the emulator's encoding and the interpreter's addresses; a comparison with other
+memory must relocate them. The form of a map follows from the dtype and the tile alone, as in
+`runtime_c/src/tensor_map.c` for hosts. It is derived here without the compiler.
 
-Invariant: a map that is stored is one that `cuTensorMapEncodeTiled` would encode.
+Invariant: `cuTensorMapEncodeTiled` would encode every stored map.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aotc.verify.emulator.async_copies.tensor_map import SIZE_BYTES
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.interpreter.program import Program, scalar
 
-ALIGNMENT_BYTES = 128  # of a slot: more than a map needs that is only read
+ALIGNMENT_BYTES = 128  # of a slot: more than a read-only map needs
 MAX_BOX_ELEMS = 256
 _SPANS_BYTES = (128, 64, 32)
 
@@ -60,14 +60,16 @@ def _store(
     element: ScalarType,
     form: tuple[tuple[int, ...], int],
 ) -> None:
-    slot, pointer, *sizes = (int(scalar(each)) for each in operands)
+    slot, pointer, *sizes = (int(scalar(operand)) for operand in operands)
     box, swizzle_bytes = form
     rank = len(box)
     if slot % ALIGNMENT_BYTES:
         raise program.error(op, f"is to {slot:#x}, no multiple of {ALIGNMENT_BYTES}")
     strides = (*sizes[rank:], 1)
-    nothing = np.empty(0, np.uint8)
-    tensor = PlacedTensor(nothing, element.name, tuple(sizes[:rank]), strides, box, swizzle_bytes)
+    no_content = np.empty(0, np.uint8)
+    tensor = PlacedTensor(
+        no_content, element.name, tuple(sizes[:rank]), strides, box, swizzle_bytes
+    )
     try:
         encoded = tensor.encode_at(pointer, "the map")
     except EmulationError as error:
@@ -77,7 +79,7 @@ def _store(
             'such as w = "i32:16"'
         )
         raise refused from error
-    places = slot + np.arange(0, SIZE_BYTES, U64.size_bytes)
+    addresses = slot + np.arange(0, SIZE_BYTES, U64.size_bytes)
     words = np.frombuffer(encoded, np.uint64)
-    program.memory.store(places, words, ones(len(places), np.bool_), U64)
+    program.memory.store(addresses, words, ones(len(addresses), np.bool_), U64)
     program.memory.stored_maps[slot] = None

@@ -1,11 +1,11 @@
-"""Warps of different roles, while a kernel is interpreted: they take turns.
+"""Interpret warps of different roles, in turn.
 
-A group of consumers runs until it waits for what has not been brought, then the next one, then the
-producer until it waits for room, and so on: each is as far behind the others as it can be, which
-shows a stage that is read late or written early. All are generators, which yield where they have to
-wait; loops and branches are stepped through here, any other op has the rule that it has everywhere.
+A group of consumers runs until it waits for a full stage, then the next group, then the
+producer until it waits for an empty one, and so on. So each role lags as far behind the others
+as possible, which exposes a stage read late or written early. All are generators, and yield at
+waits. Loops and branches are stepped through here; any other op has its usual rule.
 
-Invariant: what they do depends on the program alone, never on the threads of this process.
+Invariant: the schedule depends on the program alone, never on the threads of this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aotc.verify.interpreter.program import Program, Rule, scalar
 
 @dataclass(frozen=True)
 class Wait:
-    """Name a wait for the end of a phase, and the mbarrier."""
+    """A wait for the end of a phase, with its mbarrier."""
 
     op: mbarrier.MbarrierWait
     barrier: mbarriers.Mbarrier
@@ -38,14 +38,14 @@ class Wait:
 
 @dataclass(frozen=True)
 class ClusterWait:
-    """Name a wait for all CTAs of the cluster."""
+    """A wait for all CTAs of the cluster."""
 
     op: Op
 
 
 @dataclass(frozen=True)
 class GridWait:
-    """Name a wait for all programs of the grid."""
+    """A wait for all programs of the grid."""
 
     op: grid.GridBarrier
 
@@ -56,7 +56,7 @@ COLLECTIVES = (
     cluster.ClusterRead,
     cluster.ClusterTranspose,
 )
-"""What all CTAs of a cluster do together, each with what the others post."""
+"""Exchanges of all CTAs of a cluster, each with the others' posted values."""
 
 Steps = Generator[Wait | ClusterWait | GridWait, None, list[Array]]
 
@@ -72,7 +72,7 @@ def _specialize(program: Program, op: roles.Specialize) -> None:
     producer = _Role(program.beside(is_producer=True), op.producer)
     first = op.producer.first
     makers = [first.body] if isinstance(first, roles.Beside) else []
-    issuing = [producer, *(_Role(program.beside(is_producer=True), each) for each in makers)]
+    issuing = [producer, *(_Role(program.beside(is_producer=True), maker) for maker in makers)]
     everybody = [*groups, *issuing]
     while any(role.may_run for role in everybody):
         for role in everybody:
@@ -82,15 +82,15 @@ def _specialize(program: Program, op: roles.Specialize) -> None:
     program.shared.run_group(0)
     for role in everybody:
         if role.wait is not None:
-            others = "the consumers have come to their end"
+            reason = "the consumers have come to their end"
             if role not in issuing:
                 phases = f"{role.wait.barrier.phases} phases have ended"
-                others = f"{phases}, and the producer {producer.place}"
-            raise program.error(role.wait.op, f"waits for ever: {others}")
+                reason = f"{phases}, and the producer {producer.place}"
+            raise program.error(role.wait.op, f"waits for ever: {reason}")
 
 
 class _Role:
-    """Hold where a group of consumers or the producer of a program is."""
+    """The progress of one role: a group of consumers, or the producer."""
 
     def __init__(self, program: Program, block: Block) -> None:
         self.program = program
@@ -100,11 +100,11 @@ class _Role:
 
     @property
     def may_run(self) -> bool:
-        """Whether there is more to do, and nothing to wait for."""
+        """Whether there are steps left, and nothing to wait for."""
         return not self._is_done and (self.wait is None or self.wait.is_over)
 
     def run(self) -> None:
-        """Run until there is something to wait for, if there is not already."""
+        """Run to the next wait, unless already waiting."""
         if self.may_run:
             wait = next(self._steps, None)
             # CTAs with roles exchange nothing, and wait for no others.
@@ -114,7 +114,7 @@ class _Role:
 
     @property
     def place(self) -> str:
-        """Where the role is, for an error of another one."""
+        """The role's location, for another role's error."""
         return "has come to its end" if self.wait is None else f"waits at {self.wait.op.loc}"
 
 
@@ -122,10 +122,10 @@ class _Role:
 
 
 def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
-    """Run a block, and yield each wait that is not over, and each for the cluster."""
+    """Run a block, and yield each pending wait, for a phase, the cluster or the grid."""
     program.bind(block.args, args)
     for op in block:
-        operands = [each for each in program.operands(op) if each is not None]
+        operands = [operand for operand in program.operands(op) if operand is not None]
         if op.terminator:
             return operands
         if isinstance(op, mbarrier.MbarrierWait):
@@ -139,7 +139,7 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
             program.posted = operands
             yield ClusterWait(op)
             program.run_op(op)
-            yield ClusterWait(op)  # until the others have read what was posted
+            yield ClusterWait(op)  # until the others have read the posted values
             continue
         steps = _STEPS.get(type(op))
         if isinstance(op, grid.GridBarrier):
@@ -184,7 +184,7 @@ _STEPS: dict[type[Op], Callable[..., Generator[Any, None, list[Array]]]] = {
 
 
 def _beside(program: Program, op: roles.Beside) -> None:
-    """Pass over what another warp runs."""
+    """Skip the block: another warp runs it."""
     del program, op
 
 

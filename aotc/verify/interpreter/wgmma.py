@@ -1,10 +1,10 @@
-"""What `gpu.wgmma` does: products whose results exist once they have been waited for.
+"""Rules for `gpu.wgmma`: products whose results exist once waited for.
 
-A product is computed when it is started. What the program gets is a promise, an array of anything
-that stands for the result by being the same object; loops and branches hand it on. The wait puts
-the result in its place. Whoever looks at a promise sees garbage, as on the GPU.
+A product is computed when it starts, and the program gets a promise: an array of garbage whose
+identity stands for the result. Loops and branches pass it on, and the wait replaces it by the
+result. Reading a promise gives garbage, as on the GPU.
 
-Invariant: bytes that a product in flight reads are marked, and a write to them is an error.
+Invariant: bytes read by a product in flight are marked, and a write to them is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aotc.verify.interpreter.shared_memory import Transfer
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Hold a product in flight: the promise, what it stands for, and the bytes that it reads."""
+    """A product in flight: the promise, its result, and the bytes being read."""
 
     promise: Array
     result: Array
@@ -55,8 +55,8 @@ def _start(
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)
     begins = accumulate is not None and not scalar(accumulate)
-    known = [*program.finished, *program.products]
-    start = np.zeros_like(acc) if begins else _kept(known, acc)
+    products = [*program.finished, *program.products]
+    start = np.zeros_like(acc) if begins else _resolved(products, acc)
     result = dot(left, right, start[:, :columns], source, target, op.input_precision)
     result = _first_columns(program, result, columns, acc.shape)
     promise = program.poison.fill(acc.dtype, acc.shape)
@@ -73,48 +73,50 @@ def _operand(
     *,
     axis: int,
 ) -> Array:
-    """Return an operand, of a buffer the part that begins somewhere along an axis and has an extent.
+    """Return an operand; from a buffer, the part along an axis with a start and an extent.
 
-    What of shared memory is read is added to `reads`.
+    Reads of shared memory are added to `reads`.
     """
     if not isinstance(value.type, SharedType):
         return array
     start, extent = part
-    places = reshape(array, value.type.shape)
-    places = places.take(range(start, start + extent), axis)
-    transfer, content = program.shared.start_read(reshape(places, -1), dtype_of(value.type.element))
+    addresses = reshape(array, value.type.shape)
+    addresses = addresses.take(range(start, start + extent), axis)
+    transfer, content = program.shared.start_read(
+        reshape(addresses, -1), dtype_of(value.type.element)
+    )
     reads.append(transfer)
-    return reshape(content, places.shape)
+    return reshape(content, addresses.shape)
 
 
 def _first_columns(program: Program, value: Array, columns: int, shape: tuple[int, ...]) -> Array:
-    """Return the first columns of a result of `shape`, beside what is not defined."""
+    """Return the first columns of a result of `shape`, with poison in the others."""
     whole = program.poison.fill(value.dtype, shape)
     whole[:, :columns] = value[:, :columns]
     return whole
 
 
-def _kept(products: Sequence[Product], value: Array) -> Array:
-    """Return what a value stands for."""
-    return next((each.result for each in products if each.promise is value), value)
+def _resolved(products: Sequence[Product], value: Array) -> Array:
+    """Return the result of a promise, or any other value itself."""
+    return next((product.result for product in products if product.promise is value), value)
 
 
 def _wait(program: Program, op: wgmma.WgmmaWait, *values: Array) -> list[Array]:
     count = max(0, len(program.products) - op.pending)
-    done, program.products = program.products[:count], program.products[count:]
-    for product in done:
+    completed, program.products = program.products[:count], program.products[count:]
+    for product in completed:
         for transfer in product.reads:
             program.shared.finish_read(transfer)
-    # A wait may cover products whose results another one hands back.
-    finished = [*program.finished, *done]
-    given = [_kept(finished, value) for value in values]
+    # A wait may cover products whose results another wait returns.
+    finished = [*program.finished, *completed]
+    outs = [_resolved(finished, value) for value in values]
     for number, columns in enumerate(op.num_columns):
-        if columns and given[number] is not values[number]:
-            given[number] = _first_columns(program, given[number], columns, given[number].shape)
+        if columns and outs[number] is not values[number]:
+            outs[number] = _first_columns(program, outs[number], columns, outs[number].shape)
     program.finished = [
         product for product in finished if all(product.promise is not value for value in values)
     ]
-    return given
+    return outs
 
 
 def _undefined(program: Program, op: gpu.Undefined) -> Array:

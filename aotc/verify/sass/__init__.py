@@ -1,5 +1,5 @@
-"""Audit of SASS: what ptxas made of right PTX, and whether a warp can execute it as it is meant.
+"""Audit SASS: whether warps can execute ptxas' output as the PTX means it.
 
-A cubin's text is parsed, its control flow rebuilt, the divergence of warps followed from branch to
-reconvergence, and rules are applied to what stands where lanes of a warp may be apart.
+A cubin's text is parsed and its control flow rebuilt. The divergence of warps is followed from
+branch to reconvergence, and rules are applied to the instructions of diverged warps.
 """

@@ -1,9 +1,9 @@
-"""Instructions at points that lanes of a warp reach apart.
+"""Check instructions within reach of diverged lanes of a warp.
 
-An asynchronous instruction of the uniform datapath is issued once for each group of lanes that gets
-to it, whatever its guard was computed from: two groups copy twice, and the bytes that an mbarrier
-counts are wrong for ever. One group that is a part of the warp is right: that is how one elected
-lane issues. An instruction that needs the whole warp is right in neither case.
+An asynchronous instruction of the uniform datapath is issued once for each group of lanes
+there, whatever its guard: two groups copy twice, and an mbarrier's byte count is wrong for
+ever. A single group, part of the warp, is right: one elected lane issues like this. An
+instruction that needs the whole warp is right in neither case.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def _is_of(names: frozenset[str]) -> Callable[[Instruction], bool]:
 
 
 class _Rule(NamedTuple):
-    """Which instructions want what.
+    """The required convergence for instructions of a kind.
 
-    One that `needs_all` a part of the warp may not execute; one that `awaits_all` may be reached apart.
+    With `needs_all`, a part of the warp must not execute the instruction; with `awaits_all`,
+    parts may reach it separately.
     """
 
     kind: Kind
@@ -87,43 +88,52 @@ _RULES: Final = (
 
 
 def find_apart(graph: Graph, convergence: Convergence) -> Iterator[Finding]:
-    """Yield a finding for each instruction that lanes reach in a way it does not allow."""
+    """Yield a finding for each instruction whose rule diverged lanes violate."""
     ruled = [
-        (each, rule)
+        (instruction, rule)
         for block in graph.blocks
-        for each in block.instructions
+        for instruction in block.instructions
         for rule in _RULES
-        if rule.applies(each)
+        if rule.applies(instruction)
     ]
-    for each, rule in ruled:
-        if rule.needs_all and each.address in convergence.guarded:
+    for instruction, rule in ruled:
+        if rule.needs_all and instruction.address in convergence.guarded:
             meaning = "its guard holds in some lanes of a warp and may fail in others"
-            yield Finding(rule.kind, each.address, each.text, meaning, (), each.source)
+            yield Finding(
+                rule.kind, instruction.address, instruction.text, meaning, (), instruction.source
+            )
             continue
         for divergence in convergence.divergences:
-            ways = _ways(graph, divergence, each, rule)
+            ways = _ways(graph, divergence, instruction, rule)
             if ways:
-                yield Finding(rule.kind, each.address, each.text, rule.meaning, ways, each.source)
+                yield Finding(
+                    rule.kind,
+                    instruction.address,
+                    instruction.text,
+                    rule.meaning,
+                    ways,
+                    instruction.source,
+                )
                 break
 
 
 def _ways(
-    graph: Graph, divergence: Divergence, each: Instruction, rule: _Rule
+    graph: Graph, divergence: Divergence, instruction: Instruction, rule: _Rule
 ) -> tuple[tuple[Step, ...], ...]:
-    """Return how lanes get to an instruction after a branch, if that is not allowed."""
+    """Return the ways lanes reach an instruction after a branch, if they violate its rule."""
     sides = divergence.sides
-    here = [side for side in sides if each.address in side.reached]
+    arriving = [side for side in sides if instruction.address in side.reached]
     if rule.awaits_all:
-        here = [side for side in here if each.address in side.joins]
-    is_apart = len(here) > 1 and not rule.awaits_all
-    others = [side for side in sides if side not in here and side.goes_on(graph)]
-    if is_apart or (rule.needs_all and here and others):
-        return tuple(_way(graph, side, each.address) for side in here)
+        arriving = [side for side in arriving if instruction.address in side.joins]
+    is_apart = len(arriving) > 1 and not rule.awaits_all
+    absent = [side for side in sides if side not in arriving and side.goes_on(graph)]
+    if is_apart or (rule.needs_all and arriving and absent):
+        return tuple(_way(graph, side, instruction.address) for side in arriving)
     return ()
 
 
 def _way(graph: Graph, side: Side, address: int) -> tuple[Step, ...]:
-    """Return the branches by which one side gets to an address, without what only falls through."""
+    """Return the branches by which one side reaches an address, without mere fall-through."""
     blocks: list[int] = []
     visit = side.reached[address]
     while visit >= 0:

@@ -16,22 +16,24 @@ from aotc.verify.sass.warpgroups import find_dropped_registers, find_merged, fin
 
 
 def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
-    """Return what is wrong with a cubin, by the text nvdisasm writes of it.
+    """Return the findings on a cubin, from nvdisasm's text.
 
-    With the PTX it was assembled from, it is also known what ptxas left out.
+    With the PTX it was assembled from, instructions dropped by ptxas show as well.
     """
     try:
         functions = parse(sass)
     except SassError as error:
         return (Finding("unreadable", 0, "", str(error)),)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for function in functions:
-        found += _audit_function(function)
-    instructions = tuple(each for function in functions for each in function.instructions)
-    found += find_serialized(instructions, ptx)
-    found += find_merged(instructions, ptx)
-    found += find_dropped_registers(instructions, ptx)
-    return tuple(sorted(found, key=lambda each: (each.kind, each.address)))
+        findings += _audit_function(function)
+    instructions = tuple(
+        instruction for function in functions for instruction in function.instructions
+    )
+    findings += find_serialized(instructions, ptx)
+    findings += find_merged(instructions, ptx)
+    findings += find_dropped_registers(instructions, ptx)
+    return tuple(sorted(findings, key=lambda finding: (finding.kind, finding.address)))
 
 
 def _audit_function(function: Function) -> Iterator[Finding]:

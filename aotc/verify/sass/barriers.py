@@ -1,7 +1,7 @@
-"""Barrier registers: which `BSSY` each belongs to, and which registers keep one.
+"""Barrier registers: the `BSSY` of each, and the registers with a saved one.
 
-`barriers` maps a register, `B0` or one that keeps its value, to the address of the `BSSY` that named
-the lanes to await.
+`barriers` maps a register, `B0` or one with its saved value, to the address of the `BSSY` that
+named the lanes to await.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from aotc.verify.sass.text import Instruction
 Barriers: TypeAlias = dict[str, int]
 
 INNER: Final = -1
-"""In place of the address of a `BSSY` that only a part of the warp has come to."""
+"""In place of the address of a `BSSY` reached by a part of the warp only."""
 
 Breaks: TypeAlias = frozenset[tuple[int, str, bool]]
-"""Barriers that lanes have left by `@P0 BREAK`, with that predicate and whether it is negated."""
+"""Barriers left by `@P0 BREAK`, with the predicate and whether it is negated."""
 
 
-def _set(barriers: Barriers, each: Instruction) -> None:
-    barriers[each.operands[0]] = each.address
+def _set(barriers: Barriers, instruction: Instruction) -> None:
+    barriers[instruction.operands[0]] = instruction.address
 
 
-def _use(barriers: Barriers, each: Instruction) -> None:
-    barriers.pop(each.operands[0], None)
+def _use(barriers: Barriers, instruction: Instruction) -> None:
+    barriers.pop(instruction.operands[0], None)
 
 
-def _leave(barriers: Barriers, each: Instruction) -> None:
-    if each.guard is None:
-        barriers.pop(each.operands[-1], None)
+def _leave(barriers: Barriers, instruction: Instruction) -> None:
+    if instruction.guard is None:
+        barriers.pop(instruction.operands[-1], None)
 
 
-def _copy(barriers: Barriers, each: Instruction) -> None:
+def _copy(barriers: Barriers, instruction: Instruction) -> None:
     """Follow `BMOV B0, R1` and `BMOV R1, B0`."""
-    if len(each.operands) < 2:
+    if len(instruction.operands) < 2:
         return
-    to, origin = each.operands[0], each.operands[1]
+    to, origin = instruction.operands[0], instruction.operands[1]
     if origin in barriers:
         barriers[to] = barriers[origin]
     else:
@@ -53,19 +53,19 @@ _RULES: Final = {
 }
 
 
-def move(barriers: Barriers, each: Instruction) -> None:
-    """Follow what an instruction does to barriers and to registers that keep one."""
-    rule = _RULES.get(each.name)
+def move(barriers: Barriers, instruction: Instruction) -> None:
+    """Follow an instruction's effect on barriers and saved barriers."""
+    rule = _RULES.get(instruction.name)
     if rule is not None:
-        rule(barriers, each)
-    elif barriers and each.name[0] != "U":
-        for name in results(each):
+        rule(barriers, instruction)
+    elif barriers and instruction.name[0] != "U":
+        for name in results(instruction):
             barriers.pop(name, None)
 
 
 def still(breaks: Breaks, instructions: Iterable[Instruction]) -> Breaks:
-    """Return breaks after instructions: no branch on a predicate that was written tells of them."""
+    """Return breaks after instructions: an overwritten predicate no longer identifies its lanes."""
     if not breaks:
         return breaks
-    written = {name for each in instructions for name in results(each)}
+    written = {name for instruction in instructions for name in results(instruction)}
     return frozenset((token, "" if name in written else name, n) for token, name, n in breaks)

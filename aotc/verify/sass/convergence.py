@@ -1,16 +1,16 @@
-"""Where the lanes of a warp may be apart: from each divergent branch to where lanes join again.
+"""Find divergent branches, and the code between each branch and the reconvergence of its lanes.
 
-Since Volta lanes that part do not join where their paths meet. They join at `BSYNC Bn`, all that
-were there at the `BSSY Bn` before, less those that have left by `BREAK Bn` or `EXIT`; and at a
-`WARPSYNC` of all lanes. So each branch that lanes may take differently is followed both ways until
-it is joined. What one side reaches is executed by a part of the warp; what both sides reach is
-executed by either of them apart, one after the other, though it stands in the program once.
+Since Volta, diverged lanes do not reconverge where their paths meet. They reconverge at `BSYNC
+Bn`, which awaits the lanes present at its `BSSY Bn`, less those that left by `BREAK Bn` or
+`EXIT`; and at a `WARPSYNC` of all lanes. So each possibly divergent branch is
+followed both ways until it reconverges. Code reached by one side is executed by a part of the
+warp. Code reached by both sides is executed by each separately, one after the other.
 
-What makes a branch divergent depends on what registers hold (`variance.py`), and that on which
-branches are divergent: lanes that took different ways hold different values. Both are found
-together, starting from a warp that never parts.
+A branch diverges depending on the contents of registers (`variance.py`), and these depend on
+divergent branches: lanes on different paths hold different values. Both are computed together,
+as a fixed point from a converged warp.
 
-Invariant: a path ends only where all lanes that were at the branch and have not left are awaited.
+Invariant: a path ends only where all remaining lanes of the branch are awaited.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from aotc.verify.sass.walk import Side, Start, follow, list_events, ways
 
 @dataclass(slots=True)
 class _State:
-    """What holds where a block starts.
+    """The state at the start of a block.
 
-    `barriers` maps a barrier register, or one that keeps its value, to the address of the `BSSY`;
-    `alone` holds the barriers that were in use when one lane was left alone, None if there are more.
-    `breaks` are the barriers that lanes have left whose predicate has a value, and no branch on it
-    has come since: those lanes are here with the others.
+    `barriers` maps a barrier register, or one with its saved value, to the address of the
+    `BSSY`. `alone` holds the barriers in use when one lane was left alone, None with more
+    lanes. `breaks` are the barriers that lanes left under a predicate which is still valid,
+    with no branch on it since: those lanes are here with the others.
     """
 
     values: Values
@@ -54,7 +54,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A branch that lanes may take differently, and what each part of the warp reaches."""
+    """A divergent branch, and the code reached by each part of the warp."""
 
     branch: Instruction
     sides: tuple[Side, ...]
@@ -64,8 +64,8 @@ class Divergence:
 class Convergence:
     """The divergent branches of a function, in the order of their addresses, and `guarded`.
 
-    Those are the addresses of instructions that, by their guard, some lanes of a warp may execute and
-    others not.
+    These are the addresses of instructions whose guard may differ between lanes of a
+    warp.
     """
 
     divergences: tuple[Divergence, ...]
@@ -82,7 +82,7 @@ class _Analysis:
         self.graph = graph
         self.states: list[_State | None] = [None] * len(graph.blocks)
         self.states[0] = _State({}, {}, None)
-        # Registers that differ once lanes are joined there, because not all lanes wrote them.
+        # Registers with differing values after reconvergence there: not all lanes wrote them.
         self.merged: dict[int, set[str]] = {}
         self.entered: dict[int, set[str]] = {}
         self.followed: dict[int, tuple[tuple[object, ...], Divergence]] = {}
@@ -93,22 +93,22 @@ class _Analysis:
         while waiting:
             self._propagate(waiting)
             waiting = self._follow()
-        found = tuple(self.followed[address][1] for address in sorted(self.followed))
-        return Convergence(found, frozenset(self._guarded()))
+        divergences = tuple(self.followed[address][1] for address in sorted(self.followed))
+        return Convergence(divergences, frozenset(self._guarded()))
 
     def _guarded(self) -> Iterator[int]:
         for block, events in zip(self.graph.blocks, self.events, strict=True):
             state = self.states[block.index]
-            if state is None or not any(each.guard is not None for each in events):
+            if state is None or not any(instruction.guard is not None for instruction in events):
                 continue
             values = self._values(block, state)
-            for each in block.instructions:
-                if guard_differs(values, each) and state.alone is None:
-                    yield each.address
-                transfer(values, each)
+            for instruction in block.instructions:
+                if guard_differs(values, instruction) and state.alone is None:
+                    yield instruction.address
+                transfer(values, instruction)
 
     def _values(self, block: Block, state: _State) -> Values:
-        """Return the values that registers have where a block starts."""
+        """Return the values of registers at the start of a block."""
         return {**state.values, **dict.fromkeys(self.entered.get(block.index, ()), DIFFERS)}
 
     # ---------------------------------------------------------------------------- states of blocks
@@ -129,14 +129,14 @@ class _Analysis:
     def _after(self, block: Block, state: _State) -> _State:
         values = self._values(block, state)
         barriers = dict(state.barriers)
-        for each in block.instructions[:-1]:
-            transfer(values, each)
-            move(barriers, each)
+        for instruction in block.instructions[:-1]:
+            transfer(values, instruction)
+            move(barriers, instruction)
         last = block.last
         alone, breaks = state.alone, still(state.breaks, block.instructions)
         token = barriers.get(last.operands[-1], INNER) if last.operands else INNER
         if last.name == "BSYNC":
-            breaks = frozenset(each for each in breaks if each[0] != token)
+            breaks = frozenset(instruction for instruction in breaks if instruction[0] != token)
         elif last.name == "BREAK" and last.guard is not None and token != INNER:
             breaks |= {(token, last.guard.name, last.guard.is_negated)}
         if last.name == "WARPSYNC" or (last.name == "BSYNC" and alone and token in alone):
@@ -148,22 +148,22 @@ class _Analysis:
         return _State(values, barriers, alone, breaks)
 
     def _enter(self, index: int, reached: _State) -> bool:
-        """Join what reaches a block with what did before; return whether that changes anything."""
-        known = self.states[index]
-        if known is None:
+        """Join a state into the one at a block's entry; return whether it changed."""
+        state = self.states[index]
+        if state is None:
             self.states[index] = reached
             return True
-        values = join(known.values, reached.values)
+        values = join(state.values, reached.values)
         barriers = {
             name: token
-            for name, token in known.barriers.items()
+            for name, token in state.barriers.items()
             if reached.barriers.get(name) == token
         }
-        alone = known.alone
+        alone = state.alone
         if alone is not None:
             alone = None if reached.alone is None else alone | reached.alone
-        joined = _State(values, barriers, alone, known.breaks | reached.breaks)
-        if joined == known:
+        joined = _State(values, barriers, alone, state.breaks | reached.breaks)
+        if joined == state:
             return False
         self.states[index] = joined
         return True
@@ -171,7 +171,7 @@ class _Analysis:
     # ------------------------------------------------------------------------- divergent branches
 
     def _follow(self) -> set[int]:
-        """Follow all branches that diverge; return the blocks whose state must be found again."""
+        """Follow all divergent branches; return the blocks whose state must be recomputed."""
         changed: set[int] = set()
         for block in self.graph.blocks:
             state = self.states[block.index]
@@ -181,8 +181,8 @@ class _Analysis:
             if before.alone is not None or not _diverges(before.values, block.last):
                 continue
             key = (*sorted(before.barriers.items()), None, *sorted(before.breaks))
-            known = self.followed.get(block.last.address)
-            if known is not None and known[0] == key:
+            previous = self.followed.get(block.last.address)
+            if previous is not None and previous[0] == key:
                 continue
             divergence = self._divergence(block, before)
             self.followed[block.last.address] = key, divergence
@@ -196,36 +196,36 @@ class _Analysis:
         return self._after(head, state)
 
     def _differing(self, divergence: Divergence) -> set[int]:
-        """Note which registers lanes may differ in once they meet; return the blocks concerned."""
+        """Record the registers differing after reconvergence; return the affected blocks."""
         visited = [{visit.block for visit in side.visits} for side in divergence.sides]
         everywhere = set[int].intersection(*visited)
         written = {
             name
             for index in sorted(set[int].union(*visited) - everywhere)
-            for each in self.graph.blocks[index].instructions
-            for name in written_by(each)
+            for instruction in self.graph.blocks[index].instructions
+            for name in written_by(instruction)
         }
         changed: set[int] = set()
         if not written:
             return changed
         for address in [address for side in divergence.sides for address in side.joins]:
-            known = self.merged.setdefault(address, set())
-            if not written <= known:
-                known |= written
+            differing = self.merged.setdefault(address, set())
+            if not written <= differing:
+                differing |= written
                 changed.add(self.graph.block_at(address).index)
         counts = Counter(index for blocks in visited for index in blocks)
         for index in [index for index, count in counts.items() if count > 1]:
-            known = self.entered.setdefault(index, set())
-            if not written <= known:
-                known |= written
+            differing = self.entered.setdefault(index, set())
+            if not written <= differing:
+                differing |= written
                 changed.add(index)
         return {index for index in changed if self.states[index] is not None}
 
     def _divergence(self, block: Block, before: _State) -> Divergence:
-        """Follow the sides of a branch to where its lanes are joined.
+        """Follow the sides of a branch to their reconvergence.
 
-        Lanes that have left a barrier are not awaited at its BSYNC. The others are joined there, and go
-        on as a group of their own.
+        Lanes that left a barrier are not awaited at its BSYNC. The others reconverge there, and
+        continue as a group of their own.
         """
         broken = {token for token, *_ in before.breaks}
         while True:
@@ -239,7 +239,7 @@ class _Analysis:
                 for start in starts
             ]
             restarted: dict[int, None] = {}
-            for side in sides:  # which grows
+            for side in sides:  # grows in the loop
                 for address, joined in side.rejoined.items():
                     if address not in restarted:
                         restarted[address] = None
@@ -265,19 +265,19 @@ def _diverges(values: Values, branch: Instruction) -> bool:
 
 
 def _along(block: Block, successor: int, after: _State) -> _State:
-    """Return the state at a successor, by the value that the branch's guard has on the way there."""
+    """Return the state at a successor, given the guard's value on the edge."""
     guard = block.last.guard
     if guard is None or block.last.name not in (*BRANCHES, "EXIT"):
         return after
     if is_uniform_branch(block.last) or len(set(block.successors)) < len(block.successors):
         return after
-    is_true = (successor in block.taken) != guard.is_negated
+    is_true = (successor in block.branch_targets) != guard.is_negated
     barriers, alone, breaks = after.barriers, after.alone, after.breaks
     for token, name, is_negated in after.breaks:
         if name == guard.name:
             breaks -= {(token, name, is_negated)}
-            if is_true != is_negated:  # all lanes that come this way have left
-                barriers = {key: held for key, held in barriers.items() if held != token}
+            if is_true != is_negated:  # all lanes on this edge have left
+                barriers = {key: value for key, value in barriers.items() if value != token}
     if alone is None and after.values.get(guard.name, 0) & (ONE_TRUE if is_true else ONE_FALSE):
         alone = frozenset(barriers.values())
     return _State(after.values, barriers, alone, breaks)

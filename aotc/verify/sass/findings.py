@@ -1,4 +1,4 @@
-"""What the audit reports: plain records, and the words for them."""
+"""The audit's findings: plain records, and their texts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Kind: TypeAlias = Literal[
 ]
 
 INFORMATION: Final[frozenset[Kind]] = frozenset({"spill in a loop"})
-"""Kinds that say something of a cubin's speed, and nothing against it."""
+"""Kinds about a cubin's speed, not its correctness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A branch that lanes took, and the address that they came to."""
+    """A branch taken by lanes, and its target."""
 
     branch: int
     target: int
@@ -34,11 +34,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Say what is wrong at one instruction.
+    """A fault at one instruction.
 
-    `ways` are the branches by which each group of lanes gets there, one tuple for a group: several
-    where groups arrive one after the other, one where a part of the warp arrives alone. `source` is the
-    file and line that the cubin names, empty if it names none.
+    `ways` are the branches by which each group of lanes arrives, one tuple for a group: several
+    if groups arrive one after the other, one if a part of the warp arrives alone. `source` is
+    the file and line in the cubin's debug information, empty without it.
     """
 
     kind: Kind
@@ -54,10 +54,10 @@ class Finding:
         return self.kind not in INFORMATION
 
     def render(self) -> str:
-        """Return the finding in lines: what and where, the meaning, and how lanes get there."""
-        place = f" ({self.source})" if self.source else ""
-        lines = [f"{self.kind}: {self.address:#06x}: {self.text}{place}", f"  {self.meaning}"]
-        for at, way in enumerate(self.ways):
+        """Return the finding in lines: its place, its meaning, and the lanes' ways there."""
+        location = f" ({self.source})" if self.source else ""
+        lines = [f"{self.kind}: {self.address:#06x}: {self.text}{location}", f"  {self.meaning}"]
+        for index, way in enumerate(self.ways):
             steps = ", ".join(f"{step.branch:#06x} → {step.target:#06x}" for step in way)
-            lines.append(f"  {'others' if at else 'some lanes'} come by {steps}")
+            lines.append(f"  {'others' if index else 'some lanes'} come by {steps}")
         return "\n".join(lines)

@@ -1,7 +1,8 @@
-"""The control-flow graph of a function: basic blocks and where each may go.
+"""The control-flow graph of a function: basic blocks and their successors.
 
-Subroutines are part of the graph. ptxas calls with the return address in a register, and calls as a
-branch that reaches far; so a call is a branch to its target, and a return may go to the instruction after any call.
+Subroutines are part of the graph. ptxas calls with the return address in a register, and also
+uses calls as long branches. So a call is a branch to its target, and a return may go to the
+instruction after any call.
 
 Invariant: an instruction that moves, splits or joins lanes is the last of its block.
 """
@@ -21,14 +22,14 @@ _CLOSES = frozenset({*BRANCHES, *ENDS, "BSSY", "BSYNC", "BREAK", "WARPSYNC"})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions that follow each other; `taken` is where a branch at the end goes.
+    """Consecutive instructions; `branch_targets` are the targets of the final branch.
 
     `next` is the block after it in the text, None if control never falls through.
     """
 
     index: int
     instructions: tuple[Instruction, ...]
-    taken: tuple[int, ...]
+    branch_targets: tuple[int, ...]
     next: int | None
 
     @property
@@ -38,13 +39,13 @@ class Block:
 
     @property
     def last(self) -> Instruction:
-        """The instruction that decides where control goes on."""
+        """The final instruction, which decides the successor."""
         return self.instructions[-1]
 
     @property
     def successors(self) -> tuple[int, ...]:
-        """Blocks that may come next."""
-        return self.taken if self.next is None else (*self.taken, self.next)
+        """The possible next blocks."""
+        return self.branch_targets if self.next is None else (*self.branch_targets, self.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +55,30 @@ class Graph:
     blocks: tuple[Block, ...]
 
     def block_at(self, address: int) -> Block:
-        """Return the block that holds the instruction at an address."""
+        """Return the block of the instruction at an address."""
         return self.blocks[bisect_right([b.start for b in self.blocks], address) - 1]
 
 
 def build_graph(function: Function) -> Graph:
     """Return the graph of a function.
 
-    Raises: SassError if a branch goes where no instruction is, or nobody knows where.
+    Raises: SassError for a branch with an unknown target or one outside of the instructions.
     """
     instructions = function.instructions
-    addresses = {each.address for each in instructions}
+    addresses = {instruction.address for instruction in instructions}
     returns = _return_sites(instructions)
     starts = {instructions[0].address, *(site for sites in returns.values() for site in sites)}
-    for at, each in enumerate(instructions):
-        if each.name != "RET":
-            starts.update(each.targets)
-        if each.name in _CLOSES and at + 1 < len(instructions):
-            starts.add(instructions[at + 1].address)
+    for position, instruction in enumerate(instructions):
+        if instruction.name != "RET":
+            starts.update(instruction.targets)
+        if instruction.name in _CLOSES and position + 1 < len(instructions):
+            starts.add(instructions[position + 1].address)
     starts &= addresses
     runs: list[list[Instruction]] = []
-    for each in instructions:
-        if each.address in starts:
+    for instruction in instructions:
+        if instruction.address in starts:
             runs.append([])
-        runs[-1].append(each)
+        runs[-1].append(instruction)
     numbers = {run[0].address: index for index, run in enumerate(runs)}
     blocks = [
         _block(index, tuple(run), numbers, returns, is_last=index + 1 == len(runs))
@@ -95,17 +96,17 @@ def _block(
     is_last: bool,
 ) -> Block:
     last = instructions[-1]
-    taken: tuple[int, ...] = ()
+    branch_targets: tuple[int, ...] = ()
     falls = last.name not in (*BRANCHES, *ENDS) or _is_conditional(last)
     if last.name == "RET":
-        taken = tuple(numbers[each] for each in returns[last.address])
+        branch_targets = tuple(numbers[address] for address in returns[last.address])
     elif last.name == "CALL" and not last.targets:
         falls = True  # a function of another file, such as vprintf, returns
     elif last.name in BRANCHES:
         if not last.targets:
             raise SassError(f"the target of {last.text!r} at {last.address:#06x} is not known")
-        taken = tuple(numbers[each] for each in dict.fromkeys(last.targets))
-    return Block(index, instructions, taken, index + 1 if falls and not is_last else None)
+        branch_targets = tuple(numbers[address] for address in dict.fromkeys(last.targets))
+    return Block(index, instructions, branch_targets, index + 1 if falls and not is_last else None)
 
 
 def _is_conditional(instruction: Instruction) -> bool:
@@ -118,37 +119,43 @@ def _is_conditional(instruction: Instruction) -> bool:
 
 
 def _return_sites(instructions: tuple[Instruction, ...]) -> dict[int, list[int]]:
-    """Return where each RET may return to, by its address: after calls of the subroutine it ends.
+    """Return the return sites of each RET, by address: after calls of its subroutine.
 
-    A call whose target comes to no RET, others' calls aside, is a branch that reaches far.
+    A call whose target reaches no RET, nested calls aside, is a long branch.
     """
-    if not any(each.name == "RET" for each in instructions):
+    if not any(instruction.name == "RET" for instruction in instructions):
         return {}
-    places = {each.address: at for at, each in enumerate(instructions)}
-    sites: dict[int, list[int]] = {each.address: [] for each in instructions if each.name == "RET"}
+    indices = {instruction.address: index for index, instruction in enumerate(instructions)}
+    sites: dict[int, list[int]] = {
+        instruction.address: [] for instruction in instructions if instruction.name == "RET"
+    }
     for call, after in pairwise(instructions):
         if call.name == "CALL" and call.targets:
-            for end in _ends(instructions, places, call.targets[0]):
+            for end in _ends(instructions, indices, call.targets[0]):
                 sites[end].append(after.address)
     return sites
 
 
 def _ends(
-    instructions: tuple[Instruction, ...], places: dict[int, int], entry: int
+    instructions: tuple[Instruction, ...], indices: dict[int, int], entry: int
 ) -> Iterator[int]:
-    """Yield the addresses of the RETs that end the subroutine at `entry`, calls stepped over."""
+    """Yield the addresses of the RETs of the subroutine at `entry`, calls stepped over."""
     seen = {entry}
     waiting = [entry]
     while waiting:
-        at = places[waiting.pop()]
-        each = instructions[at]
-        if each.name == "RET":
-            yield each.address
+        index = indices[waiting.pop()]
+        instruction = instructions[index]
+        if instruction.name == "RET":
+            yield instruction.address
             continue
-        following = list(each.targets) if each.name in BRANCHES and each.name != "CALL" else []
-        is_left = each.name in (*ENDS, *BRANCHES) and each.name != "CALL"
-        if (not is_left or _is_conditional(each)) and at + 1 < len(instructions):
-            following.append(instructions[at + 1].address)
+        following = (
+            list(instruction.targets)
+            if instruction.name in BRANCHES and instruction.name != "CALL"
+            else []
+        )
+        is_left = instruction.name in (*ENDS, *BRANCHES) and instruction.name != "CALL"
+        if (not is_left or _is_conditional(instruction)) and index + 1 < len(instructions):
+            following.append(instructions[index + 1].address)
         for address in following:
             if address not in seen:
                 seen.add(address)

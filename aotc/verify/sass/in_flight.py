@@ -1,12 +1,14 @@
-"""Registers that a matrix instruction of a warpgroup still reads or writes when others touch them.
+"""Find accesses to the registers of matrix instructions in flight.
 
-PTX has a rule for them (`aotc.backend.wgmma_registers`), and virtual registers. ptxas gives several of
-these one physical register, and moves instructions: this is the same rule on what it made.
+For PTX and its virtual registers `aotc.backend.wgmma_registers` has the same rule. ptxas
+assigns several of these to one physical register and moves instructions, so the rule is checked
+again here.
 
-A group is committed by the instruction that names `gsb0`, and awaited by `WARPGROUP.DEPBAR`. Of an
-instruction that reads several registers by the name of the first, the first is known.
+A group is committed by the instruction with the operand `gsb0`, and awaited by
+`WARPGROUP.DEPBAR`. A register range is named by its first register only.
 
-Invariant: all paths are followed, back edges included; where they meet, the youngest group counts.
+Invariant: all paths are followed, back edges included; where they meet, the youngest group
+counts.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _Ages: TypeAlias = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A matrix instruction and the registers that it reads as A, and adds to."""
+    """A matrix instruction, the registers of its A fragment, and its accumulator."""
 
     instruction: Instruction
     fragment: frozenset[str]
@@ -39,48 +41,50 @@ class _Matrix:
 
 
 def find_touched(graph: Graph) -> Iterator[Finding]:
-    """Yield a finding for each instruction that touches registers in flight."""
+    """Yield a finding for each access to registers in flight."""
     matrices = {
-        each.address: _matrix(each)
+        instruction.address: _matrix(instruction)
         for block in graph.blocks
-        for each in block.instructions
-        if each.name in MATRIX
+        for instruction in block.instructions
+        if instruction.name in MATRIX
     }
     if not matrices:
         return
-    found: dict[int, Finding] = {}
+    findings: dict[int, Finding] = {}
     entries: dict[int, _Ages] = {0: {}}
     waiting = [0]
     while waiting:
         block = graph.blocks[waiting.pop()]
-        ages = _run(block, entries[block.index], matrices, found)
+        ages = _run(block, entries[block.index], matrices, findings)
         for after in block.successors:
-            known = entries.get(after)
+            entry = entries.get(after)
             younger = {
-                at: age for at, age in ages.items() if known is None or known.get(at, age + 1) > age
+                matrix: age
+                for matrix, age in ages.items()
+                if entry is None or entry.get(matrix, age + 1) > age
             }
-            if known is None or younger:
-                entries[after] = {**(known or {}), **younger}
+            if entry is None or younger:
+                entries[after] = {**(entry or {}), **younger}
                 waiting.append(after)
-    yield from (found[address] for address in sorted(found))
+    yield from (findings[address] for address in sorted(findings))
 
 
 def _run(
-    block: Block, entry: _Ages, matrices: dict[int, _Matrix], found: dict[int, Finding]
+    block: Block, entry: _Ages, matrices: dict[int, _Matrix], findings: dict[int, Finding]
 ) -> _Ages:
-    """Return what is in flight after a block; keep what touches its registers."""
+    """Return the groups in flight after a block; record accesses to their registers."""
     ages = entry
-    for each in block.instructions:
-        if each.name in MATRIX:
-            _check_matrix(matrices[each.address], ages, matrices, found)
-            ages = {**ages, each.address: 0}
-            if _COMMIT in each.operands:
-                ages = {at: age + 1 for at, age in ages.items()}
-        elif each.name == "WARPGROUP" and "DEPBAR" in each.modifiers:
-            left = int(each.operands[-1], 0)
-            ages = {at: age for at, age in ages.items() if age <= left}
+    for instruction in block.instructions:
+        if instruction.name in MATRIX:
+            _check_matrix(matrices[instruction.address], ages, matrices, findings)
+            ages = {**ages, instruction.address: 0}
+            if _COMMIT in instruction.operands:
+                ages = {address: age + 1 for address, age in ages.items()}
+        elif instruction.name == "WARPGROUP" and "DEPBAR" in instruction.modifiers:
+            left = int(instruction.operands[-1], 0)
+            ages = {address: age for address, age in ages.items() if age <= left}
         elif ages:
-            _check(each, ages, matrices, found)
+            _check(instruction, ages, matrices, findings)
     return ages
 
 
@@ -88,46 +92,51 @@ def _matrix(instruction: Instruction) -> _Matrix:
     first = instruction.operands[0]
     operand = _REGISTER.match(instruction.operands[1])
     start = int(operand[1]) if operand is not None else 0
-    fragment = [f"R{start + at}" for at in range(_FRAGMENT_REGISTERS)] if operand else []
+    fragment = [f"R{start + offset}" for offset in range(_FRAGMENT_REGISTERS)] if operand else []
     return _Matrix(instruction, frozenset(fragment), (first, *extra_results(instruction)))
 
 
 def _check_matrix(
-    matrix: _Matrix, ages: _Ages, matrices: dict[int, _Matrix], found: dict[int, Finding]
+    matrix: _Matrix, ages: _Ages, matrices: dict[int, _Matrix], findings: dict[int, Finding]
 ) -> None:
-    for at in ages:
-        held = matrices[at]
-        same = held.accumulator == matrix.accumulator
-        both = set[str]() if same else set(held.accumulator).intersection(matrix.accumulator)
-        both |= held.fragment.intersection(matrix.accumulator)
-        _report(matrix.instruction, both, "written", held, found)
-        read = matrix.fragment.intersection(held.accumulator)
-        _report(matrix.instruction, read, "read", held, found)
+    for address in ages:
+        pending = matrices[address]
+        same = pending.accumulator == matrix.accumulator
+        overlap = set[str]() if same else set(pending.accumulator).intersection(matrix.accumulator)
+        overlap |= pending.fragment.intersection(matrix.accumulator)
+        _report(matrix.instruction, overlap, "written", pending, findings)
+        read = matrix.fragment.intersection(pending.accumulator)
+        _report(matrix.instruction, read, "read", pending, findings)
 
 
 def _check(
-    each: Instruction, ages: _Ages, matrices: dict[int, _Matrix], found: dict[int, Finding]
+    instruction: Instruction,
+    ages: _Ages,
+    matrices: dict[int, _Matrix],
+    findings: dict[int, Finding],
 ) -> None:
-    written = {*results(each), *extra_results(each)}
-    read = sources(each)
-    for at in ages:
-        held = matrices[at]
-        touched = written & (held.fragment | set(held.accumulator))
-        _report(each, touched, "written", held, found)
-        _report(each, read.intersection(held.accumulator), "read", held, found)
+    written = {*results(instruction), *extra_results(instruction)}
+    read = sources(instruction)
+    for address in ages:
+        pending = matrices[address]
+        touched = written & (pending.fragment | set(pending.accumulator))
+        _report(instruction, touched, "written", pending, findings)
+        _report(instruction, read.intersection(pending.accumulator), "read", pending, findings)
 
 
 def _report(
-    each: Instruction,
+    instruction: Instruction,
     registers: set[str] | frozenset[str],
     access: str,
-    held: _Matrix,
-    found: dict[int, Finding],
+    pending: _Matrix,
+    findings: dict[int, Finding],
 ) -> None:
-    if not registers or each.address in found:
+    if not registers or instruction.address in findings:
         return
     name = min(registers, key=lambda register: int(register[1:]))
-    use = "read" if name in held.fragment else "write"
-    by = held.instruction
+    use = "read" if name in pending.fragment else "write"
+    by = pending.instruction
     meaning = f"{name} is {access} while {by.text} at {by.address:#06x} is yet to {use} it"
-    found[each.address] = Finding("in flight", each.address, each.text, meaning, (), each.source)
+    findings[instruction.address] = Finding(
+        "in flight", instruction.address, instruction.text, meaning, (), instruction.source
+    )

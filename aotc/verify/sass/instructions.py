@@ -1,9 +1,9 @@
-"""What the opcodes of sm_80 and sm_90 do, as far as divergence needs to know: tables.
+"""Tables of opcodes of sm_80 and sm_90, as far as divergence depends on them.
 
-Registers that lanes have of their own are `R0` … `R254` and predicates `P0` … `P6`; those of the
-warp, `UR0` … and `UP0` …, hold one value for all lanes and are written by the uniform datapath,
-whichever lanes are there. An opcode that no table names writes its first operands and computes them
-from the others, which is how most are written.
+Per-lane registers are `R0` … `R254` and the predicates `P0` … `P6`. The warp's registers, `UR0`
+… and `UP0` …, hold one value for all lanes and are written by the uniform datapath, for any
+active lanes. An opcode in no table writes its first operands and computes them from the others,
+as most do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ISSUED_ONCE: Final = frozenset(
         *("UBLKCP", "UBLKRED", "UBLKPF"),
     }
 )
-"""Asynchronous instructions of the uniform datapath: once for each group of lanes that gets there."""
+"""Asynchronous instructions of the uniform datapath: once for each group of lanes there."""
 
 MATRIX: Final = frozenset({"HGMMA", "QGMMA", "IGMMA", "BGMMA"})
 """Matrix instructions of a warpgroup."""
@@ -35,10 +35,10 @@ WARPGROUP: Final = frozenset({*MATRIX, "WARPGROUP", "USETMAXREG"})
 COLLECTIVES: Final = frozenset(
     {"LDSM", "STSM", "MOVM", "HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA"}
 )
-"""Instructions in which each lane has a part that another needs; no mask says which lanes."""
+"""Instructions that need every lane's part; they have no mask of lanes."""
 
 EXCHANGES: Final = frozenset({"SHFL", "VOTE", "MATCH", "REDUX", "ELECT"})
-"""Instructions that exchange values among the lanes that are there."""
+"""Instructions that exchange values among the active lanes."""
 
 _LANE_REGISTER: Final = re.compile(r"(?<![A-Za-z0-9_])(?:R\d+|P\d)(?![A-Za-z0-9_])")
 _REGISTER: Final = re.compile(r"U?R(?:\d+|Z)$")
@@ -54,13 +54,13 @@ _NO_RESULT: Final = frozenset(
     }
 )
 
-# Operands written, where the rule of `num_results` does not fit.
+# Number of operands written, for exceptions to the rule of `num_results`.
 _NUM_RESULTS: Final = {
     **dict.fromkeys(("ISETP", "FSETP", "DSETP", "HSETP2", "PLOP3", "UISETP", "UPLOP3"), 2),
     **dict.fromkeys(("P2R", "UP2UR", "FCHK", "ELECT", "VOTEU", "SYNCS", "REDUX", "R2UR"), 1),
 }
 
-# Registers written, for each opcode that may write several; the first pattern that fits.
+# Number of registers written, for opcodes with several; the first matching pattern counts.
 _LOADS: Final = r"(?:LDG|LD|LDS|LDL|LDC|LDSM|ATOMG|ATOM|ATOMS)\b.*"
 _WIDTHS: Final = (
     (re.compile(_LOADS + r"\.(?:128|4)(?:\.|$)"), 4),
@@ -75,22 +75,22 @@ _WHOLE: Final = frozenset({"LDC", "CS2R", "IMAD", "LDG", "LDS", "LD", "LDL", "LD
 
 
 def results(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers of lanes that an instruction writes, but for `extra_results`."""
+    """Return the per-lane registers written by an instruction, without `extra_results`."""
     if instruction.name == "R2P":
         mask = int(instruction.operands[-1], 0)
         return tuple(f"P{bit}" for bit in range(7) if mask >> bit & 1)
-    found = [
+    registers = [
         operand
         for operand in instruction.operands[: num_results(instruction)]
         if operand[0] in "RP" and operand[1:] not in ("Z", "T")
     ]
     if instruction.name in _WHOLE:
-        found += extra_results(instruction)
-    return tuple(found)
+        registers += extra_results(instruction)
+    return tuple(registers)
 
 
 def extra_results(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers after the first that an instruction writes, or perhaps writes."""
+    """Return the further registers written, or perhaps written, by an instruction."""
     width = _width(instruction)
     if width == 1:
         return ()
@@ -102,21 +102,21 @@ def extra_results(instruction: Instruction) -> tuple[str, ...]:
 
 
 def sources(instruction: Instruction) -> frozenset[str]:
-    """Return the registers of lanes that an instruction computes its results from, but the guard."""
+    """Return the per-lane registers read by an instruction, without the guard."""
     operands = instruction.operands
-    found = {
+    registers = {
         name
-        for each in operands[num_results(instruction) :]
-        for name in _LANE_REGISTER.findall(each)
+        for operand in operands[num_results(instruction) :]
+        for name in _LANE_REGISTER.findall(operand)
     }
     if instruction.name == "P2R":
         mask = int(operands[-1], 0)
-        found |= {f"P{bit}" for bit in range(7) if mask >> bit & 1}
-    return frozenset(found)
+        registers |= {f"P{bit}" for bit in range(7) if mask >> bit & 1}
+    return frozenset(registers)
 
 
 def num_results(instruction: Instruction) -> int:
-    """Return how many operands, from the first, an instruction writes."""
+    """Return the number of leading operands written by an instruction."""
     name, operands = instruction.name, instruction.operands
     if name in _NO_RESULT:
         return 0
@@ -148,14 +148,14 @@ def _width(instruction: Instruction) -> int:
 
 
 def is_uniform_branch(instruction: Instruction) -> bool:
-    """Whether all lanes that are at a branch go the same way, whatever its guard says of each."""
+    """Return whether all active lanes take a branch the same way, whatever its guard."""
     if instruction.name in ("BRXU", "UBRA"):
         return True
     return "U" in instruction.modifiers or "CONV" in instruction.modifiers
 
 
 def is_issued_once(instruction: Instruction) -> bool:
-    """Whether an instruction acts once for each group of lanes that gets to it, however many."""
+    """Return whether an instruction acts once for each group of lanes there."""
     if instruction.name in ISSUED_ONCE:
         return True
     if instruction.name != "SYNCS" or "PHASECHK" in instruction.modifiers:

@@ -1,4 +1,4 @@
-"""Spilled registers that are stored and loaded in loops: where they cost most."""
+"""Find accesses to spilled registers in loops, where they cost most."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ def find_spills(graph: Graph) -> Iterator[Finding]:
     local = [
         block.index
         for block in graph.blocks
-        if any(each.name in _LOCAL for each in block.instructions)
+        if any(instruction.name in _LOCAL for instruction in block.instructions)
     ]
     for index in local:
         if not _is_in_loop(graph, index):
             continue
-        accesses = [each for each in graph.blocks[index].instructions if each.name in _LOCAL]
+        accesses = [
+            instruction
+            for instruction in graph.blocks[index].instructions
+            if instruction.name in _LOCAL
+        ]
         first = accesses[0]
         meaning = f"{len(accesses)} accesses to spilled registers in a block of a loop"
         yield Finding("spill in a loop", first.address, first.text, meaning, (), first.source)
@@ -31,10 +35,10 @@ def _is_in_loop(graph: Graph, index: int) -> bool:
     seen: set[int] = set()
     waiting = list(graph.blocks[index].successors)
     while waiting:
-        at = waiting.pop()
-        if at == index:
+        block = waiting.pop()
+        if block == index:
             return True
-        if at not in seen:
-            seen.add(at)
-            waiting += graph.blocks[at].successors
+        if block not in seen:
+            seen.add(block)
+            waiting += graph.blocks[block].successors
     return False

@@ -1,4 +1,4 @@
-"""The stack pointer, R1, where ptxas uses it like other registers though the function has a stack."""
+"""Find writes to the stack pointer, R1, as if it were an ordinary register."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ _MOVES: Final = frozenset({"VIADD", "IADD", "IADD3"})
 
 
 def find_overwritten_stack(function: Function) -> Iterator[Finding]:
-    """Yield a finding at the first write of R1 that is no step of the stack pointer."""
-    if not any(_is_on_stack(each) for each in function.instructions):
+    """Yield a finding at the first write of R1 other than a stack adjustment."""
+    if not any(_is_on_stack(instruction) for instruction in function.instructions):
         return
-    writes = [each for each in function.instructions if _writes_pointer(each)]
-    for each in writes[1:]:  # the first write is the prologue's: it loads the pointer
-        if not (each.name in _MOVES and sources(each) == _ITSELF):
+    writes = [instruction for instruction in function.instructions if _writes_pointer(instruction)]
+    for instruction in writes[1:]:  # the first write is the prologue's: it loads the pointer
+        if not (instruction.name in _MOVES and sources(instruction) == _ITSELF):
             meaning = "R1 gets another value, by which spilled registers are addressed"
-            yield Finding("stack overwritten", each.address, each.text, meaning, (), each.source)
+            yield Finding(
+                "stack overwritten",
+                instruction.address,
+                instruction.text,
+                meaning,
+                (),
+                instruction.source,
+            )
             return
 
 

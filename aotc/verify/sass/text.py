@@ -1,10 +1,10 @@
-"""The text that nvdisasm writes of a cubin, as functions and instructions.
+"""Parse nvdisasm's text of a cubin into functions and instructions.
 
-Only the shape of a line is known here: an address, a guard, an opcode, operands. What an opcode does
-is in `instructions.py`. Labels are resolved to addresses; with `nvdisasm -g` each instruction knows
-the line of the source that its cubin names for it.
+Only the shape of a line is known here: an address, a guard, an opcode, operands; for the
+meaning of opcodes see `instructions.py`. Labels are resolved to addresses; with `nvdisasm -g`
+each instruction has its source line.
 
-Invariant: every line that has an address becomes an instruction, or an error names it.
+Invariant: every line with an address becomes an instruction, or an error names it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OPERAND = re.compile(r"(?:[^,\[\(]|\[[^\]]*\]|\([^)]*\))+")
 
 
 class SassError(Exception):
-    """Report text that is not what nvdisasm writes."""
+    """Report text not in nvdisasm's format."""
 
 
 class Guard(NamedTuple):
-    """The predicate under which an instruction is executed: `name` or, if negated, not `name`."""
+    """The predicate of an instruction: `name` or, if negated, not `name`."""
 
     name: str
     is_negated: bool
@@ -47,9 +47,9 @@ class Guard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction; `name` is its opcode up to the first dot, `modifiers` what follows.
+    """An instruction; `name` is its opcode up to the first dot, `modifiers` the rest.
 
-    `targets` are the addresses that its operands name, `source` the file and line it comes from.
+    `targets` are the addresses among its operands, `source` its file and line.
     """
 
     address: int
@@ -82,8 +82,8 @@ class _Line(NamedTuple):
 
 
 def parse(text: str) -> tuple[Function, ...]:
-    """Return the functions of a cubin's text. Raises: SassError for a line that cannot be read."""
-    found: list[Function] = []
+    """Parse the functions of a cubin's text. Raises: SassError for an unreadable line."""
+    functions: list[Function] = []
     name = ""
     lines: list[_Line] = []
     labels: dict[str, int] = {}
@@ -92,7 +92,7 @@ def parse(text: str) -> tuple[Function, ...]:
 
     def close() -> None:
         if lines:
-            found.append(Function(name, tuple(_instructions(lines, labels))))
+            functions.append(Function(name, tuple(_instructions(lines, labels))))
         lines.clear()
         labels.clear()
         waiting.clear()
@@ -111,16 +111,16 @@ def parse(text: str) -> tuple[Function, ...]:
             raise SassError(f"expected an instruction, got {line.strip()!r}")
         section = _SECTION.match(line)
         label = _LABEL.match(line)
-        place = _LINE.match(line)
+        location = _LINE.match(line)
         if section is not None:
             close()
             name, source = section["name"], ""
         elif label is not None:
             waiting.append(label["name"])
-        elif place is not None:
-            source = f"{place['file']}:{place['line']}"
+        elif location is not None:
+            source = f"{location['file']}:{location['line']}"
     close()
-    return tuple(found)
+    return tuple(functions)
 
 
 def _instructions(lines: list[_Line], labels: dict[str, int]) -> Iterator[Instruction]:
@@ -132,7 +132,7 @@ def _instructions(lines: list[_Line], labels: dict[str, int]) -> Iterator[Instru
         parts = tuple(part.strip() for part in _OPERAND.findall(operands) if part.strip())
         guard = Guard(match["guard"], bool(match["negated"])) if match["guard"] else None
         text = " ".join(_ANNOTATION.sub("", match[0]).split("*/", 1)[1].rstrip(";").split())
-        known = tuple(labels[name.strip()] for name in names if name.strip() in labels)
+        addresses = tuple(labels[name.strip()] for name in names if name.strip() in labels)
         yield Instruction(
-            int(match["address"], 16), guard, match["opcode"], parts, text, known, source
+            int(match["address"], 16), guard, match["opcode"], parts, text, addresses, source
         )

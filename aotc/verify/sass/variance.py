@@ -1,11 +1,12 @@
-"""Which registers hold different values in the lanes of a warp.
+"""Find the registers with different values in the lanes of a warp.
 
-Blocks are rows of whole warps: lanes of a warp differ in the five low bits of the thread's index. So
-the value of a lane's register is described by how many low bits may differ, 0 for one value in all
-lanes; and by whether no two lanes have the same. Of a predicate it is known whether it may differ,
-and whether at most one lane has it true, or false: a branch on that leaves one lane alone.
+Blocks are rows of whole warps: lanes of a warp differ in the five low bits of the thread's
+index. So a per-lane register is described by the number of differing low bits, 0 for one
+value in all lanes, and by whether all lanes are distinct. A predicate is described by whether
+it may differ, and whether at most one lane has it true, or false: a branch on it leaves one
+lane alone.
 
-Invariant: what is not in a state is the same in all lanes.
+Invariant: a register absent from a state is the same in all lanes.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ _BITS: Final = 63
 _LANE_BITS: Final = 5
 _LANES: Final = {"SR_TID.X": _LANE_BITS | DISTINCT, "SR_LANEID": _LANE_BITS | DISTINCT}
 _SHARED: Final = ("SR_CTAID", "SR_NCTAID", "SR_CgaCtaId", "SR_CgaSize", "SR_VIRTCFG", "SR_SMEMSZ")
-# A word of the stack, and what stands for all of them where the address is computed.
+# A word of the stack, and a stand-in for all of them at computed addresses.
 _STACK: Final = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]$")
 _ANYWHERE: Final = "[]"
-# Each lane gets another value, whatever it asks for. A load from one address is one for all lanes.
+# Each lane gets another value for any operands. Loads from one address give all lanes one value.
 _OWN: Final = frozenset({"ATOM", "ATOMG", "ATOMS", "LDSM", "MATCH"})
-# Comparisons that do not tell apart what differs in low bits, if the bound has none of them …
+# Comparisons that ignore differing low bits, if the bound has none of them …
 _COMPARED: Final = frozenset({"GE", "LT"})
 # … or the next greater number has none.
 _COMPARED_NEXT: Final = frozenset({"GT", "LE"})
 
 
 def join(left: Values, right: Values) -> Values:
-    """Return what holds of registers that come from either side."""
+    """Join the descriptions of registers from either side."""
     joined = dict(left)
     for name, value in right.items():
         joined[name] = join_value(joined.get(name, 0), value)
@@ -51,7 +52,7 @@ def join(left: Values, right: Values) -> Values:
 
 
 def join_value(left: int, right: int) -> int:
-    """Return the description that holds of both values."""
+    """Return the description of both values."""
     if left == right:
         return left
     bits = max(left & _BITS, right & _BITS)
@@ -59,7 +60,7 @@ def join_value(left: int, right: int) -> int:
 
 
 def transfer(values: Values, instruction: Instruction) -> None:
-    """Change `values` to what holds after an instruction."""
+    """Update `values` by the effect of an instruction."""
     if instruction.name in ("STL", "LDL"):
         _use_stack(values, instruction)
         return
@@ -69,51 +70,53 @@ def transfer(values: Values, instruction: Instruction) -> None:
     value = _result(values, instruction)
     guard = instruction.guard
     differs = guard_differs(values, instruction)
-    for at, name in enumerate(names):
-        # What is known of the first result need not hold of others, which may be its complement.
-        known = value & _BITS if at else value
-        _write(values, name, known, differs, weak=guard is not None)
+    for index, name in enumerate(names):
+        # Only the differing bits hold for other results, which may be the first one's complement.
+        shared = value & _BITS if index else value
+        _write(values, name, shared, differs, weak=guard is not None)
     for name in extra_results(instruction):
         _write(values, name, value & _BITS, differs, weak=True)
 
 
 def written(instruction: Instruction) -> tuple[str, ...]:
-    """Return the registers of lanes, and the words of the stack, that an instruction may write."""
+    """Return the per-lane registers and stack words an instruction may write."""
     if instruction.name == "STL":
         return _slots(instruction, instruction.operands[0])
     return (*results(instruction), *extra_results(instruction))
 
 
 def _use_stack(values: Values, instruction: Instruction) -> None:
-    """Follow a register that is spilled: `STL [R1+0x10], R4` and `LDL R4, [R1+0x10]`."""
+    """Follow a spilled register: `STL [R1+0x10], R4` and `LDL R4, [R1+0x10]`."""
     is_store = instruction.name == "STL"
-    register, place = instruction.operands[::-1][:2] if is_store else instruction.operands[:2]
-    slots = _slots(instruction, place)
+    register, address = instruction.operands[::-1][:2] if is_store else instruction.operands[:2]
+    slots = _slots(instruction, address)
     differs = guard_differs(values, instruction)
     first = int(register[1:]) if register[1:].isdigit() else None
-    for at, slot in enumerate(slots):
-        name = None if first is None else f"R{first + at}"
-        held = DIFFERS if slot == _ANYWHERE else values.get(slot, 0) | values.get(_ANYWHERE, 0)
+    for index, slot in enumerate(slots):
+        name = None if first is None else f"R{first + index}"
+        content = DIFFERS if slot == _ANYWHERE else values.get(slot, 0) | values.get(_ANYWHERE, 0)
         is_weak = instruction.guard is not None or slot == _ANYWHERE
         if is_store:
             value = values.get(name, 0) if name else 0
             _write(values, slot, value, differs, weak=is_weak)
         elif name is not None:
-            _write(values, name, held, differs, weak=instruction.guard is not None)
+            _write(values, name, content, differs, weak=instruction.guard is not None)
 
 
-def _slots(instruction: Instruction, place: str) -> tuple[str, ...]:
-    """Return the words of the stack at a place, one that stands for all if it is not known."""
-    width = next((int(each) // 32 for each in instruction.modifiers if each in ("64", "128")), 1)
-    match = _STACK.match(place)
+def _slots(instruction: Instruction, address: str) -> tuple[str, ...]:
+    """Return the stack words at an address, a stand-in for all if it is unknown."""
+    width = next(
+        (int(modifier) // 32 for modifier in instruction.modifiers if modifier in ("64", "128")), 1
+    )
+    match = _STACK.match(address)
     if match is None:
         return (_ANYWHERE,) * width
     start = int(match[1] or "0", 0)
-    return tuple(f"[{start + 4 * at}]" for at in range(width))
+    return tuple(f"[{start + 4 * index}]" for index in range(width))
 
 
 def guard_differs(values: Values, instruction: Instruction) -> bool:
-    """Whether the guard of an instruction may hold in some lanes alone."""
+    """Return whether an instruction's guard may differ between lanes."""
     guard = instruction.guard
     return guard is not None and bool(values.get(guard.name, 0) & _BITS)
 
@@ -136,7 +139,7 @@ def _result(values: Values, instruction: Instruction) -> int:
     if name in ("VOTE", "VOTEU", "R2UR"):
         return 0
     read = sources(instruction)
-    differing = [each for each in read if values.get(each, 0) & _BITS]
+    differing = [register for register in read if values.get(register, 0) & _BITS]
     if name == "SHFL":
         is_same = "IDX" in instruction.modifiers and not _differs(values, instruction.operands[3])
         return 0 if is_same or not differing else DIFFERS
@@ -159,15 +162,15 @@ def _differs(values: Values, operand: str) -> bool:
 
 
 def _refine(values: Values, instruction: Instruction, differing: list[str]) -> int | None:
-    """Return what is known of a result whose operands differ, None if that is nothing."""
+    """Describe a result with differing operands, or return None if nothing is known."""
     if instruction.name == "PLOP3":
         return _logic(values, instruction)
     if instruction.name == "P2R" and len(differing) == 1:
         return DIFFERS | values[differing[0]] & (ONE_TRUE | ONE_FALSE)
-    registers = [each for each in differing if each[0] == "R"]
+    registers = [name for name in differing if name[0] == "R"]
     if len(registers) != 1:
         return None
-    operands = [each.removesuffix(".reuse") for each in instruction.operands]
+    operands = [name.removesuffix(".reuse") for name in instruction.operands]
     is_replaced = registers[0] in results(instruction)
     if operands.count(registers[0]) > 1 + is_replaced:
         return None
@@ -181,7 +184,7 @@ def _refine(values: Values, instruction: Instruction, differing: list[str]) -> i
 
 
 def constant(operand: str) -> int | None:
-    """Return the value of an operand that is a number, RZ included."""
+    """Return the value of a constant operand, RZ included."""
     if operand in ("RZ", "URZ", "SRZ"):
         return 0
     try:
@@ -217,19 +220,19 @@ def _masked(_: Instruction, operands: list[str], value: int) -> int | None:
     # LOP3.LUT [P0,] R0, R1, mask, RZ, 0xc0, !PT, and lut 0xc0 is `and`
     if operands[-2:-1] != ["0xc0"] or len(operands) < 6:
         return None
-    masks = [each for each in map(constant, operands[-5:-3]) if each is not None]
+    masks = [number for number in map(constant, operands[-5:-3]) if number is not None]
     bits = value & _BITS
     low = (1 << bits) - 1
     if not masks:
         return None
-    kept = masks[0] & low
-    if not kept:
+    mask_bits = masks[0] & low
+    if not mask_bits:
         return 0
-    is_distinct = bool(value & DISTINCT) and kept & 31 == low & 31 and bits == _LANE_BITS
+    is_distinct = bool(value & DISTINCT) and mask_bits & 31 == low & 31 and bits == _LANE_BITS
     to_predicate = operands[0] != "PT" and operands[0].startswith("P")
     if to_predicate:
         return DIFFERS | ((value & (ONE_TRUE | ONE_FALSE)) or (ONE_FALSE if is_distinct else 0))
-    return kept.bit_length() | (DISTINCT if is_distinct else 0)
+    return mask_bits.bit_length() | (DISTINCT if is_distinct else 0)
 
 
 def _moved(instruction: Instruction, operands: list[str], value: int) -> int | None:
@@ -244,7 +247,7 @@ def _moved(instruction: Instruction, operands: list[str], value: int) -> int | N
 def _compare(
     values: Values, instruction: Instruction, operands: list[str], value: int
 ) -> int | None:
-    """Return what is known of `ISETP.op.logic P0, PT, a, b, P1`."""
+    """Describe the result of `ISETP.op.logic P0, PT, a, b, P1`."""
     lhs, rhs = operands[2], operands[3]
     if "EX" in instruction.modifiers or _differs(values, rhs):
         return None
@@ -260,7 +263,7 @@ def _compare(
         )
         if is_same:
             return 0 if is_free else values.get(other.lstrip("!"), 0) & _BITS
-    # Values that were masked or packed compare with zero as their flags say.
+    # Masked or packed values compare with zero according to their flags.
     flags = 0
     is_below = "U32" in instruction.modifiers and (kind, bound) in (("GE", 1), ("LT", 1), ("GT", 0))
     if value & DISTINCT and (kind in ("EQ", "NE") or is_below):
@@ -280,26 +283,26 @@ def _swapped(flags: int) -> int:
 
 
 def _logic(values: Values, instruction: Instruction) -> int:
-    """Return what is known of the first result of `PLOP3.LUT P0, PT, a, b, c, lut, lut2`."""
+    """Describe the first result of `PLOP3.LUT P0, PT, a, b, c, lut, lut2`."""
     flags = DIFFERS
     inputs = instruction.operands[2:5]
     for outcome, flag in ((True, ONE_TRUE), (False, ONE_FALSE)):
         rows = [row for row in lut_rows(instruction) if row[3] == outcome]
-        for at, operand in enumerate(inputs):
-            held = values.get(operand.lstrip("!"), 0)
+        for position, operand in enumerate(inputs):
+            flags_in = values.get(operand.lstrip("!"), 0)
             if operand.startswith("!"):
-                held = held & ~(ONE_TRUE | ONE_FALSE) | _swapped(held)
-            if (held & ONE_TRUE and all(row[at] for row in rows)) or (
-                held & ONE_FALSE and not any(row[at] for row in rows)
+                flags_in = flags_in & ~(ONE_TRUE | ONE_FALSE) | _swapped(flags_in)
+            if (flags_in & ONE_TRUE and all(row[position] for row in rows)) or (
+                flags_in & ONE_FALSE and not any(row[position] for row in rows)
             ):
                 flags |= flag
     return flags
 
 
 def lut_rows(instruction: Instruction) -> list[tuple[bool, bool, bool, bool]]:
-    """Return the rows of a PLOP3's first table that its constant inputs leave: inputs and outcome.
+    """Return the rows of a PLOP3's first table for its constant inputs: inputs and outcome.
 
-    Inputs are as the operands say, negated ones after negation.
+    Negated inputs are given after negation.
     """
     table = int(instruction.operands[5], 0)
     inputs = instruction.operands[2:5]
@@ -307,7 +310,7 @@ def lut_rows(instruction: Instruction) -> list[tuple[bool, bool, bool, bool]]:
     for bits in range(8):
         row = bool(bits & 4), bool(bits & 2), bool(bits & 1)
         fixed = {"PT": True, "!PT": False, "UPT": True, "!UPT": False}
-        if all(fixed.get(each, held) == held for each, held in zip(inputs, row, strict=True)):
+        if all(fixed.get(operand, bit) == bit for operand, bit in zip(inputs, row, strict=True)):
             rows.append((*row, bool(table >> bits & 1)))
     return rows
 

@@ -1,10 +1,10 @@
-"""What lanes reach on their way from a branch to where they are joined.
+"""Walk the code between a branch and the reconvergence of its lanes.
 
-Paths are followed with what is known of predicates on them: lanes that took a branch because `P0` is
-true will take the next one on `P0` as well. Predicates of the warp tell nothing, here: another group
-of lanes may have written them since.
+Paths carry known predicates: lanes that took a branch because `P0` is true take the next one on
+`P0` as well. Predicates of the warp carry no information here: another group of lanes may have
+written them since.
 
-Invariant: a path ends only where all lanes that were at the branch and have not left are awaited.
+Invariant: a path ends only where all remaining lanes of the branch are awaited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aotc.verify.sass.text import Guard, Instruction
 from aotc.verify.sass.variance import constant, lut_rows
 
 Facts: TypeAlias = dict[str, bool]
-"""Predicates that have one value in all lanes that took a path."""
+"""Predicates with one value in all lanes on a path."""
 
 Events: TypeAlias = tuple[tuple[Instruction, ...], ...]
 
@@ -45,14 +45,14 @@ _FOLLOWED: Final = frozenset(
 
 
 class Visit(NamedTuple):
-    """A block as one side of a branch reaches it; `origin` is the index of the visit before."""
+    """A block reached by one side of a branch; `origin` is the index of the visit before."""
 
     block: int
     origin: int
 
 
 class Start(NamedTuple):
-    """Where a side sets out, with which barriers and what is known."""
+    """The start of a path: its block, its barriers, and its known predicates."""
 
     block: int
     barriers: Barriers
@@ -61,11 +61,12 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class Side:
-    """What one group of lanes reaches after a branch before it is joined with all others.
+    """The code reached by one group of lanes between a branch and reconvergence.
 
     It left for `target` from `origin`, the branch or a `BSYNC`. `reached` maps addresses of
-    instructions to the visit; `joins` are where paths ended. `broken` are the barriers that some left
-    by `BREAK`, `rejoined` what starts after a `BSYNC` that did not await those.
+    instructions to the visit; `joins` are the ends of paths. `broken` are the barriers that
+    some left by `BREAK`; `rejoined` are the starts after a `BSYNC` that did not await those
+    lanes.
     """
 
     origin: int
@@ -77,18 +78,18 @@ class Side:
     rejoined: dict[int, list[Start]] = field(default_factory=dict[int, list[Start]])
 
     def goes_on(self, graph: Graph) -> bool:
-        """Whether lanes that came this way do more than to exit."""
+        """Return whether lanes on this side do more than exit."""
         return any(
-            each.name not in _IDLE
+            instruction.name not in _IDLE
             for visit in self.visits
-            for each in graph.blocks[visit.block].instructions
+            for instruction in graph.blocks[visit.block].instructions
         )
 
 
 def follow(
     graph: Graph, events: Events, origin: int, starts: list[Start], broken: set[int]
 ) -> Side:
-    """Follow lanes that left `origin` to where they are joined; `broken` barriers do not await all."""
+    """Follow lanes from `origin` to their reconvergence; `broken` barriers do not await all."""
     side = Side(origin, graph.blocks[starts[0].block].start)
     seen: set[tuple[object, ...]] = set()
     counts: Counter[int] = Counter()
@@ -103,10 +104,10 @@ def follow(
             continue
         seen.add(key)
         side.visits.append(Visit(index, before))
-        at = len(side.visits) - 1
-        walk = _Walk(side, at, dict(barriers), dict(facts), broken)
+        visit = len(side.visits) - 1
+        walk = _Walk(side, visit, dict(barriers), dict(facts), broken)
         for target, learnt in walk.through(graph.blocks[index], events[index]):
-            waiting.append((Start(target, walk.barriers, learnt), at))
+            waiting.append((Start(target, walk.barriers, learnt), visit))
     return side
 
 
@@ -123,59 +124,59 @@ class _Walk:
         self.broken = broken
 
     def through(self, block: Block, events: Iterable[Instruction]) -> Iterator[tuple[int, Facts]]:
-        """Go through a block; yield the blocks that come next, and what is known there."""
-        for each in events:
-            holds = _known(self.facts, each.guard)
+        """Go through a block; yield its successors, each with its known predicates."""
+        for instruction in events:
+            holds = _known(self.facts, instruction.guard)
             if holds is False:
                 continue
-            self.side.reached.setdefault(each.address, self.visit)
-            if self._ends(block, each, certain=holds is True or each.guard is None):
+            self.side.reached.setdefault(instruction.address, self.visit)
+            if self._ends(block, instruction, certain=holds is True or instruction.guard is None):
                 return
-            _learn(self.facts, each)
+            _learn(self.facts, instruction)
         yield from _next(block, self.facts)
 
-    def _ends(self, block: Block, each: Instruction, *, certain: bool) -> bool:
-        """Follow what an instruction does to barriers; return whether lanes are joined there."""
-        if each.name == "BSYNC":
-            token = self.barriers.pop(each.operands[0], INNER)
+    def _ends(self, block: Block, instruction: Instruction, *, certain: bool) -> bool:
+        """Follow an instruction's effect on barriers; return whether lanes reconverge there."""
+        if instruction.name == "BSYNC":
+            token = self.barriers.pop(instruction.operands[0], INNER)
             if token != INNER:
-                self.side.joins[each.address] = None
+                self.side.joins[instruction.address] = None
                 if token in self.broken and block.next is not None:
                     start = Start(block.next, self.barriers, {})
-                    self.side.rejoined.setdefault(each.address, []).append(start)
+                    self.side.rejoined.setdefault(instruction.address, []).append(start)
                 return True
-        elif each.name == "BREAK":
-            token = self.barriers.get(each.operands[-1], INNER)
+        elif instruction.name == "BREAK":
+            token = self.barriers.get(instruction.operands[-1], INNER)
             if token != INNER:
                 self.side.broken.add(token)
                 if certain:
-                    self.barriers.pop(each.operands[-1])
-        elif awaits_all_lanes(each):
-            self.side.joins[each.address] = None
+                    self.barriers.pop(instruction.operands[-1])
+        elif awaits_all_lanes(instruction):
+            self.side.joins[instruction.address] = None
             return True
-        elif each.name == "BSSY":
-            self.barriers[each.operands[0]] = INNER
+        elif instruction.name == "BSSY":
+            self.barriers[instruction.operands[0]] = INNER
         else:
-            move(self.barriers, each)
+            move(self.barriers, instruction)
         return False
 
 
 def ways(block: Block) -> list[tuple[int | None, Facts]]:
-    """Return where a branch goes, and what is known of the lanes that go there; taken ways first."""
+    """Return a branch's targets, each with its lanes' known predicates; taken ones first."""
     last = block.last
     guard = last.guard
     if guard is None or guard.is_uniform:
         return [(target, {}) for target in block.successors]
-    taken = {guard.name: not guard.is_negated}
+    holding = {guard.name: not guard.is_negated}
     fallen = {guard.name: guard.is_negated}
-    return [*((target, taken) for target in block.taken), (block.next, fallen)]
+    return [*((target, holding) for target in block.branch_targets), (block.next, fallen)]
 
 
 def _next(block: Block, facts: Facts) -> Iterator[tuple[int, Facts]]:
     last = block.last
     holds = _known(facts, last.guard)
     if holds is True and (last.name in BRANCHES or last.name == "EXIT"):
-        yield from ((target, facts) for target in block.taken)
+        yield from ((target, facts) for target in block.branch_targets)
         return
     if holds is False or last.name not in BRANCHES:
         if block.next is not None:
@@ -190,7 +191,7 @@ def _next(block: Block, facts: Facts) -> Iterator[tuple[int, Facts]]:
 
 
 def _known(facts: Facts, guard: Guard | None) -> bool | None:
-    """Return whether a guard holds for all lanes of a path, for none, or nobody knows."""
+    """Return whether a guard holds for all lanes of a path or for none; None if unknown."""
     if guard is None:
         return None
     if guard.name in ("PT", "UPT"):
@@ -199,39 +200,41 @@ def _known(facts: Facts, guard: Guard | None) -> bool | None:
     return None if value is None else value != guard.is_negated
 
 
-def _learn(facts: Facts, each: Instruction) -> None:
-    """Change what is known of predicates to what is known after an instruction."""
-    written = [name for name in results(each) if name in facts or name[0] == "P"]
-    if each.name == "PLOP3" and (each.guard is None or _known(facts, each.guard)):
-        outcome = _logic(facts, each)
+def _learn(facts: Facts, instruction: Instruction) -> None:
+    """Update the known predicates by the effect of an instruction."""
+    written = [name for name in results(instruction) if name in facts or name[0] == "P"]
+    if instruction.name == "PLOP3" and (
+        instruction.guard is None or _known(facts, instruction.guard)
+    ):
+        outcome = _logic(facts, instruction)
         for name in written:
             facts.pop(name, None)
-        if outcome is not None and written and each.operands[0] == written[0]:
+        if outcome is not None and written and instruction.operands[0] == written[0]:
             facts[written[0]] = outcome
         return
     for name in written:
         facts.pop(name, None)
 
 
-def _logic(facts: Facts, each: Instruction) -> bool | None:
-    """Return the first result of a PLOP3 if facts say what it is."""
-    rows = lut_rows(each)
-    for at, operand in enumerate(each.operands[2:5]):
+def _logic(facts: Facts, instruction: Instruction) -> bool | None:
+    """Return the first result of a PLOP3 if the known predicates determine it."""
+    rows = lut_rows(instruction)
+    for position, operand in enumerate(instruction.operands[2:5]):
         value = facts.get(operand.lstrip("!"))
         if value is not None:
-            wanted = value != operand.startswith("!")
-            rows = [row for row in rows if row[at] == wanted]
+            bit = value != operand.startswith("!")
+            rows = [row for row in rows if row[position] == bit]
     outcomes = {row[3] for row in rows}
     return outcomes.pop() if len(outcomes) == 1 else None
 
 
 def _is_event(instruction: Instruction) -> bool:
-    """Whether a walk must look at an instruction."""
+    """Return whether a walk must look at an instruction."""
     return instruction.name in _FOLLOWED or any(name[0] == "P" for name in results(instruction))
 
 
 def awaits_all_lanes(instruction: Instruction) -> bool:
-    """Whether an instruction is a WARPSYNC of every lane of the warp."""
+    """Return whether an instruction is a WARPSYNC of every lane of the warp."""
     if instruction.name != "WARPSYNC" or "COLLECTIVE" in instruction.modifiers:
         return False
     if "ALL" in instruction.modifiers:
@@ -241,7 +244,8 @@ def awaits_all_lanes(instruction: Instruction) -> bool:
 
 
 def list_events(graph: Graph) -> Events:
-    """Return the instructions that a walk must follow, block by block."""
+    """Return the instructions to follow in a walk, block by block."""
     return tuple(
-        tuple(each for each in block.instructions if _is_event(each)) for block in graph.blocks
+        tuple(instruction for instruction in block.instructions if _is_event(instruction))
+        for block in graph.blocks
     )

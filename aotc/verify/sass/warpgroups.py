@@ -1,9 +1,9 @@
-"""What ptxas leaves of the warpgroup instructions of PTX: matrix instructions one by one, registers.
+"""Compare ptxas' warpgroup instructions with the PTX.
 
-If ptxas cannot prove that nothing touches an accumulator in flight it serializes: each matrix
-instruction becomes a group of its own that is waited for at once. If it does not know how many threads
-a block has, it drops `setmaxnreg`, and roles that were promised registers spill or never start. And it
-may take two matrix instructions for one, if it takes their descriptors for the same.
+If ptxas cannot prove that nothing accesses an accumulator in flight it serializes: each matrix
+instruction becomes a group of its own and is waited for at once. Without a known block size it
+drops `setmaxnreg`, and roles with promised registers spill or never start. And it may merge two
+matrix instructions if it takes their descriptors for equal.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ _PTX: Final = re.compile(
 )
 
 _PTX_GROUPS: Final = re.compile(r"\bwgmma\.(?:(?P<matrix>mma_async)|commit_group)")
-_COMMIT: Final = (
-    "gsb0"  # the scoreboard that the last matrix instruction of a commit group is counted by
-)
+_COMMIT: Final = "gsb0"  # the scoreboard of a commit group's last matrix instruction
 
 
 def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
-    """Yield a finding if no two matrix instructions of a cubin overlap, and those of its PTX do."""
-    first = next((each for each in instructions if each.name in MATRIX), None)
+    """Yield a finding if matrix instructions overlap in the PTX but not in the cubin."""
+    first = next((instruction for instruction in instructions if instruction.name in MATRIX), None)
     if first is None or not _is_serialized(instructions, ptx):
         return
     meaning = "each matrix instruction is waited for before the next; in the PTX they overlap"
@@ -37,23 +35,23 @@ def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator
 
 
 def find_merged(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
-    """Yield a finding if commit groups of a cubin have other matrix instructions than those of its PTX.
+    """Yield a finding if a cubin's commit groups lack matrix instructions of the PTX.
 
-    A group may be there more often, where a loop is unrolled. No matrix instruction is without a use in
-    what is compiled here. If they are serialized, each is a group, and they are counted.
+    An unrolled loop may repeat a group. Every matrix instruction in compiled code has a use. If
+    they are serialized, each is a group, and only their number counts.
     """
-    found = [each for each in instructions if each.name in MATRIX]
-    expected, got = Counter(_ptx_groups(ptx)), Counter(_sass_groups(found))
+    matrices = [instruction for instruction in instructions if instruction.name in MATRIX]
+    expected, actual = Counter(_ptx_groups(ptx)), Counter(_sass_groups(matrices))
     if _is_serialized(instructions, ptx):
-        is_whole = len(found) >= sum(expected.elements())
+        is_whole = len(matrices) >= sum(expected.elements())
     else:
-        is_whole = expected <= got and set(got) == set(expected)
-    if not expected or not found or is_whole:
+        is_whole = expected <= actual and set(actual) == set(expected)
+    if not expected or not matrices or is_whole:
         return
-    first = found[0]
+    first = matrices[0]
     meaning = (
         f"the PTX has commit groups of {_sizes(expected)} matrix instructions, the cubin of "
-        f"{_sizes(got)}: results are missing"
+        f"{_sizes(actual)}: results are missing"
     )
     yield Finding(
         "matrix instructions merged", first.address, first.text, meaning, (), first.source
@@ -61,7 +59,7 @@ def find_merged(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Fin
 
 
 def _ptx_groups(ptx: str) -> Iterator[int]:
-    """Yield how many matrix instructions each commit group has."""
+    """Yield the number of matrix instructions in each commit group."""
     num = 0
     for match in _PTX_GROUPS.finditer(_code(ptx)):
         if match["matrix"]:
@@ -71,11 +69,11 @@ def _ptx_groups(ptx: str) -> Iterator[int]:
             num = 0
 
 
-def _sass_groups(found: Iterable[Instruction]) -> Iterator[int]:
+def _sass_groups(matrices: Iterable[Instruction]) -> Iterator[int]:
     num = 0
-    for each in found:
+    for matrix in matrices:
         num += 1
-        if _COMMIT in each.operands:
+        if _COMMIT in matrix.operands:
             yield num
             num = 0
 
@@ -85,11 +83,11 @@ def _sizes(groups: Counter[int]) -> str:
 
 
 def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
-    """Yield a finding if the PTX gives registers to warps and the cubin does not."""
+    """Yield a finding if the PTX reallocates warps' registers and the cubin does not."""
     if (
         "setmaxnreg." not in ptx
         or not instructions
-        or any(each.name == "USETMAXREG" for each in instructions)
+        or any(instruction.name == "USETMAXREG" for instruction in instructions)
     ):
         return
     first = instructions[0]
@@ -108,21 +106,21 @@ def _code(ptx: str) -> str:
 
 
 def _ptx_events(ptx: str) -> Iterator[int | None]:
-    """Yield None for each matrix instruction and, for each wait, how many groups it leaves."""
+    """Yield None for each matrix instruction, and the pending groups of each wait."""
     for match in _PTX.finditer(_code(ptx)):
         yield None if match["matrix"] else int(match["left"])
 
 
 def _sass_events(instructions: tuple[Instruction, ...]) -> Iterator[int | None]:
-    for each in instructions:
-        if each.name in MATRIX:
+    for instruction in instructions:
+        if instruction.name in MATRIX:
             yield None
-        elif each.name == "WARPGROUP" and "DEPBAR" in each.modifiers:
-            yield int(each.operands[-1], 0)
+        elif instruction.name == "WARPGROUP" and "DEPBAR" in instruction.modifiers:
+            yield int(instruction.operands[-1], 0)
 
 
 def _overlaps(events: Iterable[int | None]) -> bool:
-    """Whether two matrix instructions may be in flight at once."""
+    """Return whether two matrix instructions may be in flight at once."""
     in_flight = 0
     for left in events:
         if left is None:

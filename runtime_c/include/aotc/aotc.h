@@ -20,19 +20,19 @@
  *     if (aotc_launch(kernel, &desc, &error) != AOTC_OK) { ... }
  *     aotc_release(archive);
  *
- * What holds for every function:
+ * All functions:
  *
- *   - It returns an `aotc_status`. An `aotc_error` is optional (NULL), belongs to the caller, and
- * is written only on failure. Nothing is printed, nothing exits, no state is kept outside handles.
+ *   - They return an `aotc_status`. An `aotc_error` is optional (NULL), belongs to the caller, and is
+ *     written only on failure. Nothing is printed, nothing exits, no state is kept outside handles.
  *   - A handle in an out-parameter is set to NULL on failure.
  *   - Structs begin with `struct_size`, set by the `_INIT` macros, and only ever grow at the end. A
- *     struct that is larger than the library knows is accepted if what it does not know is zero.
+ *     struct larger than the library's is accepted if its unknown fields are zero.
  *   - Threads: everything may run at the same time, also on one archive, except that the last
  *     release comes after all else, and an unload after the launches in its context. Loads and
- *     unloads of one archive wait for each other; `aotc_select` and
- *     `aotc_launch` take no lock, allocate nothing, and never wait for a load.
- *   - CUDA is found at run time, in `aotc_load`: where the program has it, or as libcuda.so.1. Opening and looking
- *     need no driver.
+ *     unloads of one archive wait for each other; `aotc_select` and `aotc_launch` take no lock,
+ *     allocate nothing, and never wait for a load.
+ *   - CUDA is found at run time, in `aotc_load`: in the program if linked there, or as libcuda.so.1.
+ *     Opening and queries need no driver.
  */
 #ifndef AOTC_AOTC_H
 #define AOTC_AOTC_H
@@ -69,23 +69,23 @@ typedef enum aotc_status {
     AOTC_OK = 0,
     AOTC_ERROR_IO = 1,          /* the file cannot be read; os_error has errno */
     AOTC_ERROR_FORMAT = 2,      /* not an archive, or a damaged one */
-    AOTC_ERROR_VERSION = 3,     /* another major version, or it needs a feature unknown here */
+    AOTC_ERROR_VERSION = 3,     /* a major version or feature unknown here */
     AOTC_ERROR_LIMIT = 4,       /* a size or a count above what the format allows */
-    AOTC_ERROR_CHECKSUM = 5,    /* the bytes are not those that were written */
+    AOTC_ERROR_CHECKSUM = 5,    /* the bytes differ from those written */
     AOTC_ERROR_SIGNATURE = 6,   /* a signature is required and there is none */
     AOTC_ERROR_NOT_FOUND = 7,   /* no such kernel, symbol, or variant */
     AOTC_ERROR_ARCH = 8,        /* nothing in the archive runs on this GPU */
-    AOTC_ERROR_DRIVER = 9,      /* no CUDA driver, one that is too old, or no GPU */
+    AOTC_ERROR_DRIVER = 9,      /* no CUDA driver, too old a driver, or no GPU */
     AOTC_ERROR_ARG = 10,        /* an argument of the call or of the kernel is wrong */
     AOTC_ERROR_STATE = 11,      /* not loaded yet, or no context is current */
-    AOTC_ERROR_CAPTURE = 12,    /* a stream capture forbids it */
+    AOTC_ERROR_CAPTURE = 12,    /* forbidden during a stream capture */
     AOTC_ERROR_FORKED = 13,     /* the archive was loaded before this process was forked */
     AOTC_ERROR_NOMEM = 14,      /* host memory */
     AOTC_ERROR_CUDA = 15,       /* the driver reports an error; `cuda` has the CUresult */
-    AOTC_ERROR_UNSUPPORTED = 16 /* this build or this driver lacks what the archive needs */
+    AOTC_ERROR_UNSUPPORTED = 16 /* this build or this driver lacks a required feature */
 } aotc_status;
 
-/* What went wrong. Empty strings where something does not apply; `message` says it all in one line.
+/* An error. Fields that do not apply are empty strings; `message` has everything in one line.
  */
 typedef struct aotc_error {
     uint32_t struct_size;
@@ -106,7 +106,7 @@ typedef struct aotc_error {
 /* Name of a status without its prefix, such as "NOT_FOUND"; "UNKNOWN" for other numbers. */
 AOTC_API const char *aotc_status_name(aotc_status status);
 
-/* AOTC_VERSION_NUMBER of the library that is running. */
+/* AOTC_VERSION_NUMBER of the running library. */
 AOTC_API uint32_t aotc_version(void);
 
 /* ---- Archives ----------------------------------------------------------------------------- */
@@ -114,9 +114,9 @@ AOTC_API uint32_t aotc_version(void);
 typedef struct aotc_archive aotc_archive;
 typedef struct aotc_kernel aotc_kernel; /* borrowed from its archive */
 
-/* Memory for everything that lives as long as an archive and for decoding blobs. `allocate` returns
- * memory aligned as malloc's, or NULL. Both NULL: malloc and free, and 32 KB that the library has. They
- * may be called from every thread that opens, loads or releases. */
+/* Memory for an archive's lifetime and for decoding blobs. `allocate` returns memory aligned as
+ * malloc's, or NULL. Both NULL: malloc and free, and 32 KB of the library's own. They may be called
+ * from every thread that opens, loads or releases. */
 typedef struct aotc_allocator {
     void *(*allocate)(void *user, size_t size_bytes);
     void (*deallocate)(void *user, void *memory, size_t size_bytes);
@@ -128,15 +128,17 @@ typedef int (*aotc_decompress_fn)(void *user, const void *source, size_t source_
                                   size_t target_bytes);
 
 enum {
-    AOTC_OPEN_COPY = 1u << 0, /* keep all of it in memory of its own: borrow nothing, keep no file open */
+    AOTC_OPEN_COPY = 1u << 0, /* copy everything to memory: borrow nothing, keep no file open */
     AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 8.0 are) */
-    AOTC_OPEN_VERIFY_BLOBS = 1u << 2, /* check all of it now, not when it is used: every SHA-256 and index */
-    /* Map the file instead of reading it, for the shortest time to a first launch: the caller sees to it that
-     * nobody changes or cuts it in place. Replacing it, as every writer of aotc does, has no effect. */
+    AOTC_OPEN_VERIFY_BLOBS = 1u << 2, /* check every SHA-256 and index now, not at its use */
+    /* Map the file instead of reading it, for the shortest time to a first launch. The caller
+     * guarantees that the file is not changed or truncated in place. Replacing it, as every writer
+     * of aotc does, has no effect. */
     AOTC_OPEN_MAP = 1u << 3,
-    /* Compare no SHA-256: for what something else has verified and nobody can change since, such as a file of an image
-     * that the system verifies as it reads it. Places and sizes are checked as ever, so nothing outside of the archive
-     * is read; other damage, of code above all, is not found. Not together with AOTC_OPEN_VERIFY_BLOBS. */
+    /* Compare no SHA-256: for verified data that cannot change, such as a file of an image that the
+     * system verifies on reading. Offsets and sizes are still checked, so nothing outside of the
+     * archive is read; other damage, especially of code, goes undetected. Not together with
+     * AOTC_OPEN_VERIFY_BLOBS. */
     AOTC_OPEN_TRUSTED = 1u << 4
 };
 
@@ -152,15 +154,15 @@ typedef struct aotc_open_options {
 #define AOTC_OPEN_OPTIONS_INIT                                                                     \
     {(uint32_t)sizeof(aotc_open_options), 0, {NULL, NULL, NULL}, NULL, NULL, NULL}
 
-/* Open an archive: its header and its list of kernels are read and checked now, a kernel when somebody
- * asks for it, code when it is loaded. The file stays open until the archive is released, unless
- * AOTC_OPEN_COPY is set: replacing it has no effect, what is changed in place is CHECKSUM.
- * IO, FORMAT, VERSION, LIMIT, CHECKSUM, SIGNATURE, ARG, NOMEM. */
+/* Open an archive. Its header and its list of kernels are read and checked now, a kernel when it is
+ * first requested, code when it is loaded. The file stays open until the archive is released,
+ * unless AOTC_OPEN_COPY is set: replacing it has no effect, a change in place is CHECKSUM. IO,
+ * FORMAT, VERSION, LIMIT, CHECKSUM, SIGNATURE, ARG, NOMEM. */
 AOTC_API aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
                                     aotc_archive **archive, aotc_error *error);
 
-/* The same for an archive in memory, which must stay as it is until the archive is released, unless
- * AOTC_OPEN_COPY is set. It needs no alignment. */
+/* The same for an archive in memory of any alignment. The memory must not change until the archive
+ * is released, unless AOTC_OPEN_COPY is set. */
 AOTC_API aotc_status aotc_open_memory(const void *data, size_t size_bytes,
                                       const aotc_open_options *options, aotc_archive **archive,
                                       aotc_error *error);
@@ -176,41 +178,41 @@ typedef struct aotc_load_options {
     uint32_t struct_size;
     int32_t
         device; /* ordinal: its primary context, retained until release; or AOTC_CURRENT_CONTEXT */
-    const char *kernel; /* NULL: all that run on the device */
+    const char *kernel; /* NULL: all kernels for the device */
     uint32_t flags;     /* AOTC_LOAD_* */
     uint32_t reserved;  /* 0 */
 } aotc_load_options;
 
-/* Load the code of a variant when a launch or aotc_select first takes it, in that call, which then waits
- * for other loads, allocates, and may fail as a load does. A load of the same kernel without this flag
- * loads what is left. */
+/* Load the code of a variant in the first launch or aotc_select that selects it. That call then
+ * waits for other loads, allocates, and may fail like a load. A load of the same kernel without
+ * this flag loads the rest. */
 enum { AOTC_LOAD_LAZY = 1 };
 
 #define AOTC_LOAD_OPTIONS_INIT                                                                     \
     {(uint32_t)sizeof(aotc_load_options), AOTC_CURRENT_CONTEXT, NULL, 0, 0}
 
-/* Make kernels ready in one context, for every device that is to launch them: modules are loaded,
+/* Prepare kernels in one context, for every device that is to launch them: modules are loaded,
  * attributes set, dispatch tables built. Afterwards launches load nothing, unless AOTC_LOAD_LAZY is
- * set, and take the same time from the first one on. What is loaded already is skipped. NULL options: all kernels, current context.
- * With all kernels, those that have no variant for the device are left out; ARCH if all are. */
+ * set, and take the same time from the first one on. Loaded kernels are skipped. NULL options: all
+ * kernels, current context. With all kernels, those without a variant for the device are left out;
+ * ARCH if all are. */
 AOTC_API aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *options,
                                aotc_error *error);
 
 /* Unload everything from one context: the current one (AOTC_CURRENT_CONTEXT), or a device's primary
- * one, which is let go if a load retained it. Other devices go on launching meanwhile. The launches
- * there must have finished, and the graphs that hold them must not be launched again; a launch there
- * is an error until it is loaded again. Code that another context of the archive launches as well
- * stays on the GPU until its context is destroyed. Where nothing is loaded it does nothing.
- * STATE without a current context, ARG for a device that there is not, FORKED, CUDA. */
+ * one, which is released if a load retained it. Other devices continue to launch. The launches
+ * there must have finished, and graphs with such launches must not be launched again; a launch
+ * there is an error until the next load. Code shared with another context of the archive stays on
+ * the GPU until its context is destroyed. Without loaded kernels the call does nothing. STATE
+ * without a current context, ARG for a device that does not exist, FORKED, CUDA. */
 AOTC_API aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error);
 
-/* ---- What is in an archive ---------------------------------------------------------------- */
-/* Strings are borrowed from the archive, NUL-terminated UTF-8, never NULL. An index that is out of
- * range: ARG. Set `struct_size` of the result to its sizeof before the call; all the rest is
- * written. */
+/* ---- The contents of an archive ----------------------------------------------------------- */
+/* Strings are borrowed from the archive, NUL-terminated UTF-8, never NULL. An index out of range:
+ * ARG. Set `struct_size` of the result to its sizeof before the call; the rest is written. */
 
 typedef enum aotc_dtype {
-    AOTC_DTYPE_NONE = 0, /* a pointer that does not say; nothing else */
+    AOTC_DTYPE_NONE = 0, /* an untyped pointer; nothing else */
     AOTC_I1 = 1,         /* a byte, 0 or 1 */
     AOTC_I8 = 2,
     AOTC_I16 = 3,
@@ -249,8 +251,8 @@ AOTC_API aotc_status aotc_archive_get_info(const aotc_archive *archive, aotc_arc
 AOTC_API aotc_status aotc_archive_get_kernel_name(const aotc_archive *archive, uint32_t index,
                                                   const char **name);
 
-/* Find a kernel, and read and check what the archive says of it, the first time that somebody asks for
- * it. NOT_FOUND names the nearest ones; IO, CHECKSUM, FORMAT, LIMIT, NOMEM, UNSUPPORTED. */
+/* Find a kernel. The first request reads and checks its part of the archive. NOT_FOUND names the
+ * nearest ones; IO, CHECKSUM, FORMAT, LIMIT, NOMEM, UNSUPPORTED. */
 AOTC_API aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
                                      const aotc_kernel **kernel, aotc_error *error);
 /* Kernels in the order of their names; `index` below kernel_count. Otherwise the same. */
@@ -267,25 +269,26 @@ typedef struct aotc_kernel_info {
     uint32_t config_count;
     uint32_t variant_count;
     uint32_t grid_rank; /* 0: the caller gives the grid */
-    uint32_t selection_count; /* of trees that say which config a launch takes, for all GPUs and types */
+    uint32_t selection_count; /* number of trees that select a launch's config, for all GPUs and
+                               * types */
     const char *name;
 } aotc_kernel_info;
 
 typedef enum aotc_param_kind { AOTC_POINTER = 1, AOTC_SCALAR = 2, AOTC_TENSOR = 3 } aotc_param_kind;
 
-/* One argument of a launch. `dtype` is AOTC_DTYPE_NONE if type variable `type_variable` says it;
- * otherwise `type_variable` is -1. */
+/* One argument of a launch. `dtype` is AOTC_DTYPE_NONE if type variable `type_variable` determines
+ * it; otherwise `type_variable` is -1. */
 typedef struct aotc_param_info {
     uint32_t struct_size;
     uint32_t kind; /* aotc_param_kind */
     uint32_t dtype;
     int32_t type_variable;
     uint32_t rank;         /* of a tensor */
-    uint32_t divisibility; /* what value or address is promised to be a multiple of */
+    uint32_t divisibility; /* promised divisor of the value or address */
     uint32_t optional;     /* 1: variants without the promise exist */
     uint32_t access;       /* bit 0 read, bit 1 written; 0 unknown */
     const char *name;
-    uint32_t nullable; /* 1: a pointer that may be NULL, which is None in the source */
+    uint32_t nullable; /* 1: a pointer that may be NULL, None in the source */
     uint32_t reserved;
 } aotc_param_info;
 
@@ -304,7 +307,7 @@ typedef struct aotc_choice_info {
 
 typedef struct aotc_guard_info {
     uint32_t struct_size;
-    uint32_t promised; /* 1: must hold whatever the variant */
+    uint32_t promised; /* 1: must hold for every variant */
     const char *text;
     const char *expression;
 } aotc_guard_info;
@@ -346,8 +349,8 @@ typedef struct aotc_variant_info {
     const char *target;
     const char *symbol;
     const char *remarks;
-    const char *condition;   /* what must hold besides the guards; NULL if nothing */
-    uint32_t is_persistent;  /* a launch has the CTAs that are resident, and each runs several
+    const char *condition;   /* further condition besides the guards; NULL if none */
+    uint32_t is_persistent;  /* a launch has as many CTAs as are resident, and each runs several
                                 program instances */
     uint32_t cooperative;    /* its programs wait for each other: all of a launch run at once */
 } aotc_variant_info;
@@ -383,7 +386,7 @@ typedef struct aotc_tensor {
     const int64_t *strides;
 } aotc_tensor;
 
-/* One launch argument. Of a scalar the kernel gets the low bytes, as many as the dtype has. */
+/* One launch argument. For a scalar, the kernel gets as many low bytes as the dtype has. */
 typedef struct aotc_arg {
     uint32_t kind;  /* aotc_param_kind */
     uint32_t dtype; /* aotc_dtype of the scalar or the element; a pointer may say AOTC_DTYPE_NONE */
@@ -483,9 +486,9 @@ static inline aotc_value aotc_null_value(const char *name) {
 }
 
 enum {
-    /* Programmatic dependent launch: the kernel may start before the one before it in the stream
-     * has ended. ARG for a variant that does not wait for it: one of a kernel that does not call
-     * gdc_wait on every path, or for a GPU before sm_90. */
+    /* Programmatic dependent launch: the kernel may start before the preceding kernel in the stream
+     * has ended. ARG for a variant that does not wait: if the kernel does not call gdc_wait on
+     * every path, or for a GPU before sm_90. */
     AOTC_LAUNCH_PDL = 1u << 0
 };
 
@@ -494,34 +497,34 @@ typedef struct aotc_launch_desc {
     uint32_t flags;            /* AOTC_LAUNCH_* */
     const aotc_arg *args;      /* one for each param, in order */
     const aotc_value *choices; /* by name; a choice with one value may be left out */
-    const aotc_value *config;  /* entries that the config must have; none: the best that fits */
+    const aotc_value *config;  /* entries required of the config; none: the best config */
     uint32_t arg_count;
     uint32_t choice_count;
     uint32_t config_count;
     uint32_t grid_rank;         /* 0: the kernel's own grid; 1 to 3: `grid` instead */
     int64_t grid[3];            /* programs; dimensions from grid_rank on count as 1 */
     struct CUstream_st *stream; /* NULL: the legacy stream of the current context */
-    void *scratch; /* device memory, if aotc_selection says that the variant needs some; NULL: the
-                    * launch takes it from a pool, in the order of its stream */
+    void *scratch; /* device memory, if aotc_selection requires some; NULL: the launch takes it from
+                    * a pool, in stream order */
     uint64_t scratch_bytes;
 } aotc_launch_desc;
 
 #define AOTC_LAUNCH_DESC_INIT                                                                      \
     {(uint32_t)sizeof(aotc_launch_desc), 0, NULL, NULL, NULL, 0, 0, 0, 0, {0, 0, 0}, NULL, NULL, 0}
 
-/* What a launch would do. */
+/* The effect of a launch. */
 typedef struct aotc_selection {
     uint32_t struct_size;
     uint32_t variant; /* index, for aotc_kernel_get_variant */
-    uint32_t grid[3]; /* gridDim: program instances times cluster, or fewer for a persistent
-                         kernel; zero if nothing would be launched */
+    uint32_t grid[3]; /* gridDim: program instances times cluster, or fewer for a persistent kernel;
+                         zero for an empty launch */
     uint32_t block[3];
     uint32_t cluster[3];
     uint32_t dynamic_shared_bytes;
     uint64_t scratch_bytes;
     uint32_t scratch_align;
     uint32_t reserved;
-    struct CUfunc_st *function; /* for driver calls of one's own, such as occupancy */
+    struct CUfunc_st *function; /* for the caller's own driver calls, such as occupancy */
 } aotc_selection;
 
 /* Choose the variant for these arguments, in the context of `desc->stream` (the current one for
@@ -529,10 +532,10 @@ typedef struct aotc_selection {
 AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  aotc_selection *selection, aotc_error *error);
 
-/* Choose and launch. A grid with a zero in it launches nothing and succeeds. Nothing is locked,
- * loaded or set; the arguments are copied before it returns. Nothing is allocated, unless the
- * variant needs scratch memory and the caller passes none: that comes from a pool of the context and
- * goes back to it in the order of the stream, as nodes of the graph in a capture.
+/* Choose a variant and launch it. A grid with a zero in it launches nothing and succeeds. Nothing
+ * is locked, loaded or set; the arguments are copied before it returns. Nothing is allocated,
+ * unless the variant needs scratch memory and the caller passes none: it comes from a pool of the
+ * context and returns to it in stream order, as nodes of the graph in a capture.
  *   STATE      the kernel is not loaded in any context
  *   ARG        an argument, choice, config, grid or stream is wrong; names it
  *   ARCH       the kernel has no variant for this GPU
@@ -550,11 +553,11 @@ typedef struct aotc_tensor_map {
 
 /* Encode the tensor map of a tensor for kernels that take maps from memory, such as an array of
  * them (tl.reinterpret_tensor_descriptor in the source). `block` is the source's block_shape, the
- * extents of a tile, one for each axis of the tensor, outermost first; what lies outside of the
- * tensor reads as zero. The caller copies the map to the device, before the launch in its stream.
- * It holds the tensor's address, and is the same for all kernels with such tiles and for all GPUs.
+ * extents of a tile, one for each axis of the tensor, outermost first; elements outside of the
+ * tensor read as zero. The caller copies the map to the device, before the launch in its stream. It
+ * holds the tensor's address, and is the same for all kernels with such tiles and for all GPUs.
  *   STATE      the archive is loaded nowhere yet
- *   ARG        the tensor or the tile is one that no map describes; names the dimension
+ *   ARG        no map can describe the tensor or the tile; names the dimension
  *   CUDA, UNSUPPORTED */
 AOTC_API aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tensor *tensor,
                                             aotc_dtype dtype, const uint32_t *block,

@@ -10,7 +10,7 @@
 // Header-only; a call costs what the C call costs. A kernel is valid as long as an archive (or a
 // copy made with `share`) is. Pointers carry their dtype: float* is fp32 and so on; for 16-bit and
 // 8-bit floats specialise `aotc::dtype_of` (once, for the type of your choice), or pass
-// `aotc_pointer(p, AOTC_BF16)`. A `void*` says nothing, which is enough if another argument says
+// `aotc_pointer(p, AOTC_BF16)`. A `void*` has no dtype: enough if another argument has
 // the type.
 #ifndef AOTC_AOTC_HPP
 #define AOTC_AOTC_HPP
@@ -28,7 +28,7 @@
 
 namespace aotc {
 
-/// What a call reports, as an exception. `what()` is the message in one line.
+/// The error of a call, as an exception. `what()` is the message in one line.
 class error : public std::exception {
 public:
     error(aotc_status status, const aotc_error &detail) : status_(status), detail_(detail) {
@@ -59,7 +59,7 @@ inline aotc_error empty_error() noexcept {
 
 template <class Call>
 void check(Call &&call) {
-    // Not cleared beyond what is read: a launch must not pay for an error it does not have.
+    // Only the fields read are cleared: a launch must not pay for an error it does not have.
     aotc_error error;
     error.struct_size = static_cast<std::uint32_t>(sizeof error);
     error.message[0] = '\0';
@@ -111,7 +111,7 @@ inline aotc_arg arg(double value) noexcept { return aotc_fp64(value); }
 
 template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
 aotc_arg arg(T value) noexcept {
-    // `long` and `long long` are both i64, whichever of them std::int64_t is.
+    // `long` and `long long` are both i64; std::int64_t is one of them.
     using fixed = std::conditional_t<
         std::is_same_v<T, bool>, bool,
         std::conditional_t<
@@ -145,7 +145,7 @@ aotc_value value(const char *name, T value) noexcept {
 }
 
 /// A launch being put together: stream, choices, config, grid; then `launch` with the arguments.
-/// The strings that are named must live until then.
+/// Names must live until then.
 class launcher {
 public:
     static constexpr std::size_t max_values = 32;
@@ -173,7 +173,7 @@ public:
         return set_grid(3, x, y, z);
     }
 
-    /// Device memory for a variant that needs some; `select` says how much.
+    /// Device memory for a variant; `select` gives the required size.
     launcher &scratch(void *memory, std::size_t size_bytes) noexcept {
         desc_.scratch = memory;
         desc_.scratch_bytes = size_bytes;
@@ -193,7 +193,7 @@ public:
         detail::check([&](aotc_error *error) { return aotc_launch(kernel_, &desc_, error); });
     }
 
-    /// What `launch` with these arguments would do.
+    /// The effect of `launch` with these arguments.
     template <class... Args>
     aotc_selection select(const Args &...args) {
         aotc_selection selection = detail::sized<aotc_selection>();
@@ -241,7 +241,7 @@ private:
     std::array<aotc_value, max_values> config_;
 };
 
-/// A kernel of an archive, borrowed: copy it freely, as long as the archive is there.
+/// A kernel of an archive, borrowed: copy it freely, as long as the archive is open.
 class kernel {
 public:
     explicit kernel(const aotc_kernel *handle) noexcept : handle_(handle) {}
@@ -285,7 +285,7 @@ public:
         return open(path.c_str(), options);
     }
 
-    /// The bytes must stay as they are until the archive is gone (unless AOTC_OPEN_COPY).
+    /// The bytes must not change until the archive is closed (unless AOTC_OPEN_COPY).
     static archive open(const void *data, std::size_t size_bytes,
                         const aotc_open_options *options = nullptr) {
         aotc_archive *handle = nullptr;
@@ -311,7 +311,7 @@ public:
         return archive(handle_);
     }
 
-    /// Make all kernels, or one, ready in the current context, or in a device's primary one.
+    /// Prepare all kernels, or one, in the current context, or in a device's primary one.
     void load(const char *kernel = nullptr, std::int32_t device = AOTC_CURRENT_CONTEXT,
               std::uint32_t flags = 0) {
         aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;

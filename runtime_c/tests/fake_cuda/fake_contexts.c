@@ -94,7 +94,7 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
     REQUIRE(device >= 0 && device < fake.device_count && fake.primary_references[device] > 0,
             CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease(%d) without a retain", device);
     fake.primary_references[device] -= 1;
-    if (fake.primary_references[device] == 0) { /* it is destroyed, and code in it is gone */
+    if (fake.primary_references[device] == 0) { /* destroyed, with its code */
         fake.primaries[device].is_alive = false;
         forget_code(&fake.primaries[device]);
     }

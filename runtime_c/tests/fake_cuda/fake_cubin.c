@@ -2,8 +2,8 @@
  *
  * Functions are the sections `.text.NAME`; `.nv.info.NAME` lists their parameters (attribute 0x17,
  * of 12 bytes: index, ordinal, offset, and the size from bit 18 on), `.nv.shared.NAME` is their
- * static shared memory. Written apart from the runtime's own ELF check, so that neither can excuse
- * the other.
+ * static shared memory. Written independently of the runtime's own ELF check, so that neither can
+ * hide the other's errors.
  */
 #include "fake_cubin.h"
 

@@ -27,7 +27,7 @@ struct fake_cubin {
     struct fake_function *functions;
 };
 
-/* Read a cubin; what it holds is copied. False if it is none. */
+/* Read a cubin; its contents are copied. False if it is not one. */
 bool fake_cubin_read(const void *image, struct fake_cubin *cubin);
 const struct fake_function *fake_cubin_find(const struct fake_cubin *cubin, const char *name);
 void fake_cubin_free(struct fake_cubin *cubin);

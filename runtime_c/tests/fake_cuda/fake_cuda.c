@@ -1,10 +1,10 @@
 /* fake_cuda.c: a libcuda.so.1 without a GPU, for tests.
  *
- * Here are its state, how calls are counted and scripted to fail, how entry points are found, and
- * what tests control; the entry points are in fake_contexts.c and fake_launch.c. What it checks is
- * what a real driver would either refuse or, worse, quietly do slowly: a launch whose code is
- * not loaded yet, a dynamic shared size above the attribute, a stream of another context, a module
- * load in a capture.
+ * Its state, counting of calls and scripted failures, lookup of entry points, and the tests'
+ * controls; the entry points are in fake_contexts.c and fake_launch.c. It checks for calls that a
+ * real driver would either refuse or, worse, quietly do slowly: a launch before its code is loaded,
+ * a dynamic shared size above the attribute, a stream of another context, a module load in a
+ * capture.
  */
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -50,7 +50,7 @@ CUresult enter(const char *symbol) {
         }
     }
     if (strcmp(symbol, "cuInit") != 0 && (!fake.is_initialised || fake.process != getpid())) {
-        /* Before anybody has initialised it, whether there is a context may be asked. */
+        /* Before initialization, only the query for a context is allowed. */
         if (fake.is_initialised || strcmp(symbol, "cuCtxGetCurrent") != 0) {
             violate("%s before cuInit, or in a forked process", symbol);
         }

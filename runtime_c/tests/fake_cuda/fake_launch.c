@@ -1,14 +1,15 @@
 /* fake_launch.c: libraries, modules, kernels, tensor maps, occupancy and launches.
  *
- * A library is a cubin that is read for its functions and parameters, and so is a module. A launch copies its arguments
- * by them, for tests to see, and is judged: its code is loaded, its attributes and sizes are legal.
+ * A library or module is a cubin with its functions and parameters. A launch copies its arguments
+ * by these, for tests to see, and is judged: its code is loaded, its attributes and sizes are
+ * legal.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "fake_state.h"
 
-/* What a capture in the global mode forbids. */
+/* Whether a capture in the global mode forbids a call. */
 static bool is_forbidden(const char *symbol) {
     if ((fake.is_capturing || is_thread_capturing) &&
         capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -20,8 +21,8 @@ static bool is_forbidden(const char *symbol) {
     return false;
 }
 
-/* A library to fill: a new one as long as there are, so that handles of unloaded ones stay wrong; then
- * the place of one that was unloaded, whose kernels are forgotten. NULL if there is none. */
+/* A library to fill: a new one while the table lasts, so that handles of unloaded ones stay
+ * invalid; then the slot of an unloaded one, whose kernels are forgotten. NULL if there is none. */
 static struct CUlib_st *new_library(void) {
     if (fake.library_count < MAX_LIBRARIES) {
         return &fake.libraries[fake.library_count++];
@@ -306,7 +307,7 @@ static CUresult read_attributes(const CUlaunchConfig *config, struct fake_launch
     return CUDA_SUCCESS;
 }
 
-/* Dynamic shared memory that a launch may ask for. */
+/* The limit of dynamic shared memory of a launch. */
 static int64_t allowed_shared(const struct CUkern_st *kernel, int device) {
     return kernel->max_dynamic_shared[device] != 0
                ? kernel->max_dynamic_shared[device]

@@ -1,7 +1,7 @@
-/* fake_pools.c: pools of memory whose pieces are taken and given back in the order of a stream.
+/* fake_pools.c: pools of memory, allocated and freed in the order of a stream.
  *
- * Addresses are made up. A piece belongs to the stream that took it, and must be given back there: a
- * launch has nothing else to order the two.
+ * Addresses are made up. An allocation belongs to its stream, and must be freed there: nothing else
+ * orders the two for a launch.
  */
 #include "fake_state.h"
 

@@ -1,10 +1,11 @@
-/* fake_state.h: the state of the fake driver, and how its entry points begin and end.
+/* fake_state.h: the state of the fake driver, and the frame of its entry points.
  *
  * One lock around everything but unrecorded launches; fixed tables, no cleverness. An entry point
  * is a function `fake_SYMBOL`; all are declared from the runtime's own table, so the compiler
  * checks their signatures.
  *
- * Invariant: between ENTER and leave the lock is held, and every return in between goes by leave.
+ * Invariant: between ENTER and leave the lock is held, and every return in between goes through
+ * leave.
  */
 #ifndef FAKE_STATE_H
 #define FAKE_STATE_H
@@ -41,7 +42,7 @@ struct CUstream_st {
     CUcontext context;
 };
 
-/* A library, or a module: one of a context, which goes with it. */
+/* A library, or a module, which belongs to one context. */
 struct CUlib_st {
     bool is_alive;
     CUcontext context; /* NULL: a library */
@@ -53,7 +54,7 @@ struct CUmemPoolHandle_st {
     int device;
 };
 
-/* A piece of a pool, in use until it is given back. */
+/* An allocation of a pool, in use until it is freed. */
 struct fake_piece {
     CUdeviceptr address;
     size_t size_bytes;
@@ -91,7 +92,7 @@ struct fake_state {
     int kernel_count;
     struct CUmemPoolHandle_st pools[MAX_POOLS];
     struct fake_piece pieces[MAX_PIECES];
-    unsigned long piece_count; /* of all time */
+    unsigned long piece_count; /* ever made */
     struct failure failures[MAX_FAILURES];
     int failure_count;
     char hidden[MAX_SYMBOLS][64];
@@ -116,13 +117,13 @@ extern _Thread_local int stack_size;
 extern _Thread_local int capture_mode;
 extern _Thread_local bool is_thread_capturing, is_thread_spoiled;
 
-/* Keep a text of what a correct program never does, unless there is one. */
+/* Record a violation, unless there is one. */
 __attribute__((format(printf, 1, 2))) void violate(const char *format, ...);
 
-/* Begin a call: count it, and return what it is scripted to return. The lock is held from here on.
+/* Begin a call: count it, and return its scripted result. The lock is held from here on.
  */
 CUresult enter(const char *symbol);
-/* End a call: give the lock back, and return `result`. */
+/* End a call: release the lock, and return `result`. */
 CUresult leave(CUresult result);
 
 #define ENTER(symbol)                                                                              \
@@ -147,7 +148,7 @@ CUcontext current(void);
 /* A number for each context, below MAX_CONTEXTS. */
 int context_index(CUcontext context);
 
-/* Let go of what was loaded in a context, which is destroyed. */
+/* Free the code in a context, which is destroyed. */
 void forget_code(CUcontext context);
 
 #define DECLARE(member, group, symbol, min_version, required, parameters)                                 \
@@ -155,7 +156,7 @@ void forget_code(CUcontext context);
 AOTCI_DRIVER_FUNCTIONS(DECLARE)
 #undef DECLARE
 
-/* What programs around the runtime use besides: the benchmark, examples, `aotc doctor`. */
+/* For programs around the runtime: the benchmark, examples, `aotc doctor`. */
 CUresult fake_cuCtxSetCurrent(CUcontext context);
 CUresult fake_cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult fake_cuStreamSynchronize(CUstream stream);
@@ -165,7 +166,7 @@ CUresult fake_cuDeviceGetName(char *name, int size_bytes, CUdevice device);
 CUresult fake_cuDeviceTotalMem(size_t *size_bytes, CUdevice device);
 CUresult fake_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 
-/* What measuring uses: see fake_timing.c. */
+/* For measurements: see fake_timing.c. */
 CUresult fake_cuCtxSynchronize(void);
 CUresult fake_cuMemcpyHtoD(uint64_t target, const void *source, size_t size_bytes);
 CUresult fake_cuMemcpyDtoH(void *target, uint64_t source, size_t size_bytes);
@@ -176,7 +177,7 @@ CUresult fake_cuEventDestroy(void *event);
 CUresult fake_cuEventRecord(void *event, CUstream stream);
 CUresult fake_cuEventElapsedTime(float *milliseconds, void *start, void *end);
 
-/* Take the time of a launch, and do what its kernel is scripted to do. */
+/* Advance the clock by a launch, and run its kernel's script. */
 void fake_pretend(const struct fake_launch *launch);
 
 #endif

@@ -126,7 +126,7 @@ CUresult fake_cuMemcpyDtoD(uint64_t target, uint64_t source, size_t size_bytes) 
     return result;
 }
 
-/* Only flushes of the L2 are asked for, and nobody reads them. */
+/* Only for flushes of the L2, never read. */
 CUresult fake_cuMemsetD8Async(uint64_t target, unsigned char value, size_t count, CUstream stream) {
     (void)target, (void)value, (void)count, (void)stream;
     return is_lost ? ILLEGAL_ADDRESS : CUDA_SUCCESS;

@@ -43,6 +43,17 @@ def test_kernels_that_were_soaked_least_come_first() -> None:
     assert after in ("bbabaa", "bbbaaa")  # in turn where as many were soaked
 
 
+def test_last_come_groups_by_size() -> None:
+    """Each group is interpreted once: of large ones a time limit reaches more variants."""
+    groups = _groups("a", "b")
+    subjects = [subject for group in groups for subject in group.subjects]
+    pair = Group(groups[0].source, (subjects[0], subjects[0]))
+    *_, last = plan.ordered([*groups, pair, pair, pair], {"few.toml: a": 100}, 0)
+    sizes = [len(group.subjects) for group in last]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 2
+
+
 def test_launched_variants_count_for_their_kernels() -> None:
     record = Record()
     for name, launches in (("a sm_90a X=1", 3), ("a sm_90a X=2", 1), ("b sm_90a", 0)):

@@ -71,3 +71,23 @@ def test_kernels_without_a_launch_are_named() -> None:
     text = report.table(found)
     assert "variants of 1 of 3 kernels launched\n  no variant of few.toml: b\n" in text
     assert "4 launchers, busy for 30 s in all; 16 workers" in text
+
+
+def test_totals_come_last() -> None:
+    record = Record()
+    names = ("program 7", "program 1000000049", "program 1000000099")
+    for name in names:
+        record.take(Outcome(name, "programs", "right", num_launches=2))
+    record.take(Outcome("k", "variants", "wrong", "1 is not 2", num_launches=2))
+    record.take(Outcome("program 1000000149", "programs", "refused"))
+    for seconds in (10.4, 20.2):
+        spent = {"variants": seconds, "programs": 1.0}
+        record.runs.append(
+            Run({"variants": 1, "programs": 4}, "a GPU", "2026-01-31", 12, 3, 16, 4, (), spent)
+        )
+    found = report.figures(record)
+    assert (found["long_programs"], found["phases"]["variants"]["worker_seconds"]) == (2, 30.6)
+    assert report.table(found).splitlines()[-1] == (
+        "in all: launched 1 variants, 3 programs (2 programs long); 1 failed; "
+        "33 core-seconds of workers (31 of variants, 2 of programs)"
+    )

@@ -1,4 +1,4 @@
-"""Bytecode: it computes what the tree computes, within the format's limits."""
+"""Bytecode computes the same as the tree, within the format's limits."""
 
 from __future__ import annotations
 

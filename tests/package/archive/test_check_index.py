@@ -1,4 +1,4 @@
-"""What an archive may not say: each rule of the format once, and the limits at their edge."""
+"""Each rule of the archive format once, and its limits at their edge."""
 
 from __future__ import annotations
 
@@ -331,9 +331,9 @@ def test_a_scalar_has_the_size_of_the_variants_dtype() -> None:
 
 def test_interleaved_tensor_maps_need_their_swizzle() -> None:
     def kernel(swizzle: int) -> Kernel:
-        one = parse("1")
+        unit = parse("1")
         tensor_map = TensorMap(
-            0, 9, parse("x"), (one,) * 3, (one,) * 2, (1,) * 3, (1,) * 3, 2, swizzle
+            0, 9, parse("x"), (unit,) * 3, (unit,) * 2, (1,) * 3, (1,) * 3, 2, swizzle
         )
         params = (Param("x", "pointer", "bf16"),)
         return bare(params=params, variant={"tensor_maps": (tensor_map,)})

@@ -23,9 +23,9 @@ _HEAD_BYTES = 64
 def _image(
     sections: Sequence[tuple[int, int, int, int, int]], body: bytes, table: int | None = None
 ) -> bytes:
-    """Return a file with sections of (type, flags, offset, size, alignment), whose table comes after the body."""
-    at = _HEAD_BYTES + len(body) if table is None else table
-    head = bytearray(_HEADER.pack(at, 64, len(sections), 0))
+    """Return a file of (type, flags, offset, size, alignment) sections, its table after the body."""
+    table_offset = _HEAD_BYTES + len(body) if table is None else table
+    head = bytearray(_HEADER.pack(table_offset, 64, len(sections), 0))
     rows = b"".join(
         _SECTION.pack(0, kind, flags, 0, start, size, 0, 0, align, 0)
         for kind, flags, start, size, align in sections
@@ -55,7 +55,7 @@ def restored_in_c(
         return cubin.raw[64 : size + 64]
 
     def call(stored: bytes, sizes: Sequence[int]) -> list[bytes]:
-        # A buffer of just these bytes, after which a read is found by the sanitizer, if there is one.
+        # A buffer of exactly these bytes: under a sanitizer, a read past its end is an error.
         frame = ctypes.create_string_buffer(stored, max(len(stored), 1))
         rest, code = ctypes.addressof(frame), ctypes.addressof(frame) + len(stored)
         cubins: list[bytes] = []
@@ -124,21 +124,21 @@ _any_u64 = st.one_of(
     ),
     table=st.one_of(st.none(), st.just(64), _any_u64),
     body=st.binary(max_size=600),
-    others=st.lists(st.binary(max_size=200), max_size=2),
+    other_cubins=st.lists(st.binary(max_size=200), max_size=2),
 )
 def test_forged_sections_are_the_same_to_both(
     restored_in_c: Callable[[bytes, Sequence[int]], list[bytes]],
     sections: list[tuple[int, int, int, int, int]],
     table: int | None,
     body: bytes,
-    others: list[bytes],
+    other_cubins: list[bytes],
 ) -> None:
-    cubins = [_image(sections, body, table), *others]
+    cubins = [_image(sections, body, table), *other_cubins]
     sizes = list(map(len, cubins))
     for stored in (b"".join(cubins), filtered(cubins)):
-        found = restored(stored, sizes)
-        assert found == restored_in_c(stored, sizes)
-    assert found == cubins
+        cubins_again = restored(stored, sizes)
+        assert cubins_again == restored_in_c(stored, sizes)
+    assert cubins_again == cubins
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 127])
@@ -151,8 +151,8 @@ def test_what_is_too_short_stays(
 
 
 def test_code_comes_after_all_else_the_last_one_first() -> None:
-    code = [bytes([0x23, 0x72, *range(at, at + 14)]) for at in (0, 40)]
-    cubins = [_image([(1, 6, 65, 16, 1)], b"\7" + one + b"\5") for one in code]
+    code = [bytes([0x23, 0x72, *range(start, start + 14)]) for start in (0, 40)]
+    cubins = [_image([(1, 6, 65, 16, 1)], b"\7" + instruction + b"\5") for instruction in code]
     stored = filtered(cubins)
     rest_bytes = len(cubins[0]) - 16
     assert stored[40:48] == cubins[0][40:48]
@@ -174,22 +174,24 @@ def test_fields_of_an_instruction_have_the_places_that_the_format_gives() -> Non
         (range(116, 122), 112), (range(124, 126), 118), (range(109, 110), 120),
         (range(105, 109), 121), (range(104, 105), 125), (range(122, 124), 126),
     ]  # fmt: skip
-    places = {bit: at + i for field, at in stored_bits for i, bit in enumerate(field)}
-    assert sorted(places) == sorted(places.values()) == list(range(128))
-    for bit, place in places.items():
+    stored_by_bit = {
+        bit: offset + i for field, offset in stored_bits for i, bit in enumerate(field)
+    }
+    assert sorted(stored_by_bit) == sorted(stored_by_bit.values()) == list(range(128))
+    for bit, stored_bit in stored_by_bit.items():
         image = _image([(1, 6, 64, 16, 1)], (1 << bit).to_bytes(16, "little"))
-        assert int.from_bytes(filtered([image])[-16:], "little") == 1 << place, bit
+        assert int.from_bytes(filtered([image])[-16:], "little") == 1 << stored_bit, bit
 
 
 def test_unrolled_code_gets_smaller() -> None:
     modifiers, random_bytes = bytes(7), random.Random(3)
     code = b"".join(
-        b"\x23\x72" + bytes([4 * at & 255, 8 + 2 * at & 255, at & 255, 0, at // 3, 0, 4 * at & 255])
+        b"\x23\x72" + bytes([4 * step & 255, 8 + 2 * step & 255, step & 255, 0, step // 3, 0, 4 * step & 255])
         + modifiers
-        for at in range(400)
+        for step in range(400)
     )  # fmt: skip
     image = _image([(1, 6, 64, len(code), 128)], code + random_bytes.randbytes(50))
-    sizes = [len(zstandard.compress(one, 19)) for one in (image, filtered([image]))]
+    sizes = [len(zstandard.compress(content, 19)) for content in (image, filtered([image]))]
     assert sizes[1] * 4 < sizes[0]
 
 

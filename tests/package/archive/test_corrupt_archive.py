@@ -1,4 +1,4 @@
-"""Every fault that an archive can have is found, and named."""
+"""Every possible fault of an archive is found and named."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_every_truncation_is_refused(samples: SimpleNamespace) -> None:
 
 def test_every_flipped_bit_is_refused(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    for at in range(len(data)):
+    for position in range(len(data)):
         for bit in range(8):
             flipped = bytearray(data)
-            flipped[at] ^= 1 << bit
+            flipped[position] ^= 1 << bit
             refusal(bytes(flipped))
 
 
@@ -86,16 +86,16 @@ def test_future_versions_are_named(samples: SimpleNamespace) -> None:
 
 
 def test_a_newer_minor_version_may_append(samples: SimpleNamespace) -> None:
-    """Sections behind those known, and optional features, do not stop an older reader."""
+    """New trailing sections and optional features do not stop an older reader."""
     data = encode(samples.small)
     newer = resealed(patched(patched(data, 10, b"\1\0"), 24, b"\1"))
     assert decode(newer) == samples.small
     assert refusal(resealed(patched(data, 24, b"\1"))).kind == "FORMAT"
 
 
-@pytest.mark.parametrize("at", [32, 48])
-def test_huge_sizes_are_refused_before_allocation(samples: SimpleNamespace, at: int) -> None:
-    assert refusal(patched(encode(samples.small), at, b"\xff" * 8)).kind == "LIMIT"
+@pytest.mark.parametrize("offset", [32, 48])
+def test_huge_sizes_are_refused_before_allocation(samples: SimpleNamespace, offset: int) -> None:
+    assert refusal(patched(encode(samples.small), offset, b"\xff" * 8)).kind == "LIMIT"
 
 
 @pytest.mark.parametrize("name", ROOT_SECTIONS)
@@ -119,18 +119,18 @@ def test_a_section_behind_the_index_is_refused(samples: SimpleNamespace) -> None
     assert (error.kind, "VARIANTS" in error.message) == ("FORMAT", True)
 
 
-@pytest.mark.parametrize("at", [8, 16, 20])
-def test_overlapping_indices_are_refused(samples: SimpleNamespace, at: int) -> None:
+@pytest.mark.parametrize("field_offset", [8, 16, 20])
+def test_overlapping_indices_are_refused(samples: SimpleNamespace, field_offset: int) -> None:
     data = encode(samples.archive)
-    first, second = (field(data, "ENTRIES", number, at) for number in (0, 1))
-    size = 8 if at == 8 else 4
+    first, second = (field(data, "ENTRIES", number, field_offset) for number in (0, 1))
+    size = 8 if field_offset == 8 else 4
     assert data[first : first + size] != data[second : second + size]
     overlapping = resealed(patched(data, second, data[first : first + size]))
     assert refusal(overlapping).kind == "FORMAT"
 
 
 def test_frames_may_not_be_exchanged(samples: SimpleNamespace) -> None:
-    """Each kernel's index says whose it is, and what is in each frame that it uses."""
+    """An index names its kernel, and the content of each frame."""
     data = encode(samples.archive)
     kernels = num_kernels(data)
     assert kernels > 1
@@ -142,9 +142,9 @@ def test_frames_may_not_be_exchanged(samples: SimpleNamespace) -> None:
             changed = with_field(data, "FRAMES", number, 8, bytes(32), kernel)
             assert refusal(changed).kind == "CHECKSUM"
     offsets = [offset for offset, *_ in frame_rows(data)]
-    for *_, at in places_of(data):
+    for *_, position in places_of(data):
         for value in (0, *offsets, offsets[-1] + 1, len(data), 1 << 63):
-            changed = patched(data, at, value.to_bytes(8, "little"))
+            changed = patched(data, position, value.to_bytes(8, "little"))
             if changed != data:
                 assert refusal(changed).kind == "FORMAT"
 
@@ -153,15 +153,15 @@ def test_frames_may_not_be_exchanged(samples: SimpleNamespace) -> None:
 def test_slots_are_those_of_the_names(samples: SimpleNamespace, record: int) -> None:
     data = encode(samples.archive)
     assert record < place(data, "SLOTS")[1]
-    for at, value in ((0, 0), (0, 7), (4, 0), (4, 1), (4, 2), (4, num_kernels(data) + 1)):
-        changed = patched(data, field(data, "SLOTS", record, at), u32(value))
+    for field_offset, value in ((0, 0), (0, 7), (4, 0), (4, 1), (4, 2), (4, num_kernels(data) + 1)):
+        changed = patched(data, field(data, "SLOTS", record, field_offset), u32(value))
         if changed != data:
             error = refusal(resealed(changed))
             assert (error.kind, "SLOTS" in error.message) == ("FORMAT", True)
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "kind"),
+    ("field_offset", "value", "kind"),
     [
         (0, 1, "FORMAT"),  # another frame, size or kind than the place before it leaves
         (8, 1, "FORMAT"),
@@ -172,13 +172,13 @@ def test_slots_are_those_of_the_names(samples: SimpleNamespace, record: int) -> 
     ],
 )
 def test_a_blob_elsewhere_than_in_its_frame_is_refused(
-    samples: SimpleNamespace, at: int, value: int, kind: str
+    samples: SimpleNamespace, field_offset: int, value: int, kind: str
 ) -> None:
     data = encode(samples.archive)
     kernel = 1
     start = field(data, "BLOBS", 2, 4, kernel)
     assert any(index_of(data, kernel)[start : start + 4])
-    assert refusal(with_field(data, "BLOBS", 2, at, u32(value), kernel)).kind == kind
+    assert refusal(with_field(data, "BLOBS", 2, field_offset, u32(value), kernel)).kind == kind
 
 
 def test_padding_is_zero_everywhere(samples: SimpleNamespace) -> None:
@@ -193,9 +193,11 @@ def test_padding_is_zero_everywhere(samples: SimpleNamespace) -> None:
 
 def test_a_hole_before_a_frame_is_refused(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    *_, offset, at = places_of(data)[0]
+    *_, offset, position = places_of(data)[0]
     holed = data[:offset] + bytes(64) + data[offset:]
-    holed = patched(patched(holed, at, (offset + 64).to_bytes(8, "little")), 32, u32(len(holed)))
+    holed = patched(
+        patched(holed, position, (offset + 64).to_bytes(8, "little")), 32, u32(len(holed))
+    )
     error = refusal(resealed(holed))
     assert (error.kind, "follow one another" in error.message) == ("FORMAT", True)
 
@@ -214,10 +216,10 @@ def test_duplicate_kernel_names_are_refused(samples: SimpleNamespace) -> None:
 def test_names_are_utf8_without_nul(samples: SimpleNamespace, bad: bytes) -> None:
     data = encode(samples.small)
     strings, _ = place(data, "STRINGS")
-    at = data.index(b"copy\0", strings)
-    assert refusal(resealed(patched(data, at + 2, bad))).kind == "FORMAT"
-    at = index_of(data, 0).index(b"copy\0")
-    assert refusal(with_index(data, 0, at + 2, bad)).kind == "FORMAT"
+    position = data.index(b"copy\0", strings)
+    assert refusal(resealed(patched(data, position + 2, bad))).kind == "FORMAT"
+    position = index_of(data, 0).index(b"copy\0")
+    assert refusal(with_index(data, 0, position + 2, bad)).kind == "FORMAT"
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "n" * 256])
@@ -241,7 +243,7 @@ def test_blobs_that_are_no_cubins_are_refused(samples: SimpleNamespace, content:
 
 
 def test_bytes_are_a_cubin_or_ptx_but_not_both(samples: SimpleNamespace) -> None:
-    """The PTX of a variant is only looked at, so it must not pass for what is launched."""
+    """A variant's PTX is never launched, so it must not pass for a cubin."""
     variant = samples.copy.variants[0]
     kernel = replace(samples.copy, variants=(replace(variant, ptx=variant.cubin),))
     with pytest.raises(ArchiveError, match="its PTX is not UTF-8 at byte 18"):  # e_machine
@@ -294,8 +296,8 @@ def test_frames_that_say_something_else_are_refused(samples: SimpleNamespace) ->
         "skippable": (b"\x50\x2a\x4d\x18\0\0\0\0" + frame, len(cubin)),
         "cut": (frame[:-1], len(cubin)),
     }
-    for what, (changed, raw_bytes) in frames.items():
-        assert refusal(with_frame(data, changed, raw_bytes)).kind == "FORMAT", what
+    for label, (changed, raw_bytes) in frames.items():
+        assert refusal(with_frame(data, changed, raw_bytes)).kind == "FORMAT", label
 
 
 def test_bombs_are_refused_before_decoding(samples: SimpleNamespace) -> None:
@@ -309,16 +311,16 @@ def test_every_field_of_an_index_at_its_extremes(samples: SimpleNamespace, kerne
     data = encode(samples.small)
     index = data[: root_end(data)] if kernel == ROOT else index_of(data, kernel)
     outcomes = {"refused": 0, "accepted": 0}
-    for at in range(root_at(data) if kernel == ROOT else 0, len(index), 4):
-        old = int.from_bytes(index[at : at + 4], "little")
+    for position in range(root_at(data) if kernel == ROOT else 0, len(index), 4):
+        old = int.from_bytes(index[position : position + 4], "little")
         for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, old ^ 1, old + 1, old ^ 0x10000):
             if value & 0xFFFFFFFF == old:
                 continue
             new = u32(value & 0xFFFFFFFF)
             if kernel == ROOT:
-                forged = resealed(patched(data, at, new))
+                forged = resealed(patched(data, position, new))
             else:
-                forged = with_index(data, kernel, at, new)
+                forged = with_index(data, kernel, position, new)
             try:
                 archive = decode(forged)
             except ArchiveError:

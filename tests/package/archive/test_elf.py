@@ -1,4 +1,4 @@
-"""Cubins: what ptxas writes passes, everything that is nearly one does not."""
+"""Cubins: the output of ptxas passes, any near miss does not."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def _ptxas() -> Path:
     spec = find_spec("nvidia")
     assert spec is not None
     assert spec.submodule_search_locations is not None
-    found = [
+    paths = [
         ptxas
         for location in spec.submodule_search_locations
         for ptxas in sorted(Path(location).glob("*/bin/ptxas"))
     ]
-    return found[0]
+    return paths[0]
 
 
 @pytest.fixture(scope="module")
 def cubins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return what ptxas makes of one kernel for several targets."""
+    """Return the cubins of one kernel by ptxas for several targets."""
     folder = tmp_path_factory.mktemp("cubins")
-    made: dict[str, bytes] = {}
+    by_target: dict[str, bytes] = {}
     for target in _TARGETS:
         ptx, cubin = folder / f"{target}.ptx", folder / f"{target}.cubin"
         ptx.write_text(_PTX.format(target=target))
         subprocess.run([_ptxas(), "-arch", target, ptx, "-o", cubin], check=True)
-        made[target] = cubin.read_bytes()
-    return made
+        by_target[target] = cubin.read_bytes()
+    return by_target
 
 
 @pytest.mark.parametrize("target", _TARGETS)
@@ -112,15 +112,15 @@ def test_bytes_behind_the_elf_are_refused(cubins: dict[str, bytes], trailing: by
 
 
 def test_every_table_field_at_its_extremes_is_judged(samples: SimpleNamespace) -> None:
-    """Whatever the header and the section table say, the outcome is a verdict."""
+    """For any content of the header and the section table, the outcome is a verdict."""
     blob = samples.fake_cubin()
     sections_at = int.from_bytes(blob[40:48], "little")
     refused = 0
     fields = [*range(0, 64, 2), *range(sections_at, len(blob), 4)]
-    for at in fields:
+    for position in fields:
         for value in (0, 1, 0x7FFF, 0xFFFF):
             changed = bytearray(blob)
-            changed[at : at + 2] = value.to_bytes(2, "little")
+            changed[position : position + 2] = value.to_bytes(2, "little")
             try:
                 check_cubin(bytes(changed), "sm_90a", "k")
             except ArchiveError:
@@ -138,14 +138,17 @@ def test_a_section_outside_of_the_blob_is_refused(samples: SimpleNamespace) -> N
 
 
 def _with_same_bytes(cubin: bytes, size_bytes: int) -> bytes:
-    """Return a cubin whose second section with content has the bytes of the first one."""
-    at, count = int.from_bytes(cubin[40:48], "little"), int.from_bytes(cubin[60:62], "little")
-    headers = [at + 64 * number for number in range(count)]
+    """Return a cubin where the second section with content has the bytes of the first one."""
+    table_offset, count = (
+        int.from_bytes(cubin[40:48], "little"),
+        int.from_bytes(cubin[60:62], "little"),
+    )
+    headers = [table_offset + 64 * number for number in range(count)]
     first, second = [
-        each
-        for each in headers
-        if int.from_bytes(cubin[each + 4 : each + 8], "little") not in (0, 2, 3, 8)
-        and int.from_bytes(cubin[each + 32 : each + 40], "little")
+        header
+        for header in headers
+        if int.from_bytes(cubin[header + 4 : header + 8], "little") not in (0, 2, 3, 8)
+        and int.from_bytes(cubin[header + 32 : header + 40], "little")
     ][:2]
     changed = bytearray(cubin)
     changed[second + 24 : second + 32] = cubin[first + 24 : first + 32]

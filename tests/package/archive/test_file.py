@@ -71,13 +71,13 @@ def test_round_trip(samples: SimpleNamespace, name: str) -> None:
 def blobs(data: bytes, kernel: int) -> list[tuple[int, int, int, int]]:
     """Return the records of a kernel's blobs: frame, start, size, kind."""
     layout = RECORDS["BLOBS"]
-    at, count = place(data, "BLOBS", kernel)
+    offset, count = place(data, "BLOBS", kernel)
     index = index_of(data, kernel)
-    return [layout.unpack_from(index, at + layout.size * number) for number in range(count)]
+    return [layout.unpack_from(index, offset + layout.size * number) for number in range(count)]
 
 
 def frames(data: bytes) -> list[list[tuple[int, int]]]:
-    """Return the kind and the decoded size of each blob of each kernel, those of a frame together."""
+    """Return the kind and the decoded size of each blob of each kernel, grouped by frame."""
     groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for kernel in range(num_kernels(data)):
         for frame, _, size, kind in blobs(data, kernel):
@@ -87,8 +87,8 @@ def frames(data: bytes) -> list[list[tuple[int, int]]]:
 
 def test_variants_for_a_target_share_a_frame(samples: SimpleNamespace) -> None:
     def distinct(kernel: Kernel, target: str, blob: str) -> int:
-        found = (getattr(v, blob) for v in kernel.variants if v.target == target)
-        return len(set(found) - {None})
+        contents = (getattr(v, blob) for v in kernel.variants if v.target == target)
+        return len(set(contents) - {None})
 
     expected = [
         [kind] * distinct(kernel, target, blob)
@@ -97,9 +97,9 @@ def test_variants_for_a_target_share_a_frame(samples: SimpleNamespace) -> None:
         for kind, blob in ((BLOB_CUBIN, "cubin"), (BLOB_PTX, "ptx"))
     ]
     data = encode(samples.archive)
-    found = [[kind for kind, _ in group] for group in frames(data)]
-    assert found == [kinds for kinds in expected if kinds]
-    assert max(map(len, found)) > 1
+    frame_kinds = [[kind for kind, _ in group] for group in frames(data)]
+    assert frame_kinds == [kinds for kinds in expected if kinds]
+    assert max(map(len, frame_kinds)) > 1
     alone = encode(samples.archive, is_grouped=False)
     assert decode(alone) == decode(data)
     assert {len(group) for group in frames(alone)} == {1}
@@ -108,10 +108,12 @@ def test_variants_for_a_target_share_a_frame(samples: SimpleNamespace) -> None:
 
 def test_a_frame_has_a_limit(samples: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = frames(encode(samples.archive))
-    at, sizes = next((at, [size for _, size in g]) for at, g in enumerate(whole) if len(g) > 3)
+    number, sizes = next(
+        (number, [size for _, size in g]) for number, g in enumerate(whole) if len(g) > 3
+    )
     monkeypatch.setattr("aotc.package.archive.encoder.GROUP_BYTES", sum(sizes) - 1)
     data = encode(samples.archive)
-    assert [len(g) for g in frames(data)][at : at + 2] == [len(sizes) - 1, 1]
+    assert [len(g) for g in frames(data)][number : number + 2] == [len(sizes) - 1, 1]
     assert decode(data) == canonical(samples.archive)
     monkeypatch.undo()
     with pytest.raises(ArchiveError, match="not encoded canonically"):
@@ -122,11 +124,11 @@ def test_a_frame_has_a_limit(samples: SimpleNamespace, monkeypatch: pytest.Monke
 def test_what_is_not_compressed_lies_as_it_is(samples: SimpleNamespace, name: str) -> None:
     archive = canonical(getattr(samples, name))
     data = encode(archive, is_compressed=False)
-    found = decode(data)
-    assert found == without_texts(archive)
-    assert encode(found, is_compressed=False) == data
-    assert encode(found) == encode(without_texts(archive))
-    assert decode(encode(found)) == found
+    decoded = decode(data)
+    assert decoded == without_texts(archive)
+    assert encode(decoded, is_compressed=False) == data
+    assert encode(decoded) == encode(without_texts(archive))
+    assert decode(encode(decoded)) == decoded
     for offset, stored_bytes, raw_bytes, digest in frame_rows(data):
         content = data[offset : offset + stored_bytes]
         assert (offset % 64, stored_bytes) == (0, raw_bytes)
@@ -139,21 +141,21 @@ def test_padding_between_frames_is_zero(samples: SimpleNamespace) -> None:
     data = encode(samples.archive, is_compressed=False)
     rows = frame_rows(data)[num_kernels(data) :]
     ends = [offset + size for offset, size, _, _ in rows]
-    at = next(end for end, (start, *_) in zip(ends, rows[1:], strict=False) if end < start)
+    position = next(end for end, (start, *_) in zip(ends, rows[1:], strict=False) if end < start)
     with pytest.raises(ArchiveError, match="padding before a frame"):
-        decode(data[:at] + b"\1" + data[at + 1 :])
+        decode(data[:position] + b"\1" + data[position + 1 :])
 
 
 def test_a_frame_without_compression_has_one_size(samples: SimpleNamespace) -> None:
     data = encode(samples.small, is_compressed=False)
-    at = field(data, "ENTRIES", 0, 20)
-    changed = patched(data, at, (frame_rows(data)[0][2] + 8).to_bytes(4, "little"))
+    position = field(data, "ENTRIES", 0, 20)
+    changed = patched(data, position, (frame_rows(data)[0][2] + 8).to_bytes(4, "little"))
     with pytest.raises(ArchiveError, match="two sizes"):
         decode(resealed(changed))
 
 
 def test_variants_share_what_is_the_same(samples: SimpleNamespace) -> None:
-    """A variant's list is that of the last one like it, if both are the same."""
+    """A variant shares its list with the last one like it, if both are equal."""
     (copy,) = samples.copy.variants
     (tensor_map,) = copy.tensor_maps
     other = replace(copy, tensor_maps=(replace(tensor_map, box=(64, 32)),))
@@ -167,7 +169,7 @@ def test_variants_share_what_is_the_same(samples: SimpleNamespace) -> None:
     ):
         kernel = replace(
             samples.copy,
-            variants=tuple(replace(each, config=n) for n, each in enumerate(variants)),
+            variants=tuple(replace(variant, config=n) for n, variant in enumerate(variants)),
             configs=tuple((("N", n),) for n in range(len(variants))),
         )
         data = encode(Archive("shared", "1", (kernel,)))
@@ -180,20 +182,20 @@ def test_each_piece_of_a_root_has_its_digest(samples: SimpleNamespace) -> None:
     kernels = tuple(replace(samples.copy, name=f"k{number:03}") for number in range(40))
     data = encode(Archive("many", "1", kernels), is_compressed=False)
     assert root_end(data) - root_at(data) > 2048
-    for at in range(128, root_end(data) + 32, 512):
+    for position in range(128, root_end(data) + 32, 512):
         with pytest.raises(ArchiveError) as error:
-            decode(patched(data, at, bytes([data[at] ^ 1])))
+            decode(patched(data, position, bytes([data[position] ^ 1])))
         assert error.value.kind == "CHECKSUM"
 
 
 def test_kernels_are_found_by_their_names() -> None:
-    """FNV-1a of 64 bits, by the examples of its authors; a slot that is taken leaves the next one."""
+    """FNV-1a of 64 bits, checked by its authors' examples; a used slot leads to the next one."""
     tags = {"": 0xCBF29CE4, "a": 0xAF63DC4C, "foobar": 0x85944171, "b": 0xAF63DF4C}
     table = slots([*tags])
-    assert [table[at] for at in (5, 4, 0, 6)] == [
+    assert [table[slot] for slot in (5, 4, 0, 6)] == [
         (tag, 1 + n) for n, tag in enumerate(tags.values())
     ]
-    assert [table[at] for at in (1, 2, 3, 7)] == [(0, 0)] * 4
+    assert [table[slot] for slot in (1, 2, 3, 7)] == [(0, 0)] * 4
     assert slots([]) == []
     assert [len(slots(["a", "b", "c"][:count])) for count in (1, 2, 3)] == [2, 4, 8]
 
@@ -220,14 +222,14 @@ def test_order_of_kernels_and_variants_does_not_matter(samples: SimpleNamespace)
 def test_equal_cubins_are_stored_once(samples: SimpleNamespace) -> None:
     first = samples.copy
     second = replace(first, name="copy2")
-    one, two = (encode(Archive("n", "1", kernels)) for kernels in ((first,), (first, second)))
-    assert len(frame_rows(one)) == 2
-    assert len(frame_rows(two)) == 3  # two indices, one frame of blobs
-    assert [kernel.variants for kernel in decode(two).kernels] == [first.variants] * 2
+    single, double = (encode(Archive("n", "1", kernels)) for kernels in ((first,), (first, second)))
+    assert len(frame_rows(single)) == 2
+    assert len(frame_rows(double)) == 3  # two indices, one frame of blobs
+    assert [kernel.variants for kernel in decode(double).kernels] == [first.variants] * 2
 
 
 def test_blobs_that_share_no_frame_are_read_again(samples: SimpleNamespace) -> None:
-    """The second kernel's first cubin is the first kernel's, so that its next blob is PTX."""
+    """The second kernel's first cubin is the first kernel's, so its next blob is PTX."""
 
     def variant(payload: bytes, guards: tuple[int, ...] = (), ptx: bytes | None = None) -> Variant:
         cubin = samples.fake_cubin("sm_90a", "k", payload)
@@ -290,10 +292,10 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 9.0 mean what they meant when it was released.
+    """The bytes of version 9.0 keep the meaning they had at its release.
 
-    Decoding compares the index and the layout with what would be written today; the frames may be
-    another zstd's.
+    Decoding compares the index and the layout with today's encoder; the frames may be another
+    zstd's.
     """
     assert decode(_GOLDEN.read_bytes()) == canonical(samples.archive)
 
@@ -381,8 +383,10 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
         payload = draw(st.binary(max_size=3))
         is_persistent = draw(st.booleans())
         counts = tuple(
-            CubinParam(8 * len(pointers) + 4 * at, 4, "grid", axis)
-            for at, axis in enumerate(draw(st.permutations(range(3))) if is_persistent else ())
+            CubinParam(8 * len(pointers) + 4 * axis_number, 4, "grid", axis)
+            for axis_number, axis in enumerate(
+                draw(st.permutations(range(3))) if is_persistent else ()
+            )
         )
         variants.append(
             Variant(

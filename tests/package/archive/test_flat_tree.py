@@ -1,4 +1,4 @@
-"""Trees as tables in level order, and tables that are none."""
+"""Trees as tables in level order, and tables without a tree."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ _FLAT = flatten(Branch(_M, 1, Branch(_N, 2, (0,), (1,)), (2,)))
     [
         (0, {"low": 0}),  # a circle
         (0, {"low": 2}),  # beyond the branches
-        (0, {"low": LEAF_BIT}),  # so that nobody is the second branch's parent
+        (0, {"low": LEAF_BIT}),  # leaves the second branch without a parent
         (0, {"high": 1}),  # a second parent
         (0, {"high": LEAF_BIT | 1}),
         (1, {"low": 0}),
         (1, {"high": LEAF_BIT | 3}),  # beyond the leaves
         (0, {"feature": 1}),  # out of order
-        (1, {"feature": 0}),  # one that is in no branch
+        (1, {"feature": 0}),  # in no branch
         (1, {"feature": 2}),
     ],
 )

@@ -74,7 +74,7 @@ def test_other_names_are_no_targets(name: str) -> None:
     ],
 )
 def test_targets_that_run_are_ordered(capability: tuple[int, int], best_first: list[str]) -> None:
-    there = [
+    names = [
         "sm_80",
         "sm_86",
         "sm_89",
@@ -85,7 +85,7 @@ def test_targets_that_run_are_ordered(capability: tuple[int, int], best_first: l
         "sm_103a",
         "sm_103f",
     ]
-    run = [name for name in there if parse_target(name).runs_on(*capability)]
+    run = [name for name in names if parse_target(name).runs_on(*capability)]
     run.sort(key=lambda name: parse_target(name).preference, reverse=True)
     assert run == best_first
 

@@ -1,4 +1,4 @@
-"""The tables of `docs/reference/archive-format.md` and those of the writer say the same."""
+"""The tables of `docs/reference/archive-format.md` equal the writer's."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _TYPE = re.compile(r"(u8|u16|u32|u64)(?:\[(\d+)\])?")
 
 
 def doc_fields(heading: str) -> list[tuple[int, int]]:
-    """Return offset and size of each field that the first table behind a heading lists."""
+    """Return offset and size of each field in the first table after a heading."""
     body = _DOC.split(heading, 1)[1]
     fields: list[tuple[int, int]] = []
-    for at, types in re.findall(r"^\|(\d+)\|(u[^|]*)\|", body.split("\n#", 1)[0], re.MULTILINE):
+    for offset, types in re.findall(r"^\|(\d+)\|(u[^|]*)\|", body.split("\n#", 1)[0], re.MULTILINE):
         size = sum(_TYPE_BYTES[name] * int(count or 1) for name, count in _TYPE.findall(types))
-        fields.append((int(at), size))
+        fields.append((int(offset), size))
     return fields
 
 
 def struct_offsets(layout: struct.Struct) -> set[int]:
-    """Return the offsets at which the items of a packed layout begin."""
+    """Return the offsets of the items of a packed layout."""
     offsets: set[int] = set()
-    at = 0
+    offset = 0
     for count, code in re.findall(r"(\d*)([a-zA-Z])", layout.format):
         if code == "s":
-            offsets.add(at)
-            at += int(count or 1)
+            offsets.add(offset)
+            offset += int(count or 1)
         else:
             for _ in range(int(count or 1)):
-                offsets.add(at)
-                at += struct.calcsize(f"<{code}")
+                offsets.add(offset)
+                offset += struct.calcsize(f"<{code}")
     return offsets
 
 
@@ -47,15 +47,15 @@ def struct_offsets(layout: struct.Struct) -> set[int]:
 def test_fields_follow_one_another(name: str) -> None:
     layout = records.RECORDS[name]
     fields = doc_fields(f"### {name} ({layout.size})")
-    ends = [at + size for at, size in fields]
-    assert [at for at, _ in fields] == [0, *ends[:-1]]
+    ends = [offset + size for offset, size in fields]
+    assert [offset for offset, _ in fields] == [0, *ends[:-1]]
     assert ends[-1] == layout.size
-    assert {at for at, _ in fields} <= struct_offsets(layout)
+    assert {offset for offset, _ in fields} <= struct_offsets(layout)
 
 
 def test_the_header_is_documented() -> None:
     fields = doc_fields("## 1. Header: 128 bytes")
-    assert {at for at, _ in fields} == struct_offsets(records.HEADER)
+    assert {offset for offset, _ in fields} == struct_offsets(records.HEADER)
     assert sum(fields[-1]) == records.HEADER.size == 128
     assert (records.SHA256_OFFSET, records.SHA256_BYTES) in fields
     assert " ".join(f"{byte:02X}" for byte in records.MAGIC) in _DOC

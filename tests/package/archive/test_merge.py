@@ -1,4 +1,4 @@
-"""Parts of an archive, and archives merged: the bytes of a joint build, or an error that says why not."""
+"""Split and merge archives: the bytes of a joint build, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_parts_by_kernel_merge_to_the_same_bytes(samples: SimpleNamespace) -> No
     parts = [part_of(whole, (), [kernel.name]) for kernel in whole.kernels]
     assert len(parts) > 1
     assert encode(merge(named(*reversed(parts)))) == encode(whole)
-    assert encode(merge(named(whole, *parts))) == encode(whole)  # what is equal is no contradiction
+    assert encode(merge(named(whole, *parts))) == encode(whole)  # equal contents do not contradict
 
 
 def test_a_part_keeps_what_a_launch_can_be_asked_for(samples: SimpleNamespace) -> None:
@@ -47,10 +47,12 @@ def test_a_part_keeps_what_a_launch_can_be_asked_for(samples: SimpleNamespace) -
 
 
 def test_selections_that_differ_are_no_merge(samples: SimpleNamespace) -> None:
-    (one, *others) = samples.norm.selections
+    (selection, *other_selections) = samples.norm.selections
     for gpu, message in (("", "any GPU of sm_90a"), ("NVIDIA H100", "NVIDIA H100")):
         first, second = (
-            replace(samples.norm, selections=(replace(one, gpu=gpu, tree=tree), *others))
+            replace(
+                samples.norm, selections=(replace(selection, gpu=gpu, tree=tree), *other_selections)
+            )
             for tree in ((0,), (1,))
         )
         archives = named(*(Archive("n", "1", (kernel,)) for kernel in (first, second)))
@@ -58,7 +60,7 @@ def test_selections_that_differ_are_no_merge(samples: SimpleNamespace) -> None:
             merge(archives)
         (kernel,) = merge([archives[0], archives[0]]).kernels
         assert kernel == first
-    apart = replace(samples.norm, selections=(replace(one, gpu="NVIDIA A"),))
+    apart = replace(samples.norm, selections=(replace(selection, gpu="NVIDIA A"),))
     joined = merge(named(Archive("n", "1", (apart,)), Archive("n", "1", (samples.norm,))))
     assert set(joined.kernels[0].selections) == {*apart.selections, *samples.norm.selections}
 
@@ -83,9 +85,9 @@ def test_a_kernel_that_a_target_lacks_is_no_part_for_it(samples: SimpleNamespace
     first, *_, last = kernel.targets
     assert first != last
     lacking = replace(kernel, variants=tuple(v for v in kernel.variants if v.target == first))
-    others = tuple(one for one in whole.kernels if one.name != kernel.name)
-    archive = replace(whole, kernels=(lacking, *others))
-    assert lacking.name not in [one.name for one in part_of(archive, [last]).kernels]
+    other_kernels = tuple(part for part in whole.kernels if part.name != kernel.name)
+    archive = replace(whole, kernels=(lacking, *other_kernels))
+    assert lacking.name not in [part.name for part in part_of(archive, [last]).kernels]
     with pytest.raises(ManifestError, match="has none of these"):
         part_of(archive, [last], [lacking.name])
 
@@ -141,7 +143,9 @@ def test_names_versions_and_toolchains(samples: SimpleNamespace) -> None:
         merge(named(first, second), version="3")
     with pytest.raises(ManifestError, match="archives of one version, got '1'"):
         merge(named(first, second), name="both")
-    both = merge(named(second, first), "both", "3")
-    assert (both.name, both.version, both.toolchain) == ("both", "3", "aotc 1 + aotc 2")
+    merged = merge(named(second, first), "both", "3")
+    assert (merged.name, merged.version, merged.toolchain) == ("both", "3", "aotc 1 + aotc 2")
     third = Archive("both", "3", (replace(samples.copy, name="third"),), "aotc 2")
-    assert merge(named(third, both)) == replace(both, kernels=(third.kernels[0], *both.kernels))
+    assert merge(named(third, merged)) == replace(
+        merged, kernels=(third.kernels[0], *merged.kernels)
+    )

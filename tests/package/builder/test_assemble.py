@@ -1,4 +1,4 @@
-"""From compiled variants to records: what of a tensor becomes maps, numbers and guards."""
+"""From compiled variants to records: a tensor's maps, numbers and guards."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def test_parameters_are_maps_and_what_the_code_asks_for(kernel: Kernel) -> None:
         (4, "expression", 0),
         *((4, "grid", axis) for axis in range(3)),
     ]
-    # Maps are aligned to 64 bytes where the block of parameters begins, which is at 0x210.
+    # Maps are aligned to 64 bytes relative to the start of the parameter block at 0x210.
     assert [p.offset for p in params] == [48, 176, 304, 308, 312, 316, 320]
     assert params[3].expression is not None
     assert to_text(params[3].expression) == "x.shape[1]"
 
 
 def test_a_kernel_over_tensors_loops_over_programs_in_one_variant(kernel: Kernel) -> None:
-    """It has no other form: of what its user passes, maps can always be made."""
-    places = [(v.target, v.types) for v in kernel.variants]
-    assert len(places) == len(set(places))
+    """It has no other form: maps can be made of all valid arguments."""
+    keys = [(v.target, v.types) for v in kernel.variants]
+    assert len(keys) == len(set(keys))
     looped = {v.target: v.is_persistent for v in kernel.variants}
     assert looped == {"sm_80": False, "sm_90a": True}
     assert all(v.condition is None for v in kernel.variants)
@@ -78,7 +78,7 @@ def test_without_tensor_copies_the_parts_are_passed(kernel: Kernel) -> None:
 
 
 def test_guards_and_access(kernel: Kernel) -> None:
-    """Rows of what is loaded end anywhere; what is stored to has whole ones."""
+    """Rows that are only loaded may end anywhere; stored rows are whole."""
     assert [guard.text for guard in kernel.guards] == [
         "x is 16-byte aligned, its last axis dense",
         "y is 16-byte aligned, its last axis dense and a multiple of 4 elements",
@@ -108,14 +108,14 @@ def test_an_archive_keeps_all_of_it(kernel: Kernel) -> None:
             assert maps[0].tensor_map == TensorMapSpec(*form, "x", *extents)
 
 
-# ---- kernels that are compiled both ways ------------------------------------------------------
+# ---- kernels compiled both ways ------------------------------------------------------
 
 _Compiled = Sequence[tuple[VariantSpec, CachedKernel]]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Expansion, _Compiled]:
-    """The variants for sm_90a of a kernel that is compiled with a tensor map and without."""
+    """The variants for sm_90a of a kernel compiled with and without a tensor map."""
     manifest = load(str(mapped.written(tmp_path_factory.mktemp("mapped"))))
     expansion = expand(manifest.kernels[0], manifest.targets_for(["sm_90a"], []), lambda *_: [])
     return expansion, [
@@ -125,7 +125,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Expansion, _Compiled
 
 
 def _big(result: CachedKernel) -> CachedKernel:
-    """Return a kernel that needs more shared memory than there is."""
+    """Return a kernel with more shared memory than the target has."""
     return replace(result, metadata=replace(result.metadata, shared_bytes=1 << 20))
 
 
@@ -152,9 +152,11 @@ def test_a_config_has_two_variants(pair: tuple[Expansion, _Compiled]) -> None:
 
 def test_what_does_not_fit_is_left_out_alone(pair: tuple[Expansion, _Compiled]) -> None:
     expansion, compiled = pair
-    found = assemble(expansion, [(spec, _big(result)) for spec, result in compiled])
-    assert [v.symbol for v in found.kernel.variants] == ["twice", "twice"]
-    assert found.dropped[0].startswith("twice sm_90a BLOCK=16 with tensor maps: 1048576 bytes of")
+    assembled = assemble(expansion, [(spec, _big(result)) for spec, result in compiled])
+    assert [v.symbol for v in assembled.kernel.variants] == ["twice", "twice"]
+    assert assembled.dropped[0].startswith(
+        "twice sm_90a BLOCK=16 with tensor maps: 1048576 bytes of"
+    )
 
 
 def test_maps_do_not_stand_in_for_what_serves_all_launches(
@@ -170,7 +172,7 @@ def test_maps_do_not_stand_in_for_what_serves_all_launches(
 
 
 class _Roomless:
-    """A compiler whose target has no room for kernels with tensor maps, without, or for either."""
+    """A compiler for a target without room for kernels with tensor maps, without, or either."""
 
     def __init__(self, *, with_maps: bool, without: bool) -> None:
         self.roomless = {True: with_maps, False: without}
@@ -184,11 +186,11 @@ class _Roomless:
 def test_maps_that_take_too_much_are_done_without(pair: tuple[Expansion, _Compiled]) -> None:
     expansion, _ = pair
     compiler = _Roomless(with_maps=True, without=False)
-    made = [(spec, compile_both_ways(compiler, spec.request)) for spec in expansion.variants]
-    found = assemble(expansion, made)
-    assert [v.symbol for v in found.kernel.variants] == ["twice", "twice"]
+    compiled = [(spec, compile_both_ways(compiler, spec.request)) for spec in expansion.variants]
+    assembled = assemble(expansion, compiled)
+    assert [v.symbol for v in assembled.kernel.variants] == ["twice", "twice"]
     remark = "not built with tensor maps: 3 moons, the limit is 1; what may help: fewer moons"
-    assert found.kernel.variants[0].remarks[-1] == remark
+    assert assembled.kernel.variants[0].remarks[-1] == remark
 
 
 def test_maps_alone_do_not_serve_all_launches(pair: tuple[Expansion, _Compiled]) -> None:
@@ -197,10 +199,14 @@ def test_maps_alone_do_not_serve_all_launches(pair: tuple[Expansion, _Compiled])
     (first, _), second = compiled
     alone = compile_both_ways(compiler, first.request)
     assert alone.fallback is None
-    found = assemble(expansion, [(first, alone), second])
-    assert [v.symbol for v in found.kernel.variants] == ["twice_mapped", "twice_mapped", "twice"]
+    assembled = assemble(expansion, [(first, alone), second])
+    assert [v.symbol for v in assembled.kernel.variants] == [
+        "twice_mapped",
+        "twice_mapped",
+        "twice",
+    ]
     text = "twice sm_90a BLOCK=16 without tensor maps: 3 moons, the limit is 1"
-    assert found.dropped == (f"{text}; what may help: fewer moons",)
+    assert assembled.dropped == (f"{text}; what may help: fewer moons",)
     with pytest.raises(ManifestError, match="without tensor maps: 3 moons"):
         assemble(expansion, [(first, alone)])
 
@@ -211,22 +217,22 @@ def test_neither_way_has_room(pair: tuple[Expansion, _Compiled]) -> None:
     (first, _), second = compiled
     neither = compile_both_ways(compiler, first.request)
     assert neither.is_misfit
-    found = assemble(expansion, [(first, neither), second])
-    assert [v.config for v in found.kernel.variants] == [1, 1]
+    assembled = assemble(expansion, [(first, neither), second])
+    assert [v.config for v in assembled.kernel.variants] == [1, 1]
     text = "twice sm_90a BLOCK=16: 3 moons, the limit is 1; what may help: fewer moons"
-    assert found.dropped == (text,)
+    assert assembled.dropped == (text,)
 
 
 def test_one_compile_where_nothing_is_mapped(pair: tuple[Expansion, _Compiled]) -> None:
-    asked: list[CompileRequest] = []
+    requests: list[CompileRequest] = []
 
     def compiler(request: CompileRequest):
-        asked.append(request)
+        requests.append(request)
         return mapped.compile_mapped(replace(request, map_pointers=False))
 
     request = pair[0].variants[0].request
     assert compile_both_ways(compiler, request).fallback is None
-    assert asked == [request]
+    assert requests == [request]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +263,10 @@ def test_rows_are_whole_unless_they_are_only_loaded(
     )
     manifest = load(str(tmp_path / "kernels.toml"))
     expansion = expand(manifest.kernels[0], manifest.targets, lambda *_: [])
-    done = [(spec, compile_both_ways(compile_kernel, spec.request)) for spec in expansion.variants]
-    (guard,) = assemble(expansion, done).kernel.guards
+    compiled = [
+        (spec, compile_both_ways(compile_kernel, spec.request)) for spec in expansion.variants
+    ]
+    (guard,) = assemble(expansion, compiled).kernel.guards
     assert guard.text.startswith("d is 16-byte aligned, its last axis dense")
     assert guard.text.endswith("a multiple of 4 elements") == (not is_free)
     assert ("shape[1] % 4" in to_text(guard.expression)) == (not is_free)

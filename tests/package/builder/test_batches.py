@@ -14,14 +14,14 @@ _JOBS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.001, 10)), max_si
 def test_every_job_is_in_one_batch_with_its_kernel(
     jobs: list[tuple[str, float]], num_slots: int
 ) -> None:
-    names, seconds = [name for name, _ in jobs], [each for _, each in jobs]
-    made = batches(names, seconds, num_slots)
-    assert sorted(index for batch in made for index in batch) == list(range(len(jobs)))
-    assert all(len({names[index] for index in batch}) == 1 for batch in made)
-    lengths = [sum(seconds[index] for index in batch) for batch in made]
+    names, seconds = [name for name, _ in jobs], [duration for _, duration in jobs]
+    groups = batches(names, seconds, num_slots)
+    assert sorted(index for batch in groups for index in batch) == list(range(len(jobs)))
+    assert all(len({names[index] for index in batch}) == 1 for batch in groups)
+    lengths = [sum(seconds[index] for index in batch) for batch in groups]
     assert lengths == sorted(lengths, reverse=True)
     bound = min(MAX_SECONDS, sum(seconds) / num_slots)
-    assert all(len(b) == 1 or n <= bound for b, n in zip(made, lengths, strict=True))
+    assert all(len(b) == 1 or n <= bound for b, n in zip(groups, lengths, strict=True))
 
 
 def test_small_jobs_go_together() -> None:

@@ -1,4 +1,4 @@
-"""Configs that are sure to lose to another are refused before code is generated for them."""
+"""Configs certain to lose to another are refused before code generation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Listener:
 
 
 class _Project:
-    """Builds of a kernel whose configs have many live registers."""
+    """Builds of a kernel with configs of many live registers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class _Project:
     def build(
         self, configs: list[tuple[int, int]], *, spill_bytes: int = 256, where: str = ""
     ) -> tuple[BuildResult, list[int]]:
-        """Build with pairs of live registers and spilled bytes; return what was shipped, too."""
+        """Build with pairs of live registers and spilled bytes; also return the shipped ones."""
         tables = "".join(f"[[kernel.config]]\nLIVE = {a}\nSPILL = {b}\n" for a, b in configs)
         (self.folder / "k.py").write_text(_SOURCE)
         path = self.folder / "kernels.toml"
@@ -83,9 +83,9 @@ class _Project:
         return result, [variant.spill_bytes for variant in kernel.variants]
 
     def _compile(self, request: CompileRequest) -> CompiledKernel:
-        made = compile_empty(request)
+        kernel = compile_empty(request)
         self.generated.append(int(str(dict(request.constants)["LIVE"])))
-        return made
+        return kernel
 
 
 @pytest.fixture
@@ -119,11 +119,11 @@ def test_a_config_that_spills_a_little_wins(project: _Project) -> None:
 def test_where_none_fits_all_are_compiled(
     project: _Project, configs: list[tuple[int, int]], shipped: list[int]
 ) -> None:
-    result, got = project.build(configs)
-    assert (result.failures, got) == ((), shipped)
+    result, compiled = project.build(configs)
+    assert (result.failures, compiled) == ((), shipped)
     assert sorted(project.generated) == sorted(live for live, _ in configs if live <= 4080)
-    again, got = project.build(configs)
-    assert (again.num_compiled, again.dropped, got) == (0, result.dropped, shipped)
+    again, compiled = project.build(configs)
+    assert (again.num_compiled, again.dropped, compiled) == (0, result.dropped, shipped)
 
 
 def test_what_may_be_shipped_is_compiled(project: _Project) -> None:

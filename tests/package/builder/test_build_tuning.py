@@ -1,4 +1,4 @@
-"""Builds with a tuning table: selections in the archive, warnings on what is stale, fewer configs."""
+"""Builds with a tuning table: selections in the archive, warnings on stale tables, fewer configs."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ def test_a_table_is_packed(tmp_path: Path) -> None:
 
 def test_what_is_stale_is_a_warning(tmp_path: Path) -> None:
     old = KernelTuning("add", "sm_80", "NVIDIA A100", ({"BLOCK": 32},), (), {})
-    gone = KernelTuning("sub", "sm_80", "NVIDIA A100", (), (), {})
-    kernel, _, warnings = built(tmp_path, tuning=TuningTable((*_TABLE.kernels, old, gone)))
+    unknown_target = KernelTuning("sub", "sm_80", "NVIDIA A100", (), (), {})
+    kernel, _, warnings = built(
+        tmp_path, tuning=TuningTable((*_TABLE.kernels, old, unknown_target))
+    )
     assert kernel.selections == (_SELECTION,)
     assert len(warnings) == 2
     assert "kernel 'sub'" in warnings[0]
@@ -100,7 +102,7 @@ def test_targets_that_are_not_built_are_no_mistake(tmp_path: Path) -> None:
 
 def test_only_tuned_configs(tmp_path: Path) -> None:
     kernel, _, _ = built(tmp_path, tuning=_TABLE, only_tuned=True)
-    found = [(v.target, kernel.configs[v.config]) for v in kernel.variants]
+    built_variants = [(v.target, kernel.configs[v.config]) for v in kernel.variants]
     every = [(("BLOCK", c["BLOCK"]), ("num_warps", c["num_warps"])) for c in _CONFIGS]
-    assert found == [*(("sm_80", config) for config in every), ("sm_90a", every[2])]
+    assert built_variants == [*(("sm_80", config) for config in every), ("sm_90a", every[2])]
     assert kernel.selections[0].tree == (2,)

@@ -1,4 +1,4 @@
-"""What is left of guards and of the driver's limits, and that nothing is lost with the rest."""
+"""Conditions keep all of the guards and of the driver's limits not proved by the signature."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _slot(
 
 
 def _condition(*guards: str, slots: tuple[ParamSlot, ...] = ()) -> str | None:
-    found = launch_condition(_request(), guards, slots)
-    return None if found is None else expression.to_text(found)
+    condition = launch_condition(_request(), guards, slots)
+    return None if condition is None else expression.to_text(condition)
 
 
 def test_no_maps_and_no_guards_are_no_condition() -> None:
@@ -93,14 +93,14 @@ def test_a_tensor_argument_is_the_callers_to_get_right() -> None:
         (("m % 128 == 0", "small > 255"), ()),
         ((), (_slot(("4294967297", "64"), ("step",)),)),
         ((), (_slot(("64", "64"), ("4",)),)),
-        (tuple(f"m % {each} != 1" for each in range(2, 200)), ()),
+        (tuple(f"m % {divisor} != 1" for divisor in range(2, 200)), ()),
     ],
 )
 def test_a_condition_that_never_holds(guards: Any, slots: Any) -> None:
     assert launch_condition(_request(), guards, slots) == NEVER
 
 
-# ---- the law: a condition holds exactly where all that it stands for does ---------------------
+# ---- the law: a condition holds exactly if everything it replaces holds ---------------------
 
 _NAMES = ("m", "k", "step", "odd", "wide", "huge", "one", "flag", "small", "a")
 _NUMBERS = st.sampled_from([-8, -1, 0, 1, 2, 3, 8, 16, 128, 1 << 31, 1 << 40, (1 << 63) - 1])
@@ -153,11 +153,11 @@ def test_nothing_is_lost_and_nothing_is_added(
     guards: list[str], extent: str, stride: str, arguments: dict[str, int]
 ) -> None:
     try:
-        found = launch_condition(_request(), guards, (_slot((extent, "64"), (stride,)),))
+        condition = launch_condition(_request(), guards, (_slot((extent, "64"), (stride,)),))
     except ExpressionError:
-        return  # fails among constants, which the compiler does not write
+        return  # fails among constants; the compiler writes no such condition
     driver = [f"{extent} >= 1", f"{extent} <= {1 << 32}", f"{stride} >= 0"]
     driver += [f"{stride} < {1 << 39}", f"{stride} % 8 == 0", "a % 16 == 0"]
     values = {**arguments, "one": 1}
     expected = all(_holds(expression.parse(text), values) for text in (*guards, *driver))
-    assert (found is None or _holds(found, values)) == expected
+    assert (condition is None or _holds(condition, values)) == expected

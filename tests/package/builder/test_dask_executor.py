@@ -1,4 +1,4 @@
-"""Jobs on a Dask cluster: what travels, what survives, and what is said when it does not."""
+"""Jobs on a Dask cluster: shipped sources, losses, and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.listeners import Silent
 
 distributed = pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
-psutil = pytest.importorskip("psutil")  # which distributed needs
+psutil = pytest.importorskip("psutil")  # required by distributed
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def client() -> Generator[Any]:
 
 @pytest.fixture(scope="module")
 def threads() -> Generator[Any]:
-    """Return a client of two workers that are threads of this process."""
+    """Return a client of two worker threads in this process."""
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
@@ -110,7 +110,7 @@ def test_mistakes_and_bugs_are_told_apart(executor: DaskExecutor, source: Path) 
     assert isinstance(bug, Failure)
     assert (mistake.is_bug, bug.is_bug) == (False, True)
     assert mistake.report.startswith(f"{source}:1:1: error: expected a tile, got a list\n")
-    assert "def kernel(x): pass" in mistake.report  # the worker shows a line that it was sent
+    assert "def kernel(x): pass" in mistake.report  # the worker shows a line of the shipped source
     assert isinstance(fine, CachedKernel)
 
 
@@ -157,7 +157,7 @@ def fill(out_ptr, n, APPLY: tl.constexpr):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a manifest whose kernel takes code from two other files."""
+    """Return a manifest of a kernel using code from two other files."""
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "__init__.py").write_text("from . import sizes\n")
     (tmp_path / "helpers" / "sizes.py").write_text("BLOCK = 128\n")
@@ -194,15 +194,27 @@ def test_what_was_not_sent_ahead_is_asked_for(
     monkeypatch.setattr("aotc.package.builder.snapshots._searches", lambda path, content: [])
     manifest = load(str(project))
     results = [
-        build(manifest, BuildOptions(tmp_path / name, 1), Silent(), cache=None, executor=each)
-        for name, each in (("far", executor), ("near", None))
+        build(
+            manifest,
+            BuildOptions(tmp_path / name, 1),
+            Silent(),
+            cache=None,
+            executor=build_executor,
+        )
+        for name, build_executor in (("far", executor), ("near", None))
     ]
     assert [result.failures for result in results] == [(), ()]
     assert _files(tmp_path / "far") == _files(tmp_path / "near")
     ran = describe_result(results[0], [])["ran"]
     assert isinstance(ran, list)
-    assert {each["variant"] for each in ran} == {"fill sm_80 num_warps=1", "fill sm_80 num_warps=2"}
-    assert all(each["worker"].startswith("tcp://") and each["seconds"] > 0 for each in ran)
+    assert {build_executor["variant"] for build_executor in ran} == {
+        "fill sm_80 num_warps=1",
+        "fill sm_80 num_warps=2",
+    }
+    assert all(
+        build_executor["worker"].startswith("tcp://") and build_executor["seconds"] > 0
+        for build_executor in ran
+    )
 
 
 def test_another_compiler_on_a_worker_is_an_error_that_names_it(
@@ -215,7 +227,7 @@ def test_another_compiler_on_a_worker_is_an_error_that_names_it(
     monkeypatch.setattr(dask_executor, "installed_versions", lambda: other)
     with pytest.raises(HostError, match=r"expected aotc 9\.9, llvmlite 1 on the worker tcp://"):
         check_workers(client)
-    # A worker that comes later is found out by its first task.
+    # A worker that joins later is checked by its first task.
     late = DaskExecutor(client)
     with pytest.raises(HostError, match=r"on the worker tcp://"):
         list(compile_all(_tasks(source, ["ok"]), compile_empty, 1, late))
@@ -279,8 +291,8 @@ def test_a_straggler_is_run_on_another_worker_too(
     monkeypatch.setattr(dask_executor, "_POLL_SECONDS", 0.05)
     executor = DaskExecutor(threads, straggler_seconds=0.1)
     _EVENTS[:] = [threading.Event(), threading.Event()]
-    (done,) = run_all([Job("k", None)], _second_is_quick, 1, executor)
-    assert done.result == "second"
+    (outcome,) = run_all([Job("k", None)], _second_is_quick, 1, executor)
+    assert outcome.result == "second"
     _EVENTS[1].set()
     executor.shutdown()
 
@@ -308,11 +320,11 @@ def test_no_workers_for_long_end_the_run(threads: Any, monkeypatch: pytest.Monke
 def test_what_a_machine_lacks_another_may_have(threads: Any, source: Path) -> None:
     executor = DaskExecutor(threads)
     _EVENTS[:] = [threading.Event(), threading.Event()]
-    (done,) = run_all([Job("k", None)], _first_has_no_memory, 1, executor)
-    assert done.result == "done"
-    (done,) = compile_all(_tasks(source, ["no memory"]), compile_empty, 1, executor)
-    assert isinstance(done.result, Failure)
-    assert "out of memory" in done.result.report
+    (outcome,) = run_all([Job("k", None)], _first_has_no_memory, 1, executor)
+    assert outcome.result == "done"
+    (outcome,) = compile_all(_tasks(source, ["no memory"]), compile_empty, 1, executor)
+    assert isinstance(outcome.result, Failure)
+    assert "out of memory" in outcome.result.report
     executor.shutdown()
 
 
@@ -359,15 +371,15 @@ def test_no_scheduler_and_no_extra_are_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_local_cluster_listens_on_loopback_alone() -> None:
-    """Whoever reaches a scheduler or a worker can run code there."""
+    """Anyone who reaches a scheduler or a worker can run code there."""
 
     def listening() -> set[tuple[str, int]]:
         me = psutil.Process()
         return {
-            one.laddr
+            connection.laddr
             for process in (me, *me.children(recursive=True))
-            for one in process.net_connections("inet")
-            if one.status == psutil.CONN_LISTEN
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
         }
 
     before = listening()

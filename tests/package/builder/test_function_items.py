@@ -37,7 +37,7 @@ types = { T = ["fp32", "i32"] }
 
 @pytest.mark.usefixtures("one_worker")
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("mul", ""),
         ("missing", "the type of f_fn must be like"),
@@ -51,15 +51,15 @@ def test_manifest(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("k.py").write_text(SOURCE)
     Path("kernels.toml").write_text(MANIFEST.replace("NAME", name))
     code = run(["build", "-j", "1", "--no-cache"])
-    assert code == (EXIT_WRONG if said else EXIT_DONE)
-    assert said in capsys.readouterr().err
-    if not said:
+    assert code == (EXIT_WRONG if message else EXIT_DONE)
+    assert message in capsys.readouterr().err
+    if not message:
         header = Path("dist/functions.h").read_text()
         assert "f_a" in header
         assert "f_fn" not in header

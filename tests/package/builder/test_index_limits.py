@@ -1,4 +1,4 @@
-"""The note of a build on addresses that overflow, over all variants of a kernel."""
+"""A build's note on address overflows, over all variants of a kernel."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def _variant(*remarks: str, grid: tuple[str, ...] = (), target: str = "sm_90a") 
     return Variant(target, "k", b"", 128, grid=expressions, remarks=remarks)
 
 
-def _remark(place: str, limit: str) -> str:
-    return f"{place}: {Remark.INDEX_LIMIT(limit=f'{limit} > 2147483647')}"
+def _remark(location: str, limit: str) -> str:
+    return f"{location}: {Remark.INDEX_LIMIT(limit=f'{limit} > 2147483647')}"
 
 
 def test_a_limit_is_one_of_arguments() -> None:

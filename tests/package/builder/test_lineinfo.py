@@ -1,4 +1,4 @@
-"""Line tables of cubins, `aotc build --no-lineinfo`: whose lines a cubin names, and that the archive is otherwise the same."""
+"""Line tables of cubins, and `aotc build --no-lineinfo`: the archive is otherwise the same."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cubin_of(archive: Archive) -> bytes:
 def test_a_function_may_call_itself_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its call is at one place in each of them, and ptxas knows only places that were written before."""
+    """Each has its call at one location, and ptxas only knows locations written before."""
     lines = disassemble(
         cubin_of(read(build(tmp_path, monkeypatch, helper=RECURSIVE))), with_lines=True
     )
@@ -103,7 +103,9 @@ def test_cubins_name_the_lines_that_were_written(
     lines = disassemble(cubin, with_lines=True)
     for name, text in (("sub/helper.py", "return tl.exp"), ("sub/k.py", "tl.store(")):
         source = HELPER if "helper" in name else KERNEL
-        line = 1 + next(i for i, found in enumerate(source.splitlines()) if text in found)
+        line = 1 + next(
+            i for i, source_line in enumerate(source.splitlines()) if text in source_line
+        )
         assert f'{name}", line {line}' in lines
     assert 'File "sub/helper.py", line 7 inlined at "sub/k.py"' in disassemble(
         cubin, with_lines=True, is_whole=True
@@ -123,12 +125,12 @@ def test_without_it_there_is_no_line_table(tmp_path: Path, monkeypatch: pytest.M
     lined = read(build(tmp_path, monkeypatch, "--with-ptx"))
     assert b".debug_line" in cubin_of(lined)
     assert disassemble(cubin_of(plain)) == disassemble(cubin_of(lined))
-    one, other = plain.kernels[0].variants[0], lined.kernels[0].variants[0]
-    assert (one.cubin_params, one.grid, one.remarks) == (
-        other.cubin_params,
-        other.grid,
-        other.remarks,
+    plain_variant, lined_variant = plain.kernels[0].variants[0], lined.kernels[0].variants[0]
+    assert (plain_variant.cubin_params, plain_variant.grid, plain_variant.remarks) == (
+        lined_variant.cubin_params,
+        lined_variant.grid,
+        lined_variant.remarks,
     )
-    assert other.ptx is not None
-    assert str(tmp_path).encode() not in other.ptx
+    assert lined_variant.ptx is not None
+    assert str(tmp_path).encode() not in lined_variant.ptx
     assert cli.run(["verify", "dist/lines.aotc"]) == 0

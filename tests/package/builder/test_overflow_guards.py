@@ -1,4 +1,4 @@
-"""Launches that the launcher refuses, as their addresses would overflow 32 bits."""
+"""Launches refused because their addresses would overflow 32 bits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _refusal(data: bytes, *sizes: int) -> str:
 def test_a_launch_is_refused_exactly_where_its_last_row_overflows(tmp_path: Path) -> None:
     archive, data = _built(tmp_path)
     (kernel,) = archive.kernels
-    (guard,) = [each for each in kernel.guards if each.is_promise]
+    (guard,) = [candidate for candidate in kernel.guards if candidate.is_promise]
     assert guard.text.startswith(
         "(n_rows - 1) * stride <= 2147483647 or n_rows <= 0 or n_cols <= 0"
     )
@@ -82,7 +82,7 @@ def test_a_launch_is_refused_exactly_where_its_last_row_overflows(tmp_path: Path
     for stride, rows in ((1 << 20, 2049), (1 << 30, 3), (65537, 32769), (2147483647, 3)):
         assert "(n_rows - 1) * stride" in _refusal(data, stride, rows, 1)
         assert _refusal(data, stride, rows - 1, 1) == ""
-        assert _refusal(data, stride, rows, 0) == ""  # of which all masks are false
+        assert _refusal(data, stride, rows, 0) == ""  # all its masks are false
     assert _refusal(data, -(1 << 31), 0, 5) == ""  # no program runs
 
 

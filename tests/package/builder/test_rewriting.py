@@ -79,14 +79,14 @@ def test_what_lies_beside_it_follows(tmp_path: Path, samples: SimpleNamespace) -
         "archive_sha256": hashlib.sha256(before).hexdigest(),
         "kernels": {"norm": {"function": "norm", "files": [["k.py", "0"]], "functions": {}}},
     }
-    beside = tmp_path / "llm.sources.json"
-    beside.write_text(json.dumps(sources))
+    sources_path = tmp_path / "llm.sources.json"
+    sources_path.write_text(json.dumps(sources))
     _, files = tune_archive(path, _TABLE)
     after = path.read_bytes()
-    assert set(files) == {path, library, beside}
+    assert set(files) == {path, library, sources_path}
     assert library.read_bytes() == library_bytes("llm", after, "aarch64")
-    told = json.loads(beside.read_text())
-    assert told == {**sources, "archive_sha256": hashlib.sha256(after).hexdigest()}
+    document = json.loads(sources_path.read_text())
+    assert document == {**sources, "archive_sha256": hashlib.sha256(after).hexdigest()}
 
 
 def test_files_of_another_archive_stay(tmp_path: Path, samples: SimpleNamespace) -> None:

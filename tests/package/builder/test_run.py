@@ -1,4 +1,4 @@
-"""Builds from manifest to files, with a compiler that makes empty kernels."""
+"""Builds from manifest to files, with a compiler for empty kernels."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_records_say_what_the_manifest_and_the_compiler_said(project: _Project) 
         (12, 4, 2),
     ]
     assert first.remarks == ("k.py:1:1: nothing to do",)
-    # What is fixed is no argument of a launch, whatever its type.
+    # A fixed value of any type is no argument of a launch.
     assert [param.name for param in scale.params] == ["x_ptr", "n"]
     assert scale.guards == ()
     assert dict(scale.constants) == {"one": 1, "half": 0.5}
@@ -290,8 +290,8 @@ def test_configs_beyond_the_shared_memory_are_dropped_by_target(project: _Projec
         "200000 bytes of shared memory, the limit is 166912"
     )
     add = archive.read(project.output / "demo.aotc").kernels[0]
-    held = {(v.target, v.dynamic_shared_bytes) for v in add.variants}
-    assert held == {("sm_80", 1024), ("sm_90a", 1024), ("sm_90a", 200000)}
+    shared_bytes = {(v.target, v.dynamic_shared_bytes) for v in add.variants}
+    assert shared_bytes == {("sm_80", 1024), ("sm_90a", 1024), ("sm_90a", 200000)}
 
 
 def test_no_config_that_fits_is_an_error(project: _Project) -> None:
@@ -336,17 +336,17 @@ def test_what_spills_more_than_allowed_is_dropped(project: _Project, key: str) -
     project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))
     result = project.build(targets=("sm_80",))
     assert len(result.dropped) == 8
-    # Without being asked: of registers those that are kept as well, a stack that fits is no fault.
-    said = [line for line in project.recorder.warnings if f"{key}=260" in line]
-    assert len(said) == 8
-    assert all(" left out, " in line for line in said)
+    # Without being asked; kept variants with spills are included, a stack that fits is not.
+    warnings = [line for line in project.recorder.warnings if f"{key}=260" in line]
+    assert len(warnings) == 8
+    assert all(" left out, " in line for line in warnings)
     assert len(project.recorder.warnings) == (16 if key == "SPILL" else 8)
     spilled, stack = (260, 0) if key == "SPILL" else (0, 260)
     text = f"{spilled} bytes of registers spilled, {stack} of stack; the limit spill_bytes is 256"
     assert result.dropped[0] == f"add sm_80 T=fp16 n:16 {key}=260 num_warps=4: {text}"
     add = archive.read(project.output / "demo.aotc").kernels[0]
-    held = {v.spill_bytes if key == "SPILL" else v.stack_bytes for v in add.variants}
-    assert held == {0, 256}
+    bytes_by_variant = {v.spill_bytes if key == "SPILL" else v.stack_bytes for v in add.variants}
+    assert bytes_by_variant == {0, 256}
 
 
 def test_the_manifest_may_allow_more(project: _Project) -> None:
@@ -373,38 +373,40 @@ def test_of_configs_beyond_the_limit_the_one_that_spills_least_is_kept(project: 
     # One for each combination of dtypes and promises, of 6 configs.
     assert [variant.spill_bytes for variant in add.variants] == [700] * 4
     assert len(result.dropped) == 20
-    kept = [line for line in project.recorder.warnings if ": kept, " in line]
-    assert len(kept) == 4
-    assert kept[0] == (
+    warnings = [line for line in project.recorder.warnings if ": kept, " in line]
+    assert len(warnings) == 4
+    assert warnings[0] == (
         "add sm_80 T=fp16 n:16 SPILL=700 num_warps=4: kept, as no config spills less, "
         "700 bytes of registers spilled, 0 of stack; the limit spill_bytes is 256"
     )
 
 
 @pytest.mark.parametrize(
-    ("where", "held"),
+    ("where", "spills"),
     [
-        # The config of 8 warps serves all that the one of 4 warps does, or none of it.
+        # The config of 8 warps serves all launches of the one of 4 warps, or none of them.
         ("num_warps == 8 or n > 64", [0] * 4),
         ("num_warps == 4 and n > 64 or num_warps == 8 and n <= 64", [900, 0] * 4),
     ],
 )
 def test_a_config_that_spills_is_kept_for_what_no_other_serves(
-    project: _Project, where: str, held: list[int]
+    project: _Project, where: str, spills: list[int]
 ) -> None:
     first = "[[kernel.config]]\nSPILL = 900\nnum_warps = 4\n"
     second = "[[kernel.config]]\nSPILL = 0\nnum_warps = 8\n"
-    both = _MANIFEST.replace("[kernel.configs]\nnum_warps = [4, 8]\n", first + second, 1)
-    project.write(both.replace("[kernel.signature]", f'where = "{where}"\n[kernel.signature]', 1))
+    manifest = _MANIFEST.replace("[kernel.configs]\nnum_warps = [4, 8]\n", first + second, 1)
+    project.write(
+        manifest.replace("[kernel.signature]", f'where = "{where}"\n[kernel.signature]', 1)
+    )
     result = project.build(targets=("sm_80",), kernels=("add",))
     assert result.failures == ()
     add = archive.read(project.output / "demo.aotc").kernels[0]
-    assert [variant.spill_bytes for variant in add.variants] == held
+    assert [variant.spill_bytes for variant in add.variants] == spills
 
 
 def test_a_kernel_is_built_for_its_own_targets(project: _Project) -> None:
-    own = 'targets = ["sm_90a"]\nsource = "k.py:scale"'
-    project.write(_MANIFEST.replace('source = "k.py:scale"', own))
+    header = 'targets = ["sm_90a"]\nsource = "k.py:scale"'
+    project.write(_MANIFEST.replace('source = "k.py:scale"', header))
     result = project.build()
     assert result.failures == ()
     add, scale = archive.read(project.output / "demo.aotc").kernels
@@ -449,18 +451,20 @@ def test_what_ptxas_warns_of_is_always_said(project: _Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"), [("hazard", "too early"), ("crash", "assembled with -O1")]
+    ("mode", "remark"), [("hazard", "too early"), ("crash", "assembled with -O1")]
 )
-def test_that_a_fallback_was_taken_is_always_said(project: _Project, mode: str, told: str) -> None:
-    """By the build that compiles a kernel and by those that take it from the cache."""
+def test_that_a_fallback_was_taken_is_always_said(
+    project: _Project, mode: str, remark: str
+) -> None:
+    """By the build that compiles a kernel and by builds served from the cache."""
     project.write(_MANIFEST.replace("BLOCK = 64", f'BLOCK = 64\nMODE = "{mode}"'))
-    said: list[list[str]] = []
+    warnings: list[list[str]] = []
     for _ in range(2):
         project.build(targets=("sm_80",), kernels=("add",))
-        said.append(list(project.recorder.warnings))
-    assert len(said[0]) == 8
-    assert said[0][0] == f"add sm_80 T=fp16 n:16 num_warps=4: k.py:1:1: {told}"
-    assert said[0] == said[1]
+        warnings.append(list(project.recorder.warnings))
+    assert len(warnings[0]) == 8
+    assert warnings[0][0] == f"add sm_80 T=fp16 n:16 num_warps=4: k.py:1:1: {remark}"
+    assert warnings[0] == warnings[1]
 
 
 def test_the_same_compile_is_done_once(project: _Project) -> None:
@@ -475,17 +479,17 @@ def test_the_same_compile_is_done_once(project: _Project) -> None:
 def test_cubins_can_have_frames_of_their_own(
     project: _Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    grouped: list[bool] = []
     encode = archive.encode
 
     def asking(content: Archive, *, is_grouped: bool, **options: Any) -> bytes:
-        asked.append(is_grouped)
+        grouped.append(is_grouped)
         return encode(content, is_grouped=is_grouped, **options)
 
     monkeypatch.setattr(archive, "encode", asking)
     project.build()
     project.build(has_shared_frames=False)
-    assert asked == [True, False]
+    assert grouped == [True, False]
 
 
 def test_library_is_for_the_host_asked_for(project: _Project) -> None:
@@ -529,10 +533,10 @@ def test_disk_full_leaves_the_old_files(project: _Project, monkeypatch: pytest.M
 
 def test_sources_say_what_kernels_were_built_of(project: _Project) -> None:
     project.build()
-    told = json.loads(project.files()["demo.sources.json"])
+    document = json.loads(project.files()["demo.sources.json"])
     digest = hashlib.sha256((project.folder / "k.py").read_bytes()).hexdigest()
-    assert told["archive_sha256"] == hashlib.sha256(project.files()["demo.aotc"]).hexdigest()
-    assert told["kernels"]["scale"] == {
+    assert document["archive_sha256"] == hashlib.sha256(project.files()["demo.aotc"]).hexdigest()
+    assert document["kernels"]["scale"] == {
         "function": "scale", "files": [["k.py", digest]], "functions": {},
     }  # fmt: skip
 
@@ -557,26 +561,26 @@ def test_result_as_data(project: _Project) -> None:
 def test_a_cached_kernel_that_is_another_ones_is_compiled_again(
     project: _Project, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """Whole entries under the right names, as anybody may write them to a cache that is shared."""
+    """Intact entries under the right names, as anyone may write them to a shared cache."""
     project.build()
     expected = project.files()
 
     def find(self: Cache, request: CompileRequest) -> CachedKernel | None:
-        found = original(self, request)
-        if found is None or (request.kernel, request.target) != ("scale", "sm_90a"):
-            return found
-        metadata = found.metadata
+        cached = original(self, request)
+        if cached is None or (request.kernel, request.target) != ("scale", "sm_90a"):
+            return cached
+        metadata = cached.metadata
         changed = {
-            "symbol": replace(found, metadata=replace(metadata, symbol="add_empty")),
-            "name": replace(found, metadata=replace(metadata, name="add")),
-            "target": replace(found, metadata=replace(metadata, target="sm_80")),
-            "cubin": replace(found, cubin=make_cubin("sm_80", metadata.symbol, 2)),
+            "symbol": replace(cached, metadata=replace(metadata, symbol="add_empty")),
+            "name": replace(cached, metadata=replace(metadata, name="add")),
+            "target": replace(cached, metadata=replace(metadata, target="sm_80")),
+            "cubin": replace(cached, cubin=make_cubin("sm_80", metadata.symbol, 2)),
             "argument": replace(
-                found,
+                cached,
                 metadata=replace(metadata, params=(replace(metadata.params[0], argument="q"),)),
             ),
         }
-        return changed.get(wrong) or replace(found, fallback=changed["symbol"])
+        return changed.get(wrong) or replace(cached, fallback=changed["symbol"])
 
     original = Cache.find
     monkeypatch.setattr(Cache, "find", find)

@@ -38,9 +38,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _request(folder: Path, **constants: str) -> CompileRequest:
-    given = {"APPLY": "apply.py:twice", **constants}
+    all_constants = {"APPLY": "apply.py:twice", **constants}
     signature = (("out_ptr", "*i32"), ("n", "i32"))
-    return CompileRequest(str(folder / "k.py"), "fill", signature, tuple(given.items()), "sm_80")
+    return CompileRequest(
+        str(folder / "k.py"), "fill", signature, tuple(all_constants.items()), "sm_80"
+    )
 
 
 def test_a_compile_away_from_its_files_is_the_same(folder: Path) -> None:

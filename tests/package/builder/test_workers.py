@@ -1,4 +1,4 @@
-"""Compiles in worker processes: what comes back, and what survives a worker that does not."""
+"""Compiles in worker processes: their results, and recovery from a worker that dies."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def _results(outcomes: Sequence[Outcome]) -> dict[str, CachedKernel | Failure]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_task_comes_back_once(source: Path, jobs: int) -> None:
-    tasks, others = _tasks(source, ["ok"] * 5), multiprocessing.active_children()
+    tasks, children = _tasks(source, ["ok"] * 5), multiprocessing.active_children()
     results = _results(list(compile_all(tasks, compile_empty, jobs)))
     assert set(results) == {task.label for task in tasks}
     assert all(isinstance(result, CachedKernel) for result in results.values())
-    assert multiprocessing.active_children() == others  # that of `one_worker` may be there
+    assert multiprocessing.active_children() == children  # `one_worker`'s may be among them
 
 
 def test_no_tasks_start_no_process() -> None:
@@ -192,8 +192,10 @@ def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.Monke
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "3")  # a user's own wish stays
     names = ["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
-    done = list(run_all([Job(name, name) for name in names], _blas_threads, 2))
-    assert {each.task.label: each.result for each in done} == dict(zip(names, "13", strict=True))
+    outcomes = list(run_all([Job(name, name) for name in names], _blas_threads, 2))
+    assert {outcome.task.label: outcome.result for outcome in outcomes} == dict(
+        zip(names, "13", strict=True)
+    )
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
@@ -216,10 +218,10 @@ def test_what_a_program_loads_itself_has_one_thread_in_workers(tmp_path: Path) -
     script.write_text(_LOADS_NUMPY)
     environment = {n: v for n, v in os.environ.items() if n != "OPENBLAS_NUM_THREADS"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[3])
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True, env=environment
     )
-    assert made.stdout == "1 1 None\n"
+    assert process.stdout == "1 1 None\n"
 
 
 def _temporary_folder(_: str) -> str:
@@ -227,20 +229,22 @@ def _temporary_folder(_: str) -> str:
 
 
 def test_what_a_worker_leaves_goes_with_the_pool() -> None:
-    (done,) = run_all([Job("leave", "leave")], _temporary_folder, 1)
-    assert isinstance(done.result, str)
-    assert not Path(done.result).exists()
-    assert not Path(done.result).parent.exists()
-    assert Path(done.result).parent != Path(tempfile.gettempdir())
+    (outcome,) = run_all([Job("leave", "leave")], _temporary_folder, 1)
+    assert isinstance(outcome.result, str)
+    assert not Path(outcome.result).exists()
+    assert not Path(outcome.result).parent.exists()
+    assert Path(outcome.result).parent != Path(tempfile.gettempdir())
 
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:
     tasks = _tasks(source, ["ok", "slow", "slow", "slow"])
-    others = multiprocessing.active_children()
+    children_before = multiprocessing.active_children()
     outcomes = compile_all(tasks, compile_empty, 2)
     first = next(outcomes)
     assert first.task.label == "ok 0"
-    children = [each for each in multiprocessing.active_children() if each not in others]
+    children = [
+        process for process in multiprocessing.active_children() if process not in children_before
+    ]
     assert children
     start = time.monotonic()
     outcomes.close()
@@ -251,8 +255,8 @@ def test_leaving_early_stops_the_workers(source: Path) -> None:
 def test_an_interrupt_while_jobs_wait_leaves_no_traceback(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The threads of an executor print what they trip over.
-    monkeypatch.setattr(workers, "_TASKS_PER_WORKER", 8)  # so that some wait for a worker
+    # The threads of an executor print their errors.
+    monkeypatch.setattr(workers, "_TASKS_PER_WORKER", 8)  # more than the workers, so that some wait
     tripped: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", tripped.append)
 

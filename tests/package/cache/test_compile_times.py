@@ -1,4 +1,4 @@
-"""Times of compiles: what is measured is kept, what is not is estimated and says so."""
+"""Times of compiles: measured ones are kept, others are estimated and marked as such."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def test_estimates_are_from_what_is_nearest(tmp_path: Path) -> None:
     times.note(_request(value=2), 3.0)
     times.note(_request(target="sm_90a"), 8.0)
     times.save()
-    kept = CompileTimes(tmp_path)
-    assert kept.seconds(_request(value=1)) == (1.0, "measured")
-    assert kept.seconds(_request(value=9)) == (2.0, "estimated")
-    assert kept.seconds(_request(target="sm_89")) == (4.0, "estimated")
-    assert kept.seconds(_request("other")) == (4.0, "estimated")
+    reopened = CompileTimes(tmp_path)
+    assert reopened.seconds(_request(value=1)) == (1.0, "measured")
+    assert reopened.seconds(_request(value=9)) == (2.0, "estimated")
+    assert reopened.seconds(_request(target="sm_89")) == (4.0, "estimated")
+    assert reopened.seconds(_request("other")) == (4.0, "estimated")
 
 
 def test_two_builds_add_up(tmp_path: Path) -> None:
-    both = [CompileTimes(tmp_path), CompileTimes(tmp_path)]
-    for index, times in enumerate(both):
+    builds = [CompileTimes(tmp_path), CompileTimes(tmp_path)]
+    for index, times in enumerate(builds):
         times.note(_request(value=index), 1.0 + index)
-    for times in both:
+    for times in builds:
         times.save()
-    kept = CompileTimes(tmp_path)
-    assert [kept.seconds(_request(value=i)) for i in (0, 1)] == [
+    reopened = CompileTimes(tmp_path)
+    assert [reopened.seconds(_request(value=i)) for i in (0, 1)] == [
         (1.0, "measured"),
         (2.0, "measured"),
     ]

@@ -1,4 +1,4 @@
-"""What is in a cache's folder, and what pruning removes of it."""
+"""The content of a cache's folder, and pruning."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_entries(tmp_path: Path) -> None:
     half = put(tmp_path, f"{FORMAT}/kernels/01/.{name[:16]}.{name[:16]}.tmp", 4)
     for other in (f"{FORMAT}/kernels/01/notes.txt", "vx/kernels/01/" + name, "notes", "v9"):
         put(tmp_path, other, 0)
-    found = cache_folder.entries(tmp_path)
-    assert [(one.path, one.kind, one.size_bytes) for one in found] == [
+    entries = cache_folder.entries(tmp_path)
+    assert [(entry.path, entry.kind, entry.size_bytes) for entry in entries] == [
         (request, "requests", 10),
         (kernel, "kernels", 10),
         (old, "old", 10),
@@ -58,7 +58,7 @@ def test_entries(tmp_path: Path) -> None:
     ],
 )
 def test_outdated(max_age_days: float | None, max_bytes: int | None, removed: list[int]) -> None:
-    found = [
+    entries = [
         entry(0, 0.0),
         entry(5, 0.01, "temporary", 1),  # somebody may be writing it
         entry(1, 1.0, size_bytes=99),
@@ -66,15 +66,15 @@ def test_outdated(max_age_days: float | None, max_bytes: int | None, removed: li
         entry(3, 4.0, "old"),
         entry(4, 5.0, "temporary"),
     ]
-    chosen = cache_folder.outdated(found, NOW, max_age_days=max_age_days, max_bytes=max_bytes)
-    assert sorted(int(one.path.name, 16) for one in chosen) == removed
+    chosen = cache_folder.outdated(entries, NOW, max_age_days=max_age_days, max_bytes=max_bytes)
+    assert sorted(int(removed_entry.path.name, 16) for removed_entry in chosen) == removed
 
 
 def test_an_entry_that_is_gone_already(tmp_path: Path) -> None:
     path = put(tmp_path, f"{FORMAT}/kernels/01/{'01' * 32}", 1)
-    found = cache_folder.entries(tmp_path)
+    entries = cache_folder.entries(tmp_path)
     path.unlink()
-    assert cache_folder.remove(found) == 0
+    assert cache_folder.remove(entries) == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,8 +47,8 @@ class _Team:
             CompileRequest(str(folder / "k.py"), "kernel", (("x", "*fp32"),), (("I", i),), "sm_80")
             for i in range(4)
         ]
-        made = compile_both_ways(compile_empty, self.requests[0])
-        self.kernels = [made for _ in self.requests]
+        kernel = compile_both_ways(compile_empty, self.requests[0])
+        self.kernels = [kernel for _ in self.requests]
 
     def cache(self, machine: str, **options: Any) -> Cache:
         store = RemoteStore(self.url, self.warnings.append, **options)
@@ -185,26 +185,26 @@ def test_objects_are_written_whole_under_their_names(files: _Team) -> None:
 
 
 def _asked(cache: Cache) -> list[str]:
-    """Return what a cache will have asked its store for."""
+    """Return a list of all names a cache requests from its store."""
     store: Any = cache._remote
-    asked: list[str] = []
+    requested: list[str] = []
     read = store._files.cat_file
 
     def note(path: str, **options: Any) -> bytes:
-        asked.append(path)
+        requested.append(path)
         return read(path, **options)
 
     store._files.cat_file = note
-    return asked
+    return requested
 
 
 def test_a_bundle_brings_all_variants_of_a_kernel_at_once(team: _Team) -> None:
     team.fill("a", in_bundles=True)
     cache = team.cache("b")
-    asked = _asked(cache)
+    requested = _asked(cache)
     cache.prepare(team.requests)
     assert [cache.find(request) for request in team.requests] == team.kernels
-    assert len(asked) == 2  # one of kernels, and one of frames, of which there are none
+    assert len(requested) == 2  # one of kernels, and a missing one of frames
     cache.close()
     local = team.local("b")
     local.prepare(team.requests)
@@ -216,10 +216,10 @@ def test_a_bundle_brings_all_variants_of_a_kernel_at_once(team: _Team) -> None:
 def test_a_bundle_has_what_builds_of_fewer_variants_want_too(files: _Team) -> None:
     files.fill("a", in_bundles=True)
     cache = files.cache("b")
-    asked = _asked(cache)
+    requested = _asked(cache)
     cache.prepare(files.requests[1:2])
     assert cache.find(files.requests[1]) == files.kernels[1]
-    assert len(asked) == 2
+    assert len(requested) == 2
     cache.close()
     assert [path for path in (files.folder / "b").rglob("*") if path.is_file()]
     local = files.local("b")
@@ -236,10 +236,10 @@ def test_what_a_bundle_had_stays_when_it_is_put_again(files: _Team) -> None:
             cache.store(request, files.kernels[0])
         cache.close()
     cache = files.cache("c")
-    asked = _asked(cache)
+    requested = _asked(cache)
     cache.prepare(files.requests)
     assert None not in [cache.find(request) for request in files.requests]
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
 def test_frames_come_in_a_bundle(team: _Team) -> None:
@@ -273,22 +273,22 @@ def test_a_frame_of_another_content_is_made_again(files: _Team) -> None:
 def test_a_bundle_that_is_behind_costs_single_fetches_and_is_renewed(files: _Team) -> None:
     files.fill("a", in_bundles=True)
     (files.folder / "k.py").write_text("def kernel(x): return\n")
-    made = compile_both_ways(compile_empty, files.requests[0])
-    cache = files.cache("b")  # which does not know all, so it writes no bundle
+    kernel = compile_both_ways(compile_empty, files.requests[0])
+    cache = files.cache("b")  # has not all, so it writes no bundle
     for request in files.requests:
-        cache.store(request, made)
+        cache.store(request, kernel)
     cache.close()
     cache = files.cache("c")
-    asked = _asked(cache)
+    requested = _asked(cache)
     cache.prepare(files.requests)
-    assert [cache.find(request) for request in files.requests] == [made] * 4
-    assert len(asked) == 10
+    assert [cache.find(request) for request in files.requests] == [kernel] * 4
+    assert len(requested) == 10
     cache.close()
     cache = files.cache("d")
-    asked = _asked(cache)
+    requested = _asked(cache)
     cache.prepare(files.requests)
-    assert [cache.find(request) for request in files.requests] == [made] * 4
-    assert len(asked) == 2
+    assert [cache.find(request) for request in files.requests] == [kernel] * 4
+    assert len(requested) == 2
     assert files.warnings == []
 
 
@@ -313,9 +313,9 @@ def test_a_large_kernel_has_several_bundles() -> None:
     assert list(kernel_bundles("ab", keys[:3])) == [small] != list(kernel_bundles("ac", keys[:3]))
     large = kernel_bundles("ab", keys)
     assert len(large) == 4
-    assert sorted(key for each in large.values() for key in each) == sorted(keys)
+    assert sorted(key for bundle_keys in large.values() for key in bundle_keys) == sorted(keys)
     fewer = kernel_bundles("ab", keys[:150])
-    assert all(set(each) <= set(large[name]) for name, each in fewer.items())
+    assert all(set(bundle_keys) <= set(large[name]) for name, bundle_keys in fewer.items())
     assert kernel_bundles("ab", []) == {}
 
 
@@ -338,8 +338,8 @@ def test_a_damaged_object_is_compiled_again_and_replaced(files: _Team, damage: s
     flipped = data[:-1] + bytes([data[-1] ^ 1])
     bad = {"flip": flipped, "cut": data[:-1], "swap": kernels[1].read_bytes(), "empty": b""}
     kernels[0].write_bytes(bad[damage])
-    found = files.found("b")
-    assert found.count(None) == 1
+    cached = files.found("b")
+    assert cached.count(None) == 1
     (warning,) = files.warnings
     assert warning.startswith(f"cache entry file://{files.folder}/far/")
     assert "is damaged or in the wrong place; its kernel is compiled again" in warning
@@ -360,16 +360,16 @@ def test_a_store_that_cannot_be_read_is_left_alone(files: _Team) -> None:
     files.fill("a")
     cache = files.cache("b")
     store: Any = cache._remote
-    asked: list[str] = []
+    requested: list[str] = []
 
     def refuse(path: str, **_: object) -> bytes:
-        asked.append(path)
+        requested.append(path)
         raise PermissionError("Forbidden")
 
     store._files.cat_file = refuse
     cache.prepare(files.requests)
     assert [cache.find(request) for request in files.requests] == [None] * 4
-    assert len(asked) <= 2 + 4  # all that was under way
+    assert len(requested) <= 2 + 4  # all requests in flight
     (warning,) = files.warnings
     assert warning == (
         f"cache at {files.url} cannot be read: PermissionError: Forbidden; building without it"
@@ -434,11 +434,11 @@ def test_an_absent_store_is_warned_of(
     assert [team.local("a").find(request) for request in team.requests] == team.kernels
     assert len(team.warnings) == 1
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    gone = _Team(tmp_path, f"{s3}/gone")
+    absent = _Team(tmp_path, f"{s3}/gone")
     start = time.monotonic()
-    assert gone.found("b", idle_seconds=1.0) == [None] * 4
+    assert absent.found("b", idle_seconds=1.0) == [None] * 4
     assert time.monotonic() - start < 20
-    assert len(gone.warnings) == 1
+    assert len(absent.warnings) == 1
 
 
 def test_urls_that_nobody_knows_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

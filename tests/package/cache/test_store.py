@@ -1,4 +1,4 @@
-"""The cache: what it finds, what it misses, and what it survives."""
+"""The cache: hits, misses, and damage it survives."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def test_every_part_of_the_request_counts(f: _Fixture, change: dict[str, object]
 
 
 def test_true_and_one_are_two_requests(f: _Fixture) -> None:
-    one = replace(f.request, constants=(("FLAG", 1),))
-    f.cache().store(one, _kernel(f.source))
+    integer_request = replace(f.request, constants=(("FLAG", 1),))
+    f.cache().store(integer_request, _kernel(f.source))
     assert f.cache().find(replace(f.request, constants=(("FLAG", True),))) is None
 
 
@@ -151,7 +151,7 @@ def test_a_module_that_shadows_or_appears_counts(f: _Fixture, tmp_path: Path) ->
         ((str(source), name, 0), find_module((str(source), name, 0)))
         for name in ("helper", "absent")
     )
-    assert [found for _, found in searches] == [str(helper), None]
+    assert [module_path for _, module_path in searches] == [str(helper), None]
     kernel = _kernel(source, helper)
     kernel = replace(kernel, metadata=replace(kernel.metadata, searches=searches))
     f.cache().store(request, kernel)
@@ -192,7 +192,7 @@ def test_what_is_no_file_is_not_read(f: _Fixture, kind: str) -> None:
 
 
 def test_no_version_of_a_file_evicts_another(f: _Fixture) -> None:
-    """What goes is for `cache prune` to say; what lists the versions does not grow with them."""
+    """Only `cache prune` removes versions; the list of source sets does not grow with them."""
     sizes: set[int] = set()
     for version in range(10, 30):
         f.source.write_text(f"x = {version}\n")
@@ -203,9 +203,9 @@ def test_no_version_of_a_file_evicts_another(f: _Fixture) -> None:
     for version in range(10, 30):
         f.source.write_text(f"x = {version}\n")
         assert f.cache().has(f.request)
-        found = f.cache().find(f.request)
-        assert found is not None
-        assert found.cubin == b"%d" % version
+        cached = f.cache().find(f.request)
+        assert cached is not None
+        assert cached.cubin == b"%d" % version
 
 
 def test_projects_with_files_of_one_name_share_a_cache(
@@ -226,9 +226,9 @@ def test_projects_with_files_of_one_name_share_a_cache(
                 if is_stored:
                     kernel = _kernel(Path("norm.py"), Path(f"{name}.py"), cubin=cubin)
                     f.cache().store(request, kernel)
-                found = f.cache().find(request)
-                assert found is not None
-                assert found.cubin == cubin
+                cached = f.cache().find(request)
+                assert cached is not None
+                assert cached.cubin == cubin
 
 
 def test_source_sets_are_bounded(f: _Fixture, tmp_path: Path) -> None:
@@ -271,10 +271,10 @@ def test_entries_in_each_others_place_are_not_taken(f: _Fixture, kind: str) -> N
     kernels = {f.request: _kernel(f.source, cubin=b"four"), other: _kernel(f.source, cubin=b"8")}
     for request, kernel in kernels.items():
         f.cache().store(request, kernel)
-    one, two = f.entries(kind)
-    contents = one.read_bytes(), two.read_bytes()
-    one.write_bytes(contents[1])
-    two.write_bytes(contents[0])
+    first, second = f.entries(kind)
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
     for request, kernel in kernels.items():
         cache = f.cache()
         assert cache.find(request) is None
@@ -346,18 +346,18 @@ def test_read_only_cache_is_still_read(f: _Fixture) -> None:
 
 def test_concurrent_writers_agree(f: _Fixture) -> None:
     kernel = _kernel(f.source, cubin=bytes(range(256)) * 64)
-    found: list[CachedKernel | None] = []
+    cached: list[CachedKernel | None] = []
 
     def work() -> None:
         for _ in range(20):
             f.cache().store(f.request, kernel)
-            found.append(f.cache().find(f.request))
+            cached.append(f.cache().find(f.request))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [kernel] * 160
+    assert cached == [kernel] * 160
     assert f.warnings == []
     assert len(f.entries("kernels")) == 1

@@ -1,4 +1,4 @@
-"""The variant that a launch takes is the one that the runtime's C code takes."""
+"""The chosen variant of a launch equals the choice of the runtime's C code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def launch(n: int, stride: int, dtype: str = "bf16", negate: bool = True) -> Lau
 
 
 def built(folder: Path, text: str = MANIFEST) -> Kernel:
-    """Return the record of the kernel, with code that loaders accept."""
+    """Return the record of the kernel, with code accepted by loaders."""
     manifest, options = load(str(write(folder, text))), BuildOptions(folder, 1)
     assert not build(manifest, options, Silent(), cache=None, compiler=compile_empty).failures
     (kernel,) = archives.decode((folder / "demo.aotc").read_bytes()).kernels
@@ -77,7 +77,7 @@ def random_tree(rng: random.Random, depth: int) -> Tree:
 
 @pytest.mark.parametrize("seed", [None, 5, 6])
 def test_the_runtime_takes_the_same(one_worker: None, tmp_path: Path, seed: int | None) -> None:
-    """With and without selections, some of whose configs serve no launch."""
+    """With and without selections; some of their configs serve no launch."""
     kernel = built(tmp_path)
     rng = random.Random(29 + (seed or 0))
     if seed is not None:
@@ -100,7 +100,7 @@ def test_the_runtime_takes_the_same(one_worker: None, tmp_path: Path, seed: int 
 
 
 def test_a_selection_says_what_is_taken_first(one_worker: None, tmp_path: Path) -> None:
-    """A feature that cannot be evaluated goes to the high side; guards decide all the same."""
+    """A feature without a value goes to the high side; guards decide all the same."""
     kernel = built(tmp_path)
     number = 1 * 2 + 0  # bf16, true
     inner = Branch(parse("n // (stride - 16)"), 4, (4,), (5, 0))
@@ -133,17 +133,17 @@ def test_what_is_refused_says_why(one_worker: None, tmp_path: Path) -> None:
     text = MANIFEST.replace("i32:16?", "i32:16").replace(" or BLOCK == 64", "")
     kernel = built(tmp_path, text)
     runtime = opened(kernel)
-    for one, problem in (
+    for refused, problem in (
         (launch(17, 16), "promise"),
         (launch(1040, 16), "condition"),
         (launch(16, 16, "fp32"), "type"),
         (launch(16, 16, negate=2), "choice"),
     ):
-        chosen = choose(kernel, "sm_90a", one)
+        chosen = choose(kernel, "sm_90a", refused)
         assert isinstance(chosen, Refusal)
         assert chosen.problem == problem
-        dtype = one.types["T"]
-        args = (Pointer(1 << 20, dtype), Pointer(1 << 21, dtype), *one.key.values())
+        dtype = refused.types["T"]
+        args = (Pointer(1 << 20, dtype), Pointer(1 << 21, dtype), *refused.key.values())
         with pytest.raises((ArgumentError, NotFoundError)):
-            runtime._plan((9, 0), 132, args, choices=dict(one.choices))
+            runtime._plan((9, 0), 132, args, choices=dict(refused.choices))
     assert isinstance(choose(kernel, "sm_80", launch(16, 16)), Refusal)

@@ -1,4 +1,4 @@
-"""The generated header: it compiles as C and C++, its calls pass what the caller passed."""
+"""The generated header compiles as C and C++, and its calls pass the caller's arguments."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
 
 
 def compiled(folder: Path, source: str, language: str) -> Path:
-    """Compile a source that includes the header in `folder` and return the object."""
+    """Compile a source including the header in `folder` and return the object."""
     compiler, standard = _COMPILERS[language]
     if shutil.which(compiler) is None:
         pytest.fail(f"no {compiler}: the tests need a C and a C++ compiler")
     suffix = "c" if language == "c11" else "cc"
     (folder / f"use.{suffix}").write_text(source)
     command = [compiler, standard, *_WARNINGS, f"-I{_INCLUDE}", f"-I{folder}"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "-c", f"use.{suffix}", "-o", "use.o"],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     return folder / "use.o"
 
 
@@ -167,8 +167,8 @@ def test_calls_pass_what_the_caller_passed(samples: SimpleNamespace, tmp_path: P
     (tmp_path / "llm.h").write_text(header_text(samples.archive))
     compiled(tmp_path, _PROBE, "c11")
     subprocess.run(["cc", "use.o", "-o", "use"], cwd=tmp_path, check=True)
-    done = subprocess.run([tmp_path / "use"], capture_output=True, text=True, check=True)
-    opened, norm, copy = done.stdout.splitlines()
+    process = subprocess.run([tmp_path / "use"], capture_output=True, text=True, check=True)
+    opened, norm, copy = process.stdout.splitlines()
     assert opened == "open 1 3"
     assert norm == (
         "norm 1:11:10 1:11:20 2:4:ffffffffffffffff 2:4:7 2:12:3f800000"

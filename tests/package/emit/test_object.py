@@ -27,14 +27,14 @@ int main(void) {
     return fwrite(my_llm_archive, 1, my_llm_archive_size, stdout) == my_llm_archive_size ? 0 : 2;
 }
 """
-# Every byte, the characters that LLVM's strings escape, and NULs at both ends.
+# Every byte, the characters escaped in LLVM's strings, and NULs at both ends.
 _DATA = b"\0" + bytes(range(256)) * 3 + b'"\\\\0a"\n' + b"\0"
 
 
 def native() -> str:
-    """Return the host that the system's compiler links for."""
-    done = subprocess.run(["cc", "-dumpmachine"], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    """Return the host of the system's compiler."""
+    process = subprocess.run(["cc", "-dumpmachine"], capture_output=True, text=True, check=True)
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize("options", [[], ["-static"], ["-pie", "-fPIE"]], ids=["", "static", "pie"])
@@ -42,11 +42,11 @@ def native() -> str:
 def test_a_program_links_the_archive(tmp_path: Path, data: bytes, options: list[str]) -> None:
     (tmp_path / "libmy-llm.a").write_bytes(library_bytes("my-llm", data, native()))
     (tmp_path / "main.c").write_text(_PROGRAM)
-    done = subprocess.run(
+    process = subprocess.run(
         ["cc", *options, "main.c", "-L.", "-lmy-llm", "-Wl,--fatal-warnings", "-o", "main"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout == data
 
 
@@ -73,8 +73,8 @@ def test_library_is_reproducible() -> None:
     first = library_bytes("llm", _DATA)
     assert library_bytes("llm", _DATA) == first
     assert library_bytes("llm", _DATA[:-1]) != first
-    for place in (b"/home", b"/tmp", b"/root", str(Path.cwd()).encode()):
-        assert place not in first
+    for path in (b"/home", b"/tmp", b"/root", str(Path.cwd()).encode()):
+        assert path not in first
 
 
 def test_library_is_an_ar_file_with_a_symbol_table() -> None:
@@ -90,9 +90,9 @@ def test_library_is_an_ar_file_with_a_symbol_table() -> None:
 def test_megabytes_of_noise_survive() -> None:
     data = random.Random(0).randbytes(3 << 20)
     library = library_bytes("llm", data)
-    at = library.index(data[:64])
-    held = library[at : at + len(data)]
-    assert hashlib.sha256(held).digest() == hashlib.sha256(data).digest()
+    position = library.index(data[:64])
+    content = library[position : position + len(data)]
+    assert hashlib.sha256(content).digest() == hashlib.sha256(data).digest()
 
 
 def test_too_large_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

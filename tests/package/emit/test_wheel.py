@@ -1,4 +1,4 @@
-"""Wheels: what is in them, that they are the same bytes, and that they install without the compiler."""
+"""Wheels: their content, reproducible bytes, and installation without the compiler."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_what_is_in_a_wheel(samples: SimpleNamespace) -> None:
     folder = "my_llm_kernels_sm90a-1.2.0rc1.dist-info"
     data = files["my_llm_kernels_sm90a/My.LLM_kernels.aotc"]
     assert decode(data) == canonical(part)
-    told = json.loads(files["my_llm_kernels_sm90a/My.LLM_kernels.sources.json"])
-    assert told["archive_sha256"] == hashlib.sha256(data).hexdigest()
-    assert told["kernels"] == sources
+    document = json.loads(files["my_llm_kernels_sm90a/My.LLM_kernels.sources.json"])
+    assert document["archive_sha256"] == hashlib.sha256(data).hexdigest()
+    assert document["kernels"] == sources
     assert files["my_llm_kernels_sm90a/py.typed"] == b""
     metadata = files[f"{folder}/METADATA"].decode().splitlines()
     for line in (
@@ -123,8 +123,8 @@ def test_types_of_a_call(samples: SimpleNamespace) -> None:
     ):
         assert f"        {line}\n" in text
     compile(text, "n", "exec")
-    taken = replace(kernel, params=(Param("stream", "scalar", "i32"),), choices=())
-    assert "*args: object," in module_text(Archive("n", "1", (taken,)), "n.aotc")
+    reserved = replace(kernel, params=(Param("stream", "scalar", "i32"),), choices=())
+    assert "*args: object," in module_text(Archive("n", "1", (reserved,)), "n.aotc")
 
 
 _USE = """
@@ -146,7 +146,7 @@ print("launched")
 
 
 def test_it_installs_without_the_compiler_and_launches(tmp_path: Path) -> None:
-    """Into an environment that has the loader and zstandard alone; on the fake driver."""
+    """Into an environment with only the loader and zstandard; on the fake driver."""
     golden().main(tmp_path)
     whole = decode((tmp_path / "golden.aotc").read_bytes())
     wheel = make_wheel(part_of(whole, ["sm_90a"]), suffix="sm90a")

@@ -1,4 +1,4 @@
-"""Caches of other autotuners become a tuning table; Triton's is one that Triton's own code wrote."""
+"""Caches of other autotuners become a tuning table; Triton's is written by Triton's own code."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def triton_file(folder: Path, key: list[Any], name: str = "matmul") -> Path:
 
 
 def test_tritons_times_are_of_the_keys_names(manifest: Path, tmp_path: Path) -> None:
-    """Dtypes decide the type variables, and a key that names a choice the choice."""
+    """Dtypes decide the type variables, and a key with a choice's name decides the choice."""
     path = triton_file(tmp_path, [1000, 256, True, "torch.bfloat16", "torch.float32"])
     options = Options(gpu="NVIDIA H200")
     result = import_table(load(str(manifest)), read_file(path), options)
@@ -144,12 +144,12 @@ def test_what_the_manifest_does_not_build_is_told(
 
 
 def test_vllms_choices_are_untimed(manifest: Path, tmp_path: Path, capsys: Any) -> None:
-    """The number of tokens is what the caller says it is in the kernel."""
+    """The caller names the kernel's argument for the number of tokens."""
     name = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8,block_shape=[128,128].json"
     small = {"BLOCK_SIZE_M": 16, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}
     large = {**small, "BLOCK_SIZE_M": 64, "num_warps": 8}
-    told = {"triton_version": "3.5.0", "1": small, "4096": large}
-    (tmp_path / name).write_text(json.dumps(told))
+    document = {"triton_version": "3.5.0", "1": small, "4096": large}
+    (tmp_path / name).write_text(json.dumps(document))
     arguments = ["--set", "num_valid_tokens=M * 2", "--set", "N=2 * N"]
     command = ["tune", "import", str(tmp_path), "--kernel", "fused_moe_kernel", *arguments]
     assert cli.run(command) == 0
@@ -165,12 +165,14 @@ def test_vllms_choices_are_untimed(manifest: Path, tmp_path: Path, capsys: Any) 
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_build_selects_what_was_chosen(manifest: Path, tmp_path: Path, explicit: bool) -> None:
-    """Between the numbers of tokens the nearest; an entry that is the default may be left out."""
+    """Between the numbers of tokens the nearest; default entries may be left out."""
     name = "E=8,N=7168,device_name=NVIDIA_H200.json"
     sizes = {1: 16, 64: 64, 4096: 16}
     more = {"num_warps": 4, "num_stages": 3} if explicit else {}
-    told = {str(m): {"BLOCK_SIZE_M": size, "GROUP_SIZE_M": 1, **more} for m, size in sizes.items()}
-    (tmp_path / name).write_text(json.dumps(told))
+    document = {
+        str(m): {"BLOCK_SIZE_M": size, "GROUP_SIZE_M": 1, **more} for m, size in sizes.items()
+    }
+    (tmp_path / name).write_text(json.dumps(document))
     read = load(str(manifest))
     arguments = {"num_valid_tokens": parse("M"), "N": parse("N")}
     options = Options(kernel="fused_moe_kernel", arguments=arguments)
@@ -191,11 +193,11 @@ def test_helions_choice_needs_the_shapes_named(manifest: Path, tmp_path: Path) -
         "specialization_key": "((torch.float32, 'cuda', (1024, 77), (77, 1)),)",
         "hardware": "NVIDIA B200",
     }
-    told = {
+    document = {
         "config": json.dumps({"block_sizes": [128], "num_warps": 2, "indexing": ["pointer"]}),
         "key": {"type": "LooseAutotuneCacheKey", "fields": fields},
     }
-    (tmp_path / "0a1b.best_config").write_text(json.dumps(told))
+    (tmp_path / "0a1b.best_config").write_text(json.dumps(document))
     command = ["tune", "import", str(tmp_path), "--kernel", "_helion_add"]
     assert cli.run(command) == 1
     assert cli.run([*command, "--set", "x_size_0=t0_0", "-o", "own.toml"]) == 0
@@ -206,12 +208,14 @@ def test_helions_choice_needs_the_shapes_named(manifest: Path, tmp_path: Path) -
 
 
 def test_measured_launches_keep_their_times(manifest: Path, tmp_path: Path) -> None:
-    (one,) = read_file(triton_file(tmp_path, [64, 256, True, "torch.bfloat16", "torch.float32"]))
-    table = import_table(load(str(manifest)), [one], Options()).table
+    (imported,) = read_file(
+        triton_file(tmp_path, [64, 256, True, "torch.bfloat16", "torch.float32"])
+    )
+    table = import_table(load(str(manifest)), [imported], Options()).table
     (tuning,) = table.kernels
     (launch,) = tuning.measurements
-    own = replace(tuning, measurements=(replace(launch, seconds=(9.0, None)),))
-    assert add_to(TuningTable((own,)), table) == TuningTable((own,))
+    measured = replace(tuning, measurements=(replace(launch, seconds=(9.0, None)),))
+    assert add_to(TuningTable((measured,)), table) == TuningTable((measured,))
     assert add_to(TuningTable(()), table) == table
 
 
@@ -280,10 +284,10 @@ tuner.check_disk_cache((1000, 256, True, "torch.bfloat16", "torch.float32"), con
     environment = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
     (path,) = (tmp_path / "cache").rglob("*.autotune.json")
-    (one,) = read_file(path)
-    assert one.key == (1000, 256, True)
-    assert one.dtypes == ("torch.bfloat16", "torch.float32")
-    assert [(settings["BLOCK"], seconds) for settings, seconds in one.configs] == [
+    (imported,) = read_file(path)
+    assert imported.key == (1000, 256, True)
+    assert imported.dtypes == ("torch.bfloat16", "torch.float32")
+    assert [(settings["BLOCK"], seconds) for settings, seconds in imported.configs] == [
         (64, 0.5e-3),
         (128, 0.25e-3),
     ]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aotc.frontend.globals import describe_function
-from aotc.frontend.resolve import find_definition
-from aotc.frontend.support import Survey
+from aotc.frontend.python.globals import describe_function
+from aotc.frontend.python.resolve import find_definition
+from aotc.frontend.survey.support import Survey
 from aotc.package.init.uses import Use, Uses, uses_of
 
 PRELUDE = "import triton\nimport triton.language as tl\n"

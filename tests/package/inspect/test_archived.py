@@ -1,4 +1,4 @@
-"""Variants of an archive, found by label: what it holds of them is shown, the rest is refused."""
+"""Variants of an archive, found by label: stored texts are shown, other stages refused."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def test_each_variant_is_found_by_its_label(built: dict[bool, Path]) -> None:
     path = built[True]
     data = describe_archive(archives.read(path), 0)
     assert [variant["label"] for variant in data["kernels"][0]["variants"]] == _LABELS
-    found = [find_variant(str(path), label)[1] for label in _LABELS]
-    assert found == list(archives.read(path).kernels[0].variants)
-    assert find_variant(str(path), "stride:16 sm_80")[1] == found[0]  # words, in any order
+    variants = [find_variant(str(path), label)[1] for label in _LABELS]
+    assert variants == list(archives.read(path).kernels[0].variants)
+    assert find_variant(str(path), "stride:16 sm_80")[1] == variants[0]  # words, in any order
 
 
 @pytest.mark.parametrize(
-    ("words", "got"),
+    ("words", "message"),
     [("", "got 2"), ("sm_80", "which fits 2"), ("sm_90a", "which fits none")],
 )
 def test_what_names_no_single_variant_lists_them(
-    built: dict[bool, Path], words: str, got: str
+    built: dict[bool, Path], words: str, message: str
 ) -> None:
-    with pytest.raises(ManifestError, match=got) as caught:
+    with pytest.raises(ManifestError, match=message) as caught:
         find_variant(str(built[True]), words)
     assert all(label in caught.value.remedy for label in _LABELS)
 
@@ -68,10 +68,10 @@ def test_a_variant_is_explained_as_far_as_the_archive_says(built: dict[bool, Pat
     for label, stride in zip(_LABELS, ("i32:16", "i32"), strict=True):
         kernel, variant = find_variant(str(built[False]), label)
         explanation = explain_variant(kernel, variant)
-        data, said = describe(explanation), text(explanation)
+        data, lines = describe(explanation), text(explanation)
         assert data["types"]["stride"] == stride
         assert data["registers"] == variant.registers
         assert data["accesses"] is None
         assert data["remarks"] == list(variant.remarks)
-        assert f"{variant.registers} registers a thread" in said
-        assert "memory: an archive has no accesses" in said
+        assert f"{variant.registers} registers a thread" in lines
+        assert "memory: an archive has no accesses" in lines

@@ -19,14 +19,14 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chr
 
 
 def row(kernel: str, key: dict[str, int], times: list[float], **more: Any) -> dict[str, Any]:
-    configs = [{"BLOCK": 64 << at} for at in range(len(times))]
-    taken = min(1, len(times) - 1)
-    flops, moved = 2_000_000_000, 10_000_000
+    configs = [{"BLOCK": 64 << index} for index in range(len(times))]
+    chosen = min(1, len(times) - 1)
+    flops, num_bytes = 2_000_000_000, 10_000_000
     return {
         "kernel": kernel, "types": {"T": "bf16"}, "choices": {}, "key": key, "weight": 2.0,
-        "variant": "v", "config": configs[taken], "problem": None, "seconds": times[taken],
-        "flops": flops, "bytes": moved, "flops_per_second": flops / times[taken],
-        "bytes_per_second": moved / times[taken], "dtype": "bf16", "peak_flops": 989e12,
+        "variant": "v", "config": configs[chosen], "problem": None, "seconds": times[chosen],
+        "flops": flops, "bytes": num_bytes, "flops_per_second": flops / times[chosen],
+        "bytes_per_second": num_bytes / times[chosen], "dtype": "bf16", "peak_flops": 989e12,
         "bound": "memory", "roofline": 0.5,
         "configs": [{"config": c, "seconds": s} for c, s in zip(configs, times, strict=True)],
         "peers": [{"name": "cuBLAS", "seconds": 5e-6}, {"name": "Triton", "problem": "lost"}],
@@ -117,9 +117,9 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     height, width = image.shape[:2]
     assert (width, height) == (700, 2600)
     for color in ("#3b6fb6", "#c8662b", "#3d8f5f"):
-        wanted = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
-        found = np.abs(image.astype(int) - wanted).sum(2) < 12
-        assert found.sum() > 200, color
+        rgb = [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+        matching = np.abs(image.astype(int) - rgb).sum(2) < 12
+        assert matching.sum() > 200, color
     dark = image.sum(2) < 300
     assert dark[:150].any(), "the head"
     assert dark[-400:].any() or dark[1200:].any(), "the table"

@@ -21,10 +21,10 @@ from tests.support import mapped
 
 def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
     kernel = samples.archive.kernels[0]
-    found = [row.cells for row in rows(kernel)]
-    assert len(found) == len(kernel.variants)
-    assert all(len(cells) == len(COLUMNS) for cells in found)
-    first = dict(zip(COLUMNS, found[0], strict=True))
+    cell_rows = [row.cells for row in rows(kernel)]
+    assert len(cell_rows) == len(kernel.variants)
+    assert all(len(cells) == len(COLUMNS) for cells in cell_rows)
+    first = dict(zip(COLUMNS, cell_rows[0], strict=True))
     assert first == {
         "target": "sm_90a",
         "types": "fp16",
@@ -42,7 +42,7 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "cubin bytes": str(len(kernel.variants[0].cubin)),
         "PTX bytes": str(len(kernel.variants[0].ptx or b"")),
     }
-    assert dict(zip(COLUMNS, found[2], strict=True))["guards"] == "1"
+    assert dict(zip(COLUMNS, cell_rows[2], strict=True))["guards"] == "1"
     assert guards(kernel) == ("stride is a multiple of 16",)
 
 
@@ -82,10 +82,10 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
         "may_be_none": False,
     }
     assert copy["variants"][0]["cluster"] == [2, 1, 1]
-    scratch = [one["variants"][0]["scratch_bytes"] for one in (norm, copy)]
+    scratch = [kernel["variants"][0]["scratch_bytes"] for kernel in (norm, copy)]
     assert scratch == ["n_rows * 4 + 128", None]
-    assert [one["variants"][0]["waits_pdl"] for one in (norm, copy)] == [True, False]
-    assert [one["variants"][0]["is_persistent"] for one in (norm, copy)] == [False, False]
+    assert [kernel["variants"][0]["waits_pdl"] for kernel in (norm, copy)] == [True, False]
+    assert [kernel["variants"][0]["is_persistent"] for kernel in (norm, copy)] == [False, False]
 
 
 def test_tables_align_and_leave_empty_columns_out(samples: SimpleNamespace) -> None:

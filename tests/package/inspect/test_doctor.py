@@ -1,4 +1,4 @@
-"""The findings of `aotc doctor`: of drivers and GPUs that the fake driver has, and of archives."""
+"""The findings of `aotc doctor` on the fake driver's drivers and GPUs, and on archives."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def about(found: list[Finding], subject: str) -> Finding:
-    (one,) = (finding for finding in found if finding.subject == subject)
-    return one
+def about(findings: list[Finding], subject: str) -> Finding:
+    (match,) = (finding for finding in findings if finding.subject == subject)
+    return match
 
 
 def test_gpus_and_peer_access(driver: FakeGpu, tmp_path: Path) -> None:
@@ -38,30 +38,30 @@ def test_gpus_and_peer_access(driver: FakeGpu, tmp_path: Path) -> None:
     assert driver.violation is None
     assert machine.version == 13000
     assert [gpu.name for gpu in machine.gpus] == ["Fake GPU", "Fake GPU"]
-    found = doctor.examine(machine, tmp_path, ())
-    assert about(found, "driver") == Finding("driver", "ok", "CUDA 13.0")
-    assert about(found, "GPU 1").text == "Fake GPU, sm_90, 80 GiB: build for sm_90a"
-    assert about(found, "peer access").text == "between all 2 GPUs"
-    assert not doctor.has_problem(found)
+    findings = doctor.examine(machine, tmp_path, ())
+    assert about(findings, "driver") == Finding("driver", "ok", "CUDA 13.0")
+    assert about(findings, "GPU 1").text == "Fake GPU, sm_90, 80 GiB: build for sm_90a"
+    assert about(findings, "peer access").text == "between all 2 GPUs"
+    assert not doctor.has_problem(findings)
 
 
 def test_mig_and_lacking_peer_access_are_told_apart(driver: FakeGpu, tmp_path: Path) -> None:
     driver.reset(HOPPER, HOPPER, AMPERE)
-    found = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
-    peers = about(found, "peer access")
+    findings = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
+    peers = about(findings, "peer access")
     assert (peers.state, peers.text) == ("note", "none between GPUs 0-2, 1-2")
     assert "nvidia-smi topo" in peers.remedy
     driver.reset(HOPPER, HOPPER, MIG)
-    found = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
-    assert about(found, "GPU 2").text.endswith("; a MIG instance")
-    assert "MIG instances" in about(found, "GPU 2").remedy
-    assert "MIG instances have none" in about(found, "peer access").remedy
+    findings = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
+    assert about(findings, "GPU 2").text.endswith("; a MIG instance")
+    assert "MIG instances" in about(findings, "GPU 2").remedy
+    assert "MIG instances have none" in about(findings, "peer access").remedy
 
 
 def test_one_gpu_has_no_peers(driver: FakeGpu, tmp_path: Path) -> None:
     driver.reset(HOPPER)
-    found = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
-    assert "peer access" not in [finding.subject for finding in found]
+    findings = doctor.examine(cuda_driver.ask(str(driver.path)), tmp_path, ())
+    assert "peer access" not in [finding.subject for finding in findings]
 
 
 def test_drivers_that_are_no_use(driver: FakeGpu, tmp_path: Path) -> None:
@@ -90,42 +90,42 @@ def test_archives_and_their_gpus(archives: Path, tmp_path: Path) -> None:
     path = str(archives / "golden.aotc")
     blackwell = Gpu("B200", 10, 0, 180 << 30, 232448, is_mig=False)
     small = Gpu("A10", 8, 6, 24 << 30, 101376, is_mig=False)
-    found = doctor.examine(Machine(13000, (H100, blackwell, small)), tmp_path, [path])
-    assert about(found, path).text == "5 kernels for sm_80, sm_90a"
-    assert about(found, f"{path} on GPU 0") == Finding(
+    findings = doctor.examine(Machine(13000, (H100, blackwell, small)), tmp_path, [path])
+    assert about(findings, path).text == "5 kernels for sm_80, sm_90a"
+    assert about(findings, f"{path} on GPU 0") == Finding(
         f"{path} on GPU 0", "ok", "5 of 5 kernels run"
     )
-    lacking = about(found, f"{path} on GPU 1")
+    lacking = about(findings, f"{path} on GPU 1")
     assert (lacking.state, lacking.remedy) == ("problem", "aotc build --target sm_100a")
     assert lacking.text.startswith("0 of 5 kernels run; no code for add, ")
-    some = about(found, f"{path} on GPU 2")
-    assert some.state == "note"
-    assert "aotc build --target sm_86" in some.remedy
-    assert doctor.has_problem(found)
+    finding = about(findings, f"{path} on GPU 2")
+    assert finding.state == "note"
+    assert "aotc build --target sm_86" in finding.remedy
+    assert doctor.has_problem(findings)
 
 
 def test_too_little_shared_memory(archives: Path, tmp_path: Path) -> None:
     path = str(archives / "pick.aotc")
-    none = Gpu("tiny", 9, 0, 1 << 30, -1, is_mig=False)
-    found = doctor.examine(Machine(13000, (none,)), tmp_path, [path])
-    assert "take more than -1 bytes a CTA" in about(found, f"{path} on GPU 0").text
-    assert doctor.has_problem(found)
+    tiny = Gpu("tiny", 9, 0, 1 << 30, -1, is_mig=False)
+    findings = doctor.examine(Machine(13000, (tiny,)), tmp_path, [path])
+    assert "take more than -1 bytes a CTA" in about(findings, f"{path} on GPU 0").text
+    assert doctor.has_problem(findings)
 
 
 def test_a_gpu_without_a_target(tmp_path: Path) -> None:
     pascal = Gpu("P100", 6, 0, 16 << 30, 49152, is_mig=False)
-    found = about(doctor.examine(Machine(13000, (pascal,)), tmp_path, ()), "GPU 0")
-    assert found.state == "problem"
-    assert "targets are sm_80" in found.remedy
+    finding = about(doctor.examine(Machine(13000, (pascal,)), tmp_path, ()), "GPU 0")
+    assert finding.state == "problem"
+    assert "targets are sm_80" in finding.remedy
 
 
 def test_missing_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     versions = {"aotc": "1", "llvmlite": "unknown", "ptxas": "unknown", "libdevice": "13"}
     monkeypatch.setattr(doctor, "installed_versions", lambda: versions)
-    found = doctor.examine(Machine(problem="none"), tmp_path, ())
-    assert about(found, "ptxas").remedy == "pip install nvidia-cuda-nvcc"
-    assert about(found, "llvmlite").state == "problem"
-    assert doctor.has_problem(found)
+    findings = doctor.examine(Machine(problem="none"), tmp_path, ())
+    assert about(findings, "ptxas").remedy == "pip install nvidia-cuda-nvcc"
+    assert about(findings, "llvmlite").state == "problem"
+    assert doctor.has_problem(findings)
 
 
 def test_the_cache(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_the_cache(tmp_path: Path) -> None:
     old = tmp_path / "v1" / "kernels" / "00" / ("0" * 64)
     old.parent.mkdir(parents=True)
     old.write_bytes(b"")
-    found = about(doctor.examine(machine, tmp_path, ()), "cache")
-    assert (found.state, found.remedy) == ("note", "aotc cache prune")
+    finding = about(doctor.examine(machine, tmp_path, ()), "cache")
+    assert (finding.state, finding.remedy) == ("note", "aotc cache prune")
 
 
 def test_text_has_a_remedy_below_each_finding() -> None:

@@ -1,4 +1,4 @@
-"""What `aotc dump` compiles, from a name and settings."""
+"""The compile of `aotc dump`, from a name and settings."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_constants(text: str, value: object) -> None:
-    found = parse_constant(text)
-    assert (type(found), found) == (type(value), value)
+    parsed = parse_constant(text)
+    assert (type(parsed), parsed) == (type(value), value)
 
 
 def test_a_source_is_described_by_settings() -> None:

@@ -1,4 +1,4 @@
-"""What `aotc explain` says of a compile."""
+"""The explanation of a compile by `aotc explain`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ REQUEST = CompileRequest(
 
 def test_everything_is_said() -> None:
     explanation = explain(REQUEST)
-    said = text(explanation)
-    assert "turned for sm_80: num_warps=4 num_stages=3 OTHER=0 BLOCK=32" in said
-    assert ": load of a_ptr: 2 bytes a thread, 16 instructions, masked" in said
-    assert ": asynchronous copy of b_ptr: 8 bytes a thread, 6 instructions, masked" in said
-    assert ": store of c_ptr: 16 bytes a thread, 2 instructions" in said
-    assert "is exchanged between threads through 2048 bytes of shared memory" in said
-    assert "the loop is pipelined over 3 stages through shared memory: b_ptr" in said
-    assert "0 bytes spilled" in said
+    lines = text(explanation)
+    assert "turned for sm_80: num_warps=4 num_stages=3 OTHER=0 BLOCK=32" in lines
+    assert ": load of a_ptr: 2 bytes a thread, 16 instructions, masked" in lines
+    assert ": asynchronous copy of b_ptr: 8 bytes a thread, 6 instructions, masked" in lines
+    assert ": store of c_ptr: 16 bytes a thread, 2 instructions" in lines
+    assert "is exchanged between threads through 2048 bytes of shared memory" in lines
+    assert "the loop is pipelined over 3 stages through shared memory: b_ptr" in lines
+    assert "0 bytes spilled" in lines
     data = json.loads(json.dumps(describe(explanation)))
     assert data["shared_bytes"] == 3 * 2048
     widths = {access["pointer"]: access["bytes_per_thread"] for access in data["accesses"]}
@@ -66,9 +66,9 @@ BASE = Metadata(
     ],
 )
 def test_occupancy(changes: dict[str, int], target: str, blocks: int, limit: str) -> None:
-    held = occupancy(replace(BASE, **changes), TARGETS[target])
-    assert (held.ctas, held.limit) == (blocks, limit)
-    assert held.warps == blocks * changes.get("num_threads", 128) // 32
+    residency = occupancy(replace(BASE, **changes), TARGETS[target])
+    assert (residency.ctas, residency.limit) == (blocks, limit)
+    assert residency.warps == blocks * changes.get("num_threads", 128) // 32
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_kernel_that_is_compiled_both_ways(
 ) -> None:
     def compiler(request: CompileRequest, observer: object) -> CompiledKernel:
         del observer
-        made = mapped.compile_mapped(request)
-        own = guards if made.metadata.guards else ()
-        return replace(made, metadata=replace(made.metadata, guards=own))
+        kernel = mapped.compile_mapped(request)
+        kernel_guards = guards if kernel.metadata.guards else ()
+        return replace(kernel, metadata=replace(kernel.metadata, guards=kernel_guards))
 
     monkeypatch.setattr("aotc.package.inspect.explain.compile_kernel", compiler)
     request = find_request(f"{mapped.written(tmp_path)}:twice", TARGETS["sm_90a"], {}, ())
     explanation = explain(request)
     assert (explanation.condition, bool(explanation.mapped)) == (condition, has_map)
-    said, data = text(explanation), describe(explanation)
+    lines, data = text(explanation), describe(explanation)
     assert data["condition"] == condition
     assert data["tensor_maps"] == (["x_ptr"] if has_map else [])
-    assert ("  tensor maps of x_ptr\n" in f"{said}\n") == has_map
-    assert (f"launched where {condition}; without tensor maps elsewhere" in said) == has_map
+    assert ("  tensor maps of x_ptr\n" in f"{lines}\n") == has_map
+    assert (f"launched where {condition}; without tensor maps elsewhere" in lines) == has_map

@@ -43,13 +43,13 @@ def test_sizes_are_those_of_the_file(samples: SimpleNamespace) -> None:
     report = report_of(samples.archive)
     parts = [report["root_bytes"], *(kernel["index_bytes"] for kernel in report["kernels"])]
     for kernel in report["kernels"]:
-        parts += [found["stored_bytes"] for found in kernel["targets"].values()]
+        parts += [coverage["stored_bytes"] for coverage in kernel["targets"].values()]
     assert sum(parts) == report["size_bytes"] == len(data)
     assert all(part > 0 for part in parts)
     for kernel, stated in zip(samples.archive.kernels, report["kernels"], strict=True):
-        for target, found in stated["targets"].items():
+        for target, coverage in stated["targets"].items():
             cubins = {v.cubin for v in kernel.variants if v.target == target}
-            assert found["cubin_bytes"] == sum(map(len, cubins))
+            assert coverage["cubin_bytes"] == sum(map(len, cubins))
 
 
 def test_frames_that_kernels_share_are_the_first_ones(samples: SimpleNamespace) -> None:
@@ -63,10 +63,10 @@ def test_coverage(samples: SimpleNamespace) -> None:
     kernel = samples.norm
     target = kernel.targets[0]
     left = replace(kernel, variants=tuple(v for v in kernel.variants if v.config == 0))
-    (found,) = report_of(Archive("n", "1", (left,)))["kernels"]
-    assert found["configs"] == len(kernel.configs) > 1
-    assert found["targets"][target]["configs"] == 1
-    assert 1 <= found["targets"][target]["combinations"] <= found["combinations"]
+    (reported,) = report_of(Archive("n", "1", (left,)))["kernels"]
+    assert reported["configs"] == len(kernel.configs) > 1
+    assert reported["targets"][target]["configs"] == 1
+    assert 1 <= reported["targets"][target]["combinations"] <= reported["combinations"]
 
 
 def test_text_has_a_row_for_each_kernel_and_target(samples: SimpleNamespace) -> None:
@@ -77,7 +77,7 @@ def test_text_has_a_row_for_each_kernel_and_target(samples: SimpleNamespace) -> 
 
 
 class _Checker(HTMLParser):
-    """Count what must be closed, and look for what would run or be fetched."""
+    """Count tags left open, and look for scripts and references."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_how_long_each_kernel_takes_until_it_can_be_launched(tmp_path: Path) -> 
     archive = decode(data)
     seconds = ready_seconds(archive, str(path), 0, fake_gpu.path)
     assert set(seconds) == {k.name for k in archive.kernels if "sm_90a" in k.targets} != set()
-    assert all(0 < each < 10 for each in seconds.values())
+    assert all(0 < duration < 10 for duration in seconds.values())
     assert fake_gpu.violation is None
     with pytest.raises(HostError, match="device"):
         ready_seconds(archive, str(path), 7, fake_gpu.path)

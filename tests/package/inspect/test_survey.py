@@ -1,4 +1,4 @@
-"""Kernels of files and folders, with what all the functions they lead to use."""
+"""Kernels of files and folders, with the features of all functions they call."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(checked: Checked) -> dict[str, list[tuple[str, str, int]]]:
     return {
-        kernel.name: [(one.feature, one.file, one.line) for one in kernel.missing]
+        kernel.name: [(refusal.feature, refusal.file, refusal.line) for refusal in kernel.missing]
         for kernel in checked.kernels
     }
 
@@ -73,7 +73,7 @@ def test_helpers_count_for_the_kernels_that_reach_them(package: Path) -> None:
         ],
         "choosing": [("tl.expect_zero", "pkg/kernels.py", 16)],
     }
-    assert [one.name for one in checked.kernels if not one.is_supported] == ["bad"]
+    assert [kernel.name for kernel in checked.kernels if not kernel.is_supported] == ["bad"]
     assert checked.features == {"tl.async_task": 1, "tl.expect_zero": 1, "tl.extern_elementwise": 1}
     assert checked.num_files == 3
     assert not checked.is_right
@@ -91,13 +91,13 @@ def test_a_launched_function_is_a_kernel_although_another_calls_it(package: Path
 
 
 def test_the_number_of_processes_does_not_matter(package: Path) -> None:
-    for at in range(40):
-        (package / f"k{at:02}.py").write_text(KERNELS)
+    for number in range(40):
+        (package / f"k{number:02}.py").write_text(KERNELS)
     (package / "k07.py").write_text("import triton\n@triton.jit\ndef k(:")
-    one, two = (describe(check(["pkg"], "sm_90a", jobs)) for jobs in (1, 2))
-    assert one == two
-    assert len(one["kernels"]) == 1 + 3 * 40
-    assert one["features"]["tl.extern_elementwise"] == 40
+    sequential, parallel = (describe(check(["pkg"], "sm_90a", jobs)) for jobs in (1, 2))
+    assert sequential == parallel
+    assert len(sequential["kernels"]) == 1 + 3 * 40
+    assert sequential["features"]["tl.extern_elementwise"] == 40
 
 
 def test_what_is_not_python_is_said(package: Path) -> None:

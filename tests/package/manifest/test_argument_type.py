@@ -95,12 +95,12 @@ def test_mistakes(text: str, message: str) -> None:
 
 
 def test_a_block_extent_is_positive() -> None:
-    found = parse("tensordesc<bf16[BM // 2, BM]>")
-    assert found.block_names == ("BM",)
+    parsed = parse("tensordesc<bf16[BM // 2, BM]>")
+    assert parsed.block_names == ("BM",)
     with pytest.raises(ManifestError, match="positive block extent, BM // 2 is 0 for BM = 1"):
-        found.concrete({}, {"BM": 1})
+        parsed.concrete({}, {"BM": 1})
     with pytest.raises(ManifestError, match="`BM` has no value"):
-        found.concrete({}, {"BM": 0.5, "BN": 4})
+        parsed.concrete({}, {"BM": 0.5, "BN": 4})
 
 
 def test_nearest_dtype_is_offered() -> None:
@@ -120,9 +120,9 @@ def test_none() -> None:
 
 @pytest.mark.parametrize("texts", [["*T:16", "none"], ["none", "*T:16"]])
 def test_a_pointer_or_none(texts: list[str]) -> None:
-    found = parse_alternatives(texts, ("T",))
-    assert found == ArgumentType("pointer", "T", 16, may_be_none=True)
-    assert found.concrete({"T": "fp16"}, {}) == "*fp16:16"
+    parsed = parse_alternatives(texts, ("T",))
+    assert parsed == ArgumentType("pointer", "T", 16, may_be_none=True)
+    assert parsed.concrete({"T": "fp16"}, {}) == "*fp16:16"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_type_variable_is_the_bytes_of_an_element(tmp_path: Path) -> None:
 
 
 def test_without_it_bytes_are_those_of_the_buffers(tmp_path: Path) -> None:
-    """What is read and written counts twice."""
+    """Buffers both read and written count twice."""
     launch = Launch("scale", {"T": "bf16"}, {"NEGATE": True}, {"n": 17})
     assert work_of(BenchSpec(), KERNEL, launch, {"x": 34, "out": 10}) == Work(None, 54)
     assert work_of(BenchSpec(), KERNEL, launch, {}) == Work(None, None)

@@ -1,4 +1,4 @@
-"""Heuristics of a launch's integers: both values are built, and a launch gets the one that is right."""
+"""Heuristics of a launch's integers: both values are built, and a launch gets the right one."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Expansion:
 @given(n=st.integers(-300, 300), m=st.integers(-300, 300))
 def test_the_config_whose_guard_holds_is_the_heuristics(tuned: Expansion, n: int, m: int) -> None:
     assert len(tuned.configs) == 8
-    held: list[tuple[int, bool, bool]] = []
+    chosen: list[tuple[int, bool, bool]] = []
     for variant in tuned.variants:
         guards = [tuned.guards[index] for index in variant.guards]
-        conditions = [one.expression for one in guards if not one.is_promise]
-        if all(expression.evaluate(one, {"n": n, "m": m}) for one in conditions):
+        conditions = [guard.expression for guard in guards if not guard.is_promise]
+        if all(expression.evaluate(guard, {"n": n, "m": m}) for guard in conditions):
             config = dict(variant.config)
-            held.append((int(config["BLOCK"]), bool(config["EVEN"]), bool(config["WIDE"])))
-    assert held == ([(b, n % b == 0, n > m) for b in (64, 128)] if n > 0 else [])
+            chosen.append((int(config["BLOCK"]), bool(config["EVEN"]), bool(config["WIDE"])))
+    assert chosen == ([(b, n % b == 0, n > m) for b in (64, 128)] if n > 0 else [])
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,25 @@ def test_the_config_whose_guard_holds_is_the_heuristics(tuned: Expansion, n: int
     ],
 )
 def test_each_way_to_give_configs(tmp_path: Path, rest: str) -> None:
-    found = _expand(tmp_path, rest, "later")
-    assert [dict(one)["EVEN"] for one in found.configs] == [True, False]
-    guards = [found.guards[index] for one in found.variants for index in one.guards]
-    assert [one.text for one in guards if not one.is_promise] == [
+    expansion = _expand(tmp_path, rest, "later")
+    assert [dict(item)["EVEN"] for item in expansion.configs] == [True, False]
+    guards = [expansion.guards[index] for item in expansion.variants for index in item.guards]
+    assert [item.text for item in guards if not item.is_promise] == [
         "1 == (n % 64 == 0)",
         "0 == (n % 64 == 0)",
     ]
 
 
 def test_what_the_manifest_gives_is_not_computed(tmp_path: Path) -> None:
-    found = _expand(tmp_path, "constants = { BLOCK = 64, EVEN = true }", "later")
-    assert found.configs == ((),)
-    assert all(guard.is_promise for guard in found.guards)
+    expansion = _expand(tmp_path, "constants = { BLOCK = 64, EVEN = true }", "later")
+    assert expansion.configs == ((),)
+    assert all(guard.is_promise for guard in expansion.guards)
 
 
 def test_configs_are_crossed_with_what_they_do_not_have() -> None:
     axes = (("A", (True, False)), ("B", (1,)))
-    found = list(crossed([(("A", True),), (("C", 3),)], axes))
-    assert found == [
+    configs = list(crossed([(("A", True),), (("C", 3),)], axes))
+    assert configs == [
         (("A", True), ("B", 1)),
         (("C", 3), ("A", True), ("B", 1)),
         (("C", 3), ("A", False), ("B", 1)),

@@ -1,4 +1,4 @@
-"""Manifests that include others: what they give, and where mistakes are."""
+"""Manifests that include others: the combined kernels, and the locations of mistakes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _kernel(function: str, name: str = "", argument: str = "x_ptr") -> str:
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], str]:
     def write(path: str, text: str) -> str:
-        place = tmp_path / path
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(text)
-        (place.parent / "k.py").write_text(_SOURCE)
-        return str(place)
+        full_path = tmp_path / path
+        full_path.parent.mkdir(exist_ok=True)
+        full_path.write_text(text)
+        (full_path.parent / "k.py").write_text(_SOURCE)
+        return str(full_path)
 
     return write
 
@@ -112,7 +112,7 @@ def test_circles_are_shown(write: Callable[[str, str], str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message"),
+    ("text", "location", "message"),
     [
         ('include = "a.toml"\n', "all.toml:1:11", "expected a list of strings for 'include'"),
         ("include = [1]\n", "all.toml:1:12", "expected a string in 'include', got the integer 1"),
@@ -121,12 +121,14 @@ def test_circles_are_shown(write: Callable[[str, str], str]) -> None:
         ('include = ["a.toml", "a.toml"]\n', "all.toml:1:22", "got 'a.toml' again"),
     ],
 )
-def test_wrong_lists(write: Callable[[str, str], str], text: str, place: str, message: str) -> None:
+def test_wrong_lists(
+    write: Callable[[str, str], str], text: str, location: str, message: str
+) -> None:
     root = write("all.toml", text + _PACKAGE + _kernel("add"))
     write("a.toml", _kernel("scale"))
-    found = _error(root)
-    assert found.startswith(f"{place}: error: ")
-    assert message in found
+    report = _error(root)
+    assert report.startswith(f"{location}: error: ")
+    assert message in report
 
 
 def test_mistakes_are_at_home(write: Callable[[str, str], str]) -> None:

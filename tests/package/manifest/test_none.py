@@ -90,7 +90,13 @@ def test_variants_and_what_is_said_of_them(folder: Path) -> None:
     assert record.nullable == ("bias_ptr", "seen_ptr")
     assert dict(record.constants) == {"BLOCK": 128, "factor": None}
     (described,) = describe(archive, 0)["kernels"]
-    assert [one["may_be_none"] for one in described["params"]] == [False, True, True, False, False]
+    assert [described_param["may_be_none"] for described_param in described["params"]] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     header = header_text(archive)
     assert " * bias_ptr may be NULL, which is None\n" in header
     assert "Faster if" not in header
@@ -108,7 +114,7 @@ def test_variants_and_what_is_said_of_them(folder: Path) -> None:
         ),
         (None, (0x3000, "i32"), ["bias_ptr is None", "seen_ptr is not None"], "i32", 3),
         ((0x2000, "fp32"), None, ["bias_ptr is not None", "seen_ptr is None"], "i32", 3),
-        # A null pointer is None, whoever passes it; a dtype that comes with it counts.
+        # A null pointer is None from any caller; a dtype that comes with it counts.
         (0, (0, "i64"), ["bias_ptr is None", "seen_ptr is None"], "i64", 2),
         (None, None, ["bias_ptr is None", "seen_ptr is None"], "i32", 2),
     ],
@@ -141,7 +147,7 @@ def test_a_dtype_that_is_needed_is_asked_for(kernel: Kernel) -> None:
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", ["kernels.toml", "none.aotc"])
 def test_every_variant_is_verified(folder: Path, name: str) -> None:
-    results = [verify_variant(one) for one in load_subjects(str(folder / name))]
-    assert [one.status for one in results] == ["verified"] * 8
-    labels = sorted(one.label for one in results)
+    results = [verify_variant(outcome) for outcome in load_subjects(str(folder / name))]
+    assert [outcome.status for outcome in results] == ["verified"] * 8
+    labels = sorted(outcome.label for outcome in results)
     assert "scale sm_90a I=i32 bias_ptr=none seen_ptr=none" in labels

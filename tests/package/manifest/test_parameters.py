@@ -44,7 +44,7 @@ def test_parameters_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("heuristics", "expected"),
     [
         ("{'EVEN': lambda args: args['BLOCK'] % 2 == 0}", [False, True]),
         ("values={'EVEN': f, 'BLOCK': g}", [True, True]),
@@ -53,8 +53,8 @@ def test_parameters_in_order() -> None:
         ("{**TABLE}", [True, True]),
     ],
 )
-def test_what_heuristics_give_may_be_left_out(given: str, expected: list[bool]) -> None:
-    source = f"@triton.heuristics({given})\n@triton.jit\ndef f(n, BLOCK: tl.constexpr, EVEN: tl.constexpr): pass"
+def test_what_heuristics_give_may_be_left_out(heuristics: str, expected: list[bool]) -> None:
+    source = f"@triton.heuristics({heuristics})\n@triton.jit\ndef f(n, BLOCK: tl.constexpr, EVEN: tl.constexpr): pass"
     function = parse_functions(source, "k.py")["f"]
     assert [parameter.has_default for parameter in function.constexprs] == expected
     assert not any(parameter.has_default for parameter in function.arguments)
@@ -67,7 +67,7 @@ def test_kernels_in_functions_and_classes_have_dotted_names() -> None:
         "def k(x): pass\n"
     )
     functions = parse_functions(source, "k.py")
-    assert {name: len(one.parameters) for name, one in functions.items()} == {
+    assert {name: len(function.parameters) for name, function in functions.items()} == {
         "make": 1,
         "k": 1,
         "make.k": 1,
@@ -82,7 +82,7 @@ def test_last_definition_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "place"),
+    ("source", "location"),
     [
         ("def f(:\n", "k.py:1:7"),
         ("x = 1\n  y\n", "k.py:2"),
@@ -91,8 +91,8 @@ def test_last_definition_holds() -> None:
         ("x = " + "-" * 100_000 + "1", "error: expected Python source, k.py is nested too deeply"),
     ],
 )
-def test_bad_source_is_a_compile_error(source: str, place: str) -> None:
+def test_bad_source_is_a_compile_error(source: str, location: str) -> None:
     with pytest.raises(CompileError) as caught:
         parse_functions(source, "k.py")
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(location)
     assert "expected Python source" in caught.value.message

@@ -1,4 +1,4 @@
-"""The manifest: what it reads, and where it puts each mistake."""
+"""The manifest as read, and the location of each mistake."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_mistakes_in_facts(folder: Path, line: str, message: str) -> None:
         assert part in caught.value.render()
 
 
-# Each row: a text of the manifest, what is put in its place, where the error is and what it says.
+# Each row: a text of the manifest, its replacement, the location of the error and its message.
 _MISTAKES: list[tuple[str, str, str, str]] = [
     # The document.
     ("[package]", "[package", "1:9", "expected TOML"),
@@ -212,7 +212,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ('version = "0.1.0"', 'version = "1"', "3:11", "expected a version such as '0.1.0', got '1'"),
     ('name = "llm"', 'name = "my-llm"', "2:8", "expected a package name of letters"),
     ('name = "llm"', 'name = ""', "2:8", "that is not empty for 'name', got the string ''"),
-    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | did you mean"),
+    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | there is no target for that GPU"),
     ('"sm_80"]', "80]", "4:22", "expected a string in 'targets', got the integer 80"),
     ('["sm_90a", "sm_80"]', "[]", "4:11", "expected at least one value for 'targets'"),
     ('["sm_90a", "sm_80"]', '"sm_90a"', "4:11", "a list of strings | write targets = [...]"),
@@ -302,13 +302,13 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "place", "message"), _MISTAKES)
-def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) -> None:
+@pytest.mark.parametrize(("old", "new", "location", "message"), _MISTAKES)
+def test_mistakes(folder: Path, old: str, new: str, location: str, message: str) -> None:
     assert _FULL.count(old) >= 1
     with pytest.raises(ManifestError) as caught:
         _parse(folder, _FULL.replace(old, new, 1))
     report = str(caught.value)
-    assert report.startswith(f"{folder / 'kernels.toml'}:{place}: error: "), report
+    assert report.startswith(f"{folder / 'kernels.toml'}:{location}: error: "), report
     for part in message.split(" | "):
         assert part in report
 
@@ -316,7 +316,7 @@ def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) ->
 def test_of_many_mistakes_the_first_are_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = "".join(f"key{at} = 1\n" for at in range(1000))
+    keys = "".join(f"key{number} = 1\n" for number in range(1000))
     rendered: list[DiagnosticError] = []
     monkeypatch.setattr(DiagnosticError, "render", lambda error: rendered.append(error) or "")
     with pytest.raises(ManifestError) as caught:
@@ -343,8 +343,8 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         _parse(folder, text)
     error = caught.value
-    found = [one.describe() for one in (error, *error.others)]
-    assert [(one["line"], one["got"]) for one in found[:1] + found[2:]] == [
+    reports = [mistake.describe() for mistake in (error, *error.others)]
+    assert [(mistake["line"], mistake["got"]) for mistake in reports[:1] + reports[2:]] == [
         (3, "the unknown key 'vresion'"),
         (4, "'sm_70'"),
         (16, "'epps'"),
@@ -352,8 +352,8 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
         (24, "3"),
         (29, "'fp23'"),
     ]
-    assert found[1]["message"] == "expected a string at 'version', which is missing"
-    assert found[3] == {
+    assert reports[1]["message"] == "expected a string at 'version', which is missing"
+    assert reports[3] == {
         "file": str(folder / "kernels.toml"),
         "line": 16,
         "column": 1,
@@ -362,7 +362,7 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
         "got": "'epps'",
         "remedy": "did you mean 'eps'?",
     }
-    assert error.render().count(": error: ") == len(found)
+    assert error.render().count(": error: ") == len(reports)
 
 
 def test_a_wrong_dtype_of_a_variable_hides_no_mistake_of_the_signature(folder: Path) -> None:
@@ -378,13 +378,13 @@ def test_a_wrong_dtype_of_a_variable_hides_no_mistake_of_the_signature(folder: P
     with pytest.raises(ManifestError) as caught:
         _parse(folder, text)
     error = caught.value
-    found = [one.describe() for one in (error, *error.others)]
-    assert [one["got"] or one["message"] for one in found] == [
+    reports = [mistake.describe() for mistake in (error, *error.others)]
+    assert [mistake["got"] or mistake["message"] for mistake in reports] == [
         "'bf17'",
         "'strid'",
         "'another'",
         "'*T:15'",
-        "expected a type for argument 'eps' of rmsnorm_kernel",  # not `stride`: that is misspelt
+        "expected a type for argument 'eps' of rmsnorm_kernel",  # not `stride`: it is misspelt
     ]
 
 
@@ -491,8 +491,8 @@ def test_any_edit_is_a_typed_error_or_fine(
     folder = tmp_path_factory.mktemp("edited")
     (folder / "norm.py").write_text(_SOURCE)
     text = _FULL
-    for at, length, replacement in edits:
-        text = text[:at] + replacement + text[at + length :]
+    for position, length, replacement in edits:
+        text = text[:position] + replacement + text[position + length :]
     try:
         manifest = parse(text, str(folder / "kernels.toml"))
     except DiagnosticError as error:
@@ -527,9 +527,9 @@ BLOCK = [64]
     (tmp_path / "k.toml").write_text(text.replace("{descriptor}", "i32"))
     with pytest.raises(ManifestError) as caught:
         load(str(tmp_path / "k.toml"))
-    said = str(caught.value)
-    for wanted in ("'fp3'", "'fp8e4b15'", "say *u8", "`z`", "`BLOKC`"):
-        assert wanted in said, said
+    report = str(caught.value)
+    for excerpt in ("'fp3'", "'fp8e4b15'", "say *u8", "`z`", "`BLOKC`"):
+        assert excerpt in report, report
     (tmp_path / "k.toml").write_text(
         text.replace("{descriptor}", "tensordesc<bf16[BLOCK, BLOCKS]>").replace(" + z", "")
     )

@@ -97,16 +97,16 @@ _LINES = st.one_of(
 
 @given(st.lists(_LINES, max_size=8), st.sampled_from(["\n", "\r\n"]))
 def test_finds_what_tomli_finds(lines: list[str], newline: str) -> None:
-    # Lines that clash with earlier ones (a key twice, a table over a value) are left out, so
-    # that most documents drawn are valid and large.
-    kept: list[str] = []
+    # Leave out lines that clash with earlier ones (a key twice, a table over a value), so that most
+    # drawn documents are valid and large.
+    kept_lines: list[str] = []
     for line in lines:
         try:
-            tomli.loads(newline.join([*kept, line]))
+            tomli.loads(newline.join([*kept_lines, line]))
         except tomli.TOMLDecodeError:
             continue
-        kept.append(line)
-    _check(newline.join(kept))
+        kept_lines.append(line)
+    _check(newline.join(kept_lines))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`[[tuned]]` tables: which config an autotuner chose, by function, key and dtypes."""
+"""`[[tuned]]` tables: an autotuner's chosen config, by function, key and dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are tuples, from the manifest to the launch: passed as their items."""
+"""Tuple arguments, from the manifest to the launch: passed as their items."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_a_launch_is_planned(folder: Path) -> None:
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", ["kernels.toml", "tuples.aotc"])
 def test_each_variant_computes_what_the_source_says(folder: Path, name: str) -> None:
-    results = [verify_variant(one) for one in load_subjects(str(folder / name))]
-    assert [one.status for one in results] == ["verified"] * 4
+    results = [verify_variant(outcome) for outcome in load_subjects(str(folder / name))]
+    assert [outcome.status for outcome in results] == ["verified"] * 4
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Expansion of a kernel into variants: which there are, in which order, and the limits."""
+"""Expansion of a kernel into variants: the list, its order, and the limits."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _expand(
 def test_every_axis_in_its_order(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.choices]\nCAUSAL = [true, false]\n"
     body += "[kernel.configs]\nnum_warps = [4, 8]\n"
-    found = _expand(tmp_path, body, ["sm_90a", "sm_80"])
-    labels = [variant.label for variant in found.variants]
+    expansion = _expand(tmp_path, body, ["sm_90a", "sm_80"])
+    labels = [variant.label for variant in expansion.variants]
     assert len(labels) == 2 * 2 * 2 * 2 * 2
     assert len(set(labels)) == len(labels)
     assert labels[:5] == [
@@ -81,26 +81,32 @@ def test_every_axis_in_its_order(tmp_path: Path) -> None:
         "kernel sm_90a T=fp16 CAUSAL=false n:16 num_warps=4",
     ]
     assert labels[-1] == "kernel sm_80 T=bf16 CAUSAL=false num_warps=8"
-    assert found.dropped == ()
+    assert expansion.dropped == ()
 
 
 def test_who_fetches_is_open_unless_a_config_says_so(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nwarp_specialize = [true, false]\n"
-    found = _expand(tmp_path, body)
-    assert list(found.configs) == [
+    expansion = _expand(tmp_path, body)
+    assert list(expansion.configs) == [
         (("warp_specialize", True),),
         (("warp_specialize", False),),
     ]
-    assert [each.request.config.warp_specialize for each in found.variants[:2]] == [True, False]
-    assert found.variants[1].label.endswith("warp_specialize=false")
+    assert [variant.request.config.warp_specialize for variant in expansion.variants[:2]] == [
+        True,
+        False,
+    ]
+    assert expansion.variants[1].label.endswith("warp_specialize=false")
     (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
     assert plain.request.config.warp_specialize is None
 
 
 def test_one_group_of_warps_computes_unless_a_config_says_so(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_consumer_groups = [2, 1]\n"
-    found = _expand(tmp_path, body)
-    assert [each.request.config.num_consumer_groups for each in found.variants[:2]] == [2, 1]
+    expansion = _expand(tmp_path, body)
+    assert [variant.request.config.num_consumer_groups for variant in expansion.variants[:2]] == [
+        2,
+        1,
+    ]
     (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
     assert plain.request.config.num_consumer_groups == 1
 
@@ -129,12 +135,12 @@ def test_requests_are_complete(tmp_path: Path) -> None:
 
 
 def test_guards_hold_promises_and_alternatives(tmp_path: Path) -> None:
-    found = _expand(tmp_path, _SIGNATURE + _BLOCK)
-    assert [(guard.text, guard.is_promise) for guard in found.guards] == [
+    expansion = _expand(tmp_path, _SIGNATURE + _BLOCK)
+    assert [(guard.text, guard.is_promise) for guard in expansion.guards] == [
         ("x_ptr is 16-byte aligned", True),
         ("n is a multiple of 16", False),
     ]
-    assert [variant.guards for variant in found.variants] == [(0, 1), (0,)] * 2
+    assert [variant.guards for variant in expansion.variants] == [(0, 1), (0,)] * 2
 
 
 def test_a_guard_compares_the_addresses_of_what_is_alone(tmp_path: Path) -> None:
@@ -144,11 +150,11 @@ n = "i32:16?"
 m = "*fp16 noalias"
 eps = "*fp32"
 """
-    found = _expand(tmp_path, signature + _BLOCK)
-    (guard,) = [each for each in found.guards if each.is_promise]
+    expansion = _expand(tmp_path, signature + _BLOCK)
+    (guard,) = [candidate for candidate in expansion.guards if candidate.is_promise]
     assert guard.text == "m points at no memory of x_ptr, eps"
-    where = found.guards.index(guard)
-    assert [where in variant.guards for variant in found.variants] == [True, True]
+    where = expansion.guards.index(guard)
+    assert [where in variant.guards for variant in expansion.variants] == [True, True]
     for addresses, holds in (
         ((16, 32, 48), True),
         ((16, 16, 48), False),
@@ -156,28 +162,33 @@ eps = "*fp32"
         ((16, 32, 16), True),
         ((0, 0, 16), True),  # tensors without elements
     ):
-        known: dict[str, int] = dict(zip(("x_ptr", "m", "eps"), addresses, strict=True))
-        assert bool(expression.evaluate(guard.expression, known)) == holds
+        values: dict[str, int] = dict(zip(("x_ptr", "m", "eps"), addresses, strict=True))
+        assert bool(expression.evaluate(guard.expression, values)) == holds
 
 
 def test_two_optional_promises_make_four_variants(tmp_path: Path) -> None:
     body = _SIGNATURE.replace('"i32=1"', '"i64:16?"') + _BLOCK
-    found = _expand(tmp_path, body)
-    assert [variant.waived for variant in found.variants[:4]] == [(), ("m",), ("n",), ("n", "m")]
+    expansion = _expand(tmp_path, body)
+    assert [variant.waived for variant in expansion.variants[:4]] == [
+        (),
+        ("m",),
+        ("n",),
+        ("n", "m"),
+    ]
 
 
 def test_promises_together_make_two_variants(tmp_path: Path) -> None:
     body = 'guards = "together"\n' + _SIGNATURE.replace('"i32=1"', '"i64:16?"') + _BLOCK
-    found = _expand(tmp_path, body)
-    assert [variant.waived for variant in found.variants[:2]] == [(), ("n", "m")]
-    assert len(found.variants) == 4
+    expansion = _expand(tmp_path, body)
+    assert [variant.waived for variant in expansion.variants[:2]] == [(), ("n", "m")]
+    assert len(expansion.variants) == 4
 
 
 def test_where_filters_configs(tmp_path: Path) -> None:
     body = 'where = "BLOCK * num_warps <= 512"\n' + _SIGNATURE
     body += "[kernel.configs]\nBLOCK = [64, 128]\nnum_warps = [4, 8]\n"
-    found = _expand(tmp_path, body)
-    assert found.configs == (
+    expansion = _expand(tmp_path, body)
+    assert expansion.configs == (
         (("BLOCK", 64), ("num_warps", 4)),
         (("BLOCK", 64), ("num_warps", 8)),
         (("BLOCK", 128), ("num_warps", 4)),
@@ -211,25 +222,25 @@ def test_where_that_cannot_be_evaluated(tmp_path: Path, where: str, message: str
 def test_listed_configs(tmp_path: Path) -> None:
     body = _SIGNATURE + "[[kernel.config]]\nBLOCK = 64\n[[kernel.config]]\nBLOCK = 32\n"
     body += "num_stages = 1\n"
-    found = _expand(tmp_path, body)
-    assert found.configs == ((("BLOCK", 64),), (("BLOCK", 32), ("num_stages", 1)))
-    assert [variant.config_index for variant in found.variants[:3]] == [0, 1, 0]
+    expansion = _expand(tmp_path, body)
+    assert expansion.configs == ((("BLOCK", 64),), (("BLOCK", 32), ("num_stages", 1)))
+    assert [variant.config_index for variant in expansion.variants[:3]] == [0, 1, 0]
 
 
 def test_an_autotuner_is_told_what_is_fixed(tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(_SOURCE)
     body = 'configs = "autotune"\n' + _SIGNATURE.replace('"fp32"', '"none"')
     (tmp_path / "kernels.toml").write_text(_HEAD + body + "[kernel.constants]\nCAUSAL = true\n")
-    told: list[Mapping[str, object]] = []
+    received: list[Mapping[str, object]] = []
 
     def reader(
         _source: str, _function: str, constants: Mapping[str, object], _target: Target
     ) -> Any:
-        told.append(constants)
+        received.append(constants)
         return [{"BLOCK": 64}]
 
     expand(load(str(tmp_path / "kernels.toml")).kernels[0], [TARGETS["sm_90a"]], reader)
-    assert told == [{"m": 1, "eps": None, "CAUSAL": True}]
+    assert received == [{"m": 1, "eps": None, "CAUSAL": True}]
 
 
 def test_an_autotuner_answers_for_each_target(tmp_path: Path) -> None:
@@ -240,17 +251,17 @@ def test_an_autotuner_answers_for_each_target(tmp_path: Path) -> None:
         return [{"BLOCK": 64}, {"BLOCK": target.num_sms}]
 
     spec = load(str(tmp_path / "kernels.toml")).kernels[0]
-    found = expand(spec, [TARGETS["sm_90a"], TARGETS["sm_80"]], reader)
-    assert [dict(config) for config in found.configs] == [{"BLOCK": n} for n in (64, 132, 108)]
-    built = {(v.target.name, v.config_index, v.values["BLOCK"]) for v in found.variants}
+    expansion = expand(spec, [TARGETS["sm_90a"], TARGETS["sm_80"]], reader)
+    assert [dict(config) for config in expansion.configs] == [{"BLOCK": n} for n in (64, 132, 108)]
+    built = {(v.target.name, v.config_index, v.values["BLOCK"]) for v in expansion.variants}
     assert built == {("sm_90a", 0, 64), ("sm_90a", 1, 132), ("sm_80", 0, 64), ("sm_80", 2, 108)}
 
 
 def test_autotune_configs_come_from_the_source(tmp_path: Path) -> None:
     body = 'configs = "autotune"\n' + _SIGNATURE
     tuned = [{"BLOCK": 64, "num_warps": 4}, {"BLOCK": 128, "num_warps": 8}] * 2
-    found = _expand(tmp_path, body, autotune=tuned)
-    assert found.configs == (
+    expansion = _expand(tmp_path, body, autotune=tuned)
+    assert expansion.configs == (
         (("BLOCK", 64), ("num_warps", 4)),
         (("BLOCK", 128), ("num_warps", 8)),
     )
@@ -282,24 +293,26 @@ def test_source_without_autotune(tmp_path: Path) -> None:
 
 def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [32, 64]\n"
-    found = _expand(tmp_path, body)
-    assert {variant.request.config.num_warps for variant in found.variants} == {32}
-    assert found.dropped == (
+    expansion = _expand(tmp_path, body)
+    assert {variant.request.config.num_warps for variant in expansion.variants} == {32}
+    assert expansion.dropped == (
         "kernel sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads, the limit is 1024",
     )
 
 
 def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_ctas = [1, 2, 16]\n"
-    found = _expand(tmp_path, body, ["sm_80", "sm_90a", "sm_100a"])
-    ctas = [(variant.target.name, variant.request.config.num_ctas) for variant in found.variants]
+    expansion = _expand(tmp_path, body, ["sm_80", "sm_90a", "sm_100a"])
+    ctas = [
+        (variant.target.name, variant.request.config.num_ctas) for variant in expansion.variants
+    ]
     assert sorted(set(ctas)) == [
         *[("sm_100a", ctas) for ctas in (1, 2)],
         ("sm_80", 1),
         *[("sm_90a", ctas) for ctas in (1, 2, 16)],
     ]
     takes = "takes clusters of 16 CTAs, the limit is 8"
-    assert found.dropped == (
+    assert expansion.dropped == (
         "kernel sm_80: num_ctas = 2: num_ctas = 2 needs clusters",
         "kernel sm_80: num_ctas = 16: num_ctas = 16 needs clusters",
         f"kernel sm_100a: num_ctas = 16: num_ctas = 16 {takes}",
@@ -385,27 +398,27 @@ def test_the_count_is_the_product(
     body += f"[kernel.choices]\nCAUSAL = {[0, 1][:choices]}\n"
     body += f"[kernel.configs]\nnum_warps = {warps}\nBLOCK = {blocks}\n"
     targets = ["sm_80", "sm_90a", "sm_120a"][:num_targets]
-    found = _expand(tmp_path_factory.mktemp("grid"), body, targets)
+    expansion = _expand(tmp_path_factory.mktemp("grid"), body, targets)
     sizes = (num_targets, num_types, choices, 2, len(warps), len(blocks))
-    assert len(found.variants) == math.prod(sizes)
-    assert len({variant.request for variant in found.variants}) == len(found.variants)
+    assert len(expansion.variants) == math.prod(sizes)
+    assert len({variant.request for variant in expansion.variants}) == len(expansion.variants)
 
 
 def test_where_on_an_argument_becomes_a_guard_of_its_config(tmp_path: Path) -> None:
     body = 'where = "BLOCK > 64 and n <= BLOCK or num_warps == 8"\n' + _SIGNATURE
     body += "[kernel.configs]\nBLOCK = [64, 128, 256]\nnum_warps = [4, 8]\n"
-    found = _expand(tmp_path, body)
-    assert [dict(config) for config in found.configs] == [
+    expansion = _expand(tmp_path, body)
+    assert [dict(config) for config in expansion.configs] == [
         {"BLOCK": 64, "num_warps": 8},
         {"BLOCK": 128, "num_warps": 4},
         {"BLOCK": 128, "num_warps": 8},
         {"BLOCK": 256, "num_warps": 4},
         {"BLOCK": 256, "num_warps": 8},
     ]
-    conditions = [guard.text for guard in found.guards[2:]]
+    conditions = [guard.text for guard in expansion.guards[2:]]
     assert conditions == ["n <= 128", "n <= 256"]
-    assert not any(guard.is_promise for guard in found.guards[2:])
-    by_config = {variant.config_index: variant.guards[-1] for variant in found.variants}
+    assert not any(guard.is_promise for guard in expansion.guards[2:])
+    by_config = {variant.config_index: variant.guards[-1] for variant in expansion.variants}
     assert [by_config[index] for index in (1, 3)] == [2, 3]
     assert all(by_config[index] < 2 for index in (0, 2, 4))
 
@@ -416,12 +429,12 @@ _CHOICES = "[kernel.choices]\nCAUSAL = [true, false]\n"
 def test_where_filters_configs_by_choices(tmp_path: Path) -> None:
     body = 'where = "not CAUSAL and n < 9 or BLOCK == 128"\n' + _SIGNATURE + _CHOICES
     body += "[kernel.configs]\nBLOCK = [64, 128]\n"
-    found = _expand(tmp_path, body)
-    assert [dict(config) for config in found.configs] == [{"BLOCK": 64}, {"BLOCK": 128}]
-    built = {(v.choices[0], v.values["BLOCK"]): v.guards[-1] for v in found.variants}
+    expansion = _expand(tmp_path, body)
+    assert [dict(config) for config in expansion.configs] == [{"BLOCK": 64}, {"BLOCK": 128}]
+    built = {(v.choices[0], v.values["BLOCK"]): v.guards[-1] for v in expansion.variants}
     assert built.keys() == {(True, 128), (False, 64), (False, 128)}
-    assert found.guards[built[False, 64]].text == "n < 9"
-    assert found.guards[built[False, 128]].text != "n < 9"
+    assert expansion.guards[built[False, 64]].text == "n < 9"
+    assert expansion.guards[built[False, 128]].text != "n < 9"
 
 
 def test_where_leaves_a_config_for_every_choice(tmp_path: Path) -> None:
@@ -435,8 +448,8 @@ def test_where_leaves_a_config_for_every_choice(tmp_path: Path) -> None:
 def test_where_knows_fixed_arguments(tmp_path: Path) -> None:
     body = 'where = "m == 1 and BLOCK > 64"\n' + _SIGNATURE
     body += "[kernel.configs]\nBLOCK = [64, 128]\n"
-    found = _expand(tmp_path, body)
-    assert [dict(config) for config in found.configs] == [{"BLOCK": 128}]
+    expansion = _expand(tmp_path, body)
+    assert [dict(config) for config in expansion.configs] == [{"BLOCK": 128}]
 
 
 def test_where_names_what_is_no_integer(tmp_path: Path) -> None:
@@ -455,39 +468,42 @@ eps = "fp32"
 
 
 def test_pointers_that_may_be_none(tmp_path: Path) -> None:
-    found = _expand(tmp_path, _NULLABLE.format(optional="") + _BLOCK)
-    texts = [guard.text for guard in found.guards]
+    expansion = _expand(tmp_path, _NULLABLE.format(optional="") + _BLOCK)
+    texts = [guard.text for guard in expansion.guards]
     assert texts == [
         "x_ptr is not None",
         "x_ptr is None",
         "x_ptr is 16-byte aligned",
         "n is a multiple of 16",
     ]
-    assert [guard.is_promise for guard in found.guards] == [False, False, True, False]
-    assert [(v.label, v.guards) for v in found.variants] == [
+    assert [guard.is_promise for guard in expansion.guards] == [False, False, True, False]
+    assert [(v.label, v.guards) for v in expansion.variants] == [
         ("kernel sm_90a n:16", (2, 0, 3)),
         ("kernel sm_90a", (2, 0)),
         ("kernel sm_90a x_ptr=none n:16", (2, 1, 3)),
         ("kernel sm_90a x_ptr=none", (2, 1)),
     ]
-    given, absent = found.variants[0].request.signature, found.variants[2].request.signature
-    assert given == (("x_ptr", "*fp16:16"), ("n", "i32:16"), ("m", "none"), ("eps", "fp32"))
-    assert absent == (("x_ptr", "none"), *given[1:])
+    present, absent = (
+        expansion.variants[0].request.signature,
+        expansion.variants[2].request.signature,
+    )
+    assert present == (("x_ptr", "*fp16:16"), ("n", "i32:16"), ("m", "none"), ("eps", "fp32"))
+    assert absent == (("x_ptr", "none"), *present[1:])
 
 
 @pytest.mark.parametrize(("guards", "count"), [("each", 6), ("together", 4)])
 def test_a_pointer_that_is_none_has_no_promise(tmp_path: Path, guards: str, count: int) -> None:
-    """There are no two variants for a promise of what is not there."""
+    """A missing pointer has no promise, and so no two variants for one."""
     body = f'guards = "{guards}"\n' + _NULLABLE.format(optional="?") + _BLOCK
-    found = _expand(tmp_path, body)
-    labels = [variant.label for variant in found.variants]
+    expansion = _expand(tmp_path, body)
+    labels = [variant.label for variant in expansion.variants]
     assert len(set(labels)) == len(labels) == count
-    aligned = [guard.text for guard in found.guards].index("x_ptr is 16-byte aligned")
-    assert not any(aligned in v.guards for v in found.variants if v.absent)
+    aligned = [guard.text for guard in expansion.guards].index("x_ptr is 16-byte aligned")
+    assert not any(aligned in v.guards for v in expansion.variants if v.absent)
 
 
 def test_a_count_that_none_makes_too_large(tmp_path: Path) -> None:
-    pointers = [f"p{at}" for at in range(17)]
+    pointers = [f"p{number}" for number in range(17)]
     (tmp_path / "k.py").write_text(f"@triton.jit\ndef kernel({', '.join(pointers)}): pass\n")
     lines = [f'{name} = ["*fp32", "none"]' for name in pointers]
     (tmp_path / "kernels.toml").write_text(_HEAD + "[kernel.signature]\n" + "\n".join(lines))

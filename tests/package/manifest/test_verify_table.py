@@ -1,4 +1,4 @@
-"""`[kernel.verify]`: what it says, and each mistake in its place."""
+"""`[kernel.verify]` as read, and each mistake at its location."""
 
 from __future__ import annotations
 

@@ -141,6 +141,7 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
 
 
 def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
+    """A captured value that a source can say is written down with the kernel."""
     path = tmp_path / "ops.py"
     inner = (
         "def make(scale):\n"
@@ -149,10 +150,22 @@ def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
         "    return plain, scaled\n"
     )
     path.write_text(f"{path.read_text()}\n{inner}")
-    code, _, err = record("import ops\nfor k in ops.make(2): k[(1,)]('*fp16', 64)")
-    assert (code, err.splitlines()[-1]) == (0, "1 kernel, 1 left out")
-    assert kernels(tmp_path / "record")[0]["source"] == "../ops.py:make.plain"
-    assert "make.scaled captures scale of the function around it" in err
+    program = "import ops\nfor scale in (2, 3, object()):\n    for k in ops.make(scale): k[(1,)]('*fp16', 64)"
+    code, _, err = record(program)
+    assert (code, err.splitlines()[-1]) == (0, "3 kernels, 1 left out")
+    plain, two, three = kernels(tmp_path / "record")
+    assert plain["source"] == "../ops.py:make.plain"
+    for kernel, scale in ((two, 2), (three, 3)):
+        file, _, name = kernel["source"].rpartition(":")
+        assert name == "scaled"
+        assert (
+            f"scale = triton.language.constexpr({scale})"
+            in (tmp_path / "record" / file).read_text()
+        )
+    assert "make.scaled captures scale of the function around it: scale is of type object" in err
+    text = (tmp_path / "record" / "kernels.toml").read_text()
+    assert text.count("# extracted: make.<locals>.scaled captures scale") == 2
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
 
 def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:

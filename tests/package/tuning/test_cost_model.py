@@ -92,10 +92,10 @@ def test_measured_launches_keep_their_best_config_and_estimates_say_the_rest() -
     configs = tuple({"BLOCK": block} for block in _BLOCKS)
     measured = Measurement({"n": 1024}, {}, {}, (2e-6, 1e-6))
     tuning = KernelTuning("k", "sm_90a", "NVIDIA H200", configs, (measured,), {})
-    (own,) = fit(tuning, kernel, TargetEstimates(kernel, works, "sm_90a"))
-    assert own.gpu == "NVIDIA H200"
-    assert leaf_of(own.tree, {"n": 1024})[0] == 1
-    assert leaf_of(own.tree, {"n": 1 << 18})[0] == 1
+    (selection,) = fit(tuning, kernel, TargetEstimates(kernel, works, "sm_90a"))
+    assert selection.gpu == "NVIDIA H200"
+    assert leaf_of(selection.tree, {"n": 1024})[0] == 1
+    assert leaf_of(selection.tree, {"n": 1 << 18})[0] == 1
 
 
 def test_launches_are_sampled_within_bounds() -> None:
@@ -108,8 +108,8 @@ def test_launches_are_sampled_within_bounds() -> None:
             index.Param("s", "scalar", "i32"),
         ),
     )
-    moved = replace(works[0].segments[0].transfers[0], origins=("__p0 * s",))
-    works = [Work((replace(works[0].segments[0], transfers=(moved,)),))] * 2
+    transfer = replace(works[0].segments[0].transfers[0], origins=("__p0 * s",))
+    works = [Work((replace(works[0].segments[0], transfers=(transfer,)),))] * 2
     columns = sample_launches(kernel, list(zip(kernel.variants, works, strict=True)))
     assert sorted(columns) == ["m", "n", "s"]
     assert len(set(columns["s"].tolist())) == 1
@@ -128,7 +128,7 @@ def test_what_the_compiler_counts_ranks_its_configs() -> None:
     spec = replace(spec, configs=ListedConfigs((small, large)))
     expansion = expand(spec, (TARGETS["sm_90a"],), autotune_configs)
     compiled = [compile_variant(variant.request) for variant in expansion.variants]
-    cached = [CachedKernel(each.cubin, each.metadata) for each in compiled]
+    cached = [CachedKernel(kernel.cubin, kernel.metadata) for kernel in compiled]
     assembled = assemble(expansion, list(zip(expansion.variants, cached, strict=True)))
     works = [metadata.work for metadata in assembled.metadata]
     (selection,) = selections(assembled.kernel, works)

@@ -20,7 +20,7 @@ _BLOCKS = (32, 64, 128, 256)
 
 
 def _kernel(num_configs: int = 4, guarded: tuple[int, ...] = ()) -> index.Kernel:
-    """Return a kernel of two dimensions, whose first has blocks of a config's size."""
+    """Return a kernel of two dimensions; blocks of the first have a config's size."""
     variants = tuple(
         index.Variant(
             target=_TARGET,
@@ -105,7 +105,7 @@ def test_threshold_is_the_geometric_middle():
 
 
 def test_number_of_programs_separates_what_no_argument_does():
-    """Config 0 is best up to 64 programs, whatever the shape is."""
+    """Config 0 is best up to 64 programs, for any shape."""
     rows = tuple(
         _measurement(32 * a, b, *((1.0, 2.0) if a * b <= 64 else (2.0, 1.0)), None, None)
         for a in (1, 2, 8, 32, 64, 128)
@@ -119,10 +119,10 @@ def test_number_of_programs_separates_what_no_argument_does():
 
 def test_leaf_ends_at_a_config_that_every_launch_can_take():
     rows = (_measurement(8, 8, 1.0, 1.1, 1.2, 1.3),)
-    (one,) = fit(_tuning(rows), _kernel())
-    assert one.tree == (0,)
-    (some,) = fit(_tuning(rows), _kernel(guarded=(0, 1)))
-    assert some.tree == (0, 1, 2)
+    (unguarded,) = fit(_tuning(rows), _kernel())
+    assert unguarded.tree == (0,)
+    (guarded,) = fit(_tuning(rows), _kernel(guarded=(0, 1)))
+    assert guarded.tree == (0, 1, 2)
     (all_guarded,) = fit(_tuning(rows), _kernel(guarded=(0, 1, 2, 3)))
     assert all_guarded.tree == (0, 1, 2, 3)
     times = [1.0 + i / 10 for i in range(7)]
@@ -149,11 +149,11 @@ def test_types_and_arguments_that_the_kernel_lacks_are_left_out():
     number = Measurement({"m": 8, "n": 8}, {}, {"causal": 1}, (4.0, 2.0, 3.0, 1.0))
     (selection,) = fit(_tuning((old, absent, number)), kernel)
     assert (selection.combination, selection.tree) == (0, (0,))
-    gone = tuple(
+    unknown = tuple(
         Measurement({"gone": i, "m": 8, "n": i}, {}, {}, tuple(times))
         for i, times in ((1, (1.0, 2.0, 3.0, 4.0)), (9, (2.0, 1.0, 3.0, 4.0)))
     )
-    (selection,) = fit(_tuning(gone), _kernel())
+    (selection,) = fit(_tuning(unknown), _kernel())
     assert isinstance(selection.tree, Branch)
     assert "gone" not in expression.free_names(selection.tree.feature)
 
@@ -183,9 +183,11 @@ def test_extents_and_zero_divisors_are_features_too():
 def test_features_are_as_many_as_an_archive_holds():
     names = [f"a{i}" for i in range(12)]
     rows = tuple(
-        Measurement({name: 1 + at * 7919 % (i + 41) for i, name in enumerate(names)}, {}, {}, times)
-        for at in range(60)
-        for times in [tuple(1.0 if config == at * 13 % 4 else 2.0 for config in range(4))]
+        Measurement(
+            {name: 1 + number * 7919 % (i + 41) for i, name in enumerate(names)}, {}, {}, times
+        )
+        for number in range(60)
+        for times in [tuple(1.0 if config == number * 13 % 4 else 2.0 for config in range(4))]
     )
     params = tuple(index.Param(name, "scalar", "i32") for name in names)
     (selection,) = fit(_tuning(rows), replace(_kernel(), params=params))

@@ -1,4 +1,4 @@
-"""Selections in archives: whose they are, what a stale table says, what is left out for them."""
+"""Selections in archives: precedence, warnings on stale tables, and variants left out."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _OTHER = ({"num_warps": 4}, {"stages": "x", "num_warps": 8})
 
 
 def tuning(gpu: str = _H200, **fields: object) -> KernelTuning:
-    made = KernelTuning("norm", "sm_90a", gpu, _OTHER, (), {})
-    return replace(made, **fields)  # type: ignore[arg-type]
+    base = KernelTuning("norm", "sm_90a", gpu, _OTHER, (), {})
+    return replace(base, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits that take the config of the tuning's clock, for the first combination."""
+    """Replace fitting: take the config of the tuning's clock, for the first combination."""
 
-    def fitted(one: KernelTuning, *_: object) -> tuple[Selection, ...]:
-        return (Selection(one.target, one.gpu, 0, (one.clock_mhz,)),)
+    def fitted(kernel_tuning: KernelTuning, *_: object) -> tuple[Selection, ...]:
+        return (Selection(kernel_tuning.target, kernel_tuning.gpu, 0, (kernel_tuning.clock_mhz,)),)
 
     monkeypatch.setattr(fits, "fit", fitted)
 
@@ -45,12 +45,12 @@ def test_a_table_replaces_what_it_is_about(samples: SimpleNamespace) -> None:
         Selection("sm_90a", ANY_GPU, 0, (0,)),
         Selection("sm_90a", _H100, 0, (0,)),
         Selection("sm_90a", _H200, 0, (0,)),
-        Selection("sm_90a", _H200, 1, (0,)),  # of which the table knows nothing any more
+        Selection("sm_90a", _H200, 1, (0,)),  # no longer in the table
         Selection("sm_80", ANY_GPU, 0, (0,)),
     )
     (norm, copy) = samples.archive.kernels
     archive = replace(samples.archive, kernels=(replace(norm, selections=old), copy))
-    other = tuning(kernel="copy", target="sm_80", clock_mhz=0)  # for which there is no variant
+    other = tuning(kernel="copy", target="sm_80", clock_mhz=0)  # has no variant
     unknown = tuning(kernel="gone")
     table = TuningTable((tuning(clock_mhz=1), other, unknown))
     changed = with_selections(archive, table)
@@ -63,15 +63,15 @@ def test_a_table_replaces_what_it_is_about(samples: SimpleNamespace) -> None:
 
 
 def test_the_last_of_equal_selections_counts() -> None:
-    first, second = (Selection("sm_90a", _H200, 0, (at,)) for at in range(2))
+    first, second = (Selection("sm_90a", _H200, 0, (config,)) for config in range(2))
     other = Selection("sm_90a", ANY_GPU, 0, (0,))
     assert joined((first, other), (second,)) == (second, other)
 
 
 def test_what_the_format_cannot_hold_is_left_out() -> None:
     tree: Tree = (0,)
-    for at in range(32):
-        tree = Branch(parse(f"n_rows + {at}"), 7, (1,), tree)
+    for number in range(32):
+        tree = Branch(parse(f"n_rows + {number}"), 7, (1,), tree)
     fits = Selection("sm_90a", ANY_GPU, 0, tree)
     deep = replace(fits, combination=1, tree=Branch(parse("n_rows"), 7, (1,), tree))
     wide = replace(fits, combination=2, tree=tuple(range(17)))
@@ -83,7 +83,7 @@ def test_what_the_format_cannot_hold_is_left_out() -> None:
     [
         ({}, []),
         ({"kernel": "nrm"}, ["the tuning table has kernel 'nrm', which there is not"]),
-        ({"kernel": "later"}, []),  # a kernel that is not built now
+        ({"kernel": "later"}, []),  # a kernel not built now
         ({"configs": _OTHER[:1]}, []),
         (
             {"configs": (*_OTHER, {"num_warps": 4, "stages": 3}, {"num_warps": True})},
@@ -92,10 +92,10 @@ def test_what_the_format_cannot_hold_is_left_out() -> None:
             ],
         ),
         (
-            {"gpu": ANY_GPU, "configs": [{"num_warps": at} for at in range(16, 22)]},
+            {"gpu": ANY_GPU, "configs": [{"num_warps": num_warps} for num_warps in range(16, 22)]},
             [
                 f"{_LACKING.format('sm_90a')}: "
-                + "; ".join(f"num_warps={at}" for at in range(16, 20))
+                + "; ".join(f"num_warps={num_warps}" for num_warps in range(16, 20))
                 + " and 2 more",
             ],
         ),
@@ -108,7 +108,7 @@ def test_a_stale_table_is_named(
     assert stale(table, samples.archive.kernels, ["norm", "copy", "later"]) == expected
 
 
-# ------------------------------------------------------------------------ what is left out
+# ---- variants left out ----
 
 
 def guarded(kernel: Kernel, guards: Sequence[tuple[tuple[int, ...], bool]]) -> Kernel:
@@ -117,18 +117,18 @@ def guarded(kernel: Kernel, guards: Sequence[tuple[tuple[int, ...], bool]]) -> K
     variants = tuple(
         replace(
             variant,
-            guards=held,
-            config=at,
+            guards=required,
+            config=config,
             condition=parse("n_rows > 7") if is_conditional else None,
         )
-        for at, (held, is_conditional) in enumerate(guards)
+        for config, (required, is_conditional) in enumerate(guards)
     )
     texts = ("n_rows < 8", "n_rows < 99", "stride > 4")
     return replace(
         kernel,
         variants=variants,
         guards=tuple(Guard(parse(text), text) for text in texts),
-        configs=tuple((("at", at),) for at in range(len(guards))),
+        configs=tuple((("at", config),) for config in range(len(guards))),
         selections=(),
     )
 
@@ -143,7 +143,7 @@ def configs(kernel: Kernel) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("guards", "tree", "kept"),
+    ("guards", "tree", "expected"),
     [
         ([((), False)] * 4, (2, 1), [2]),
         ([((), False)] * 4, Branch(parse("n_rows"), 1, (3, 1), (1, 3)), [1, 3]),
@@ -158,10 +158,10 @@ def test_what_serves_no_launch_of_its_own_is_left_out(
     samples: SimpleNamespace,
     guards: Sequence[tuple[tuple[int, ...], bool]],
     tree: Tree,
-    kept: list[int],
+    expected: list[int],
 ) -> None:
     kernel = only_tuned(selected(guarded(samples.norm, guards), tree))
-    assert configs(kernel) == kept
+    assert configs(kernel) == expected
     assert kernel.configs == guarded(samples.norm, guards).configs
     assert only_tuned(kernel) == kernel
 
@@ -174,16 +174,16 @@ def test_leaves_have_what_is_left(samples: SimpleNamespace) -> None:
 def test_what_no_selection_is_for_stays(samples: SimpleNamespace) -> None:
     (norm, _) = samples.archive.kernels
     kernel = only_tuned(replace(norm, selections=(Selection("sm_90a", _H200, 0, (1,)),)))
-    gone = set(norm.variants) - set(kernel.variants)
-    assert gone
-    assert {(v.target, v.types, v.choices, v.config) for v in gone} == {
+    removed = set(norm.variants) - set(kernel.variants)
+    assert removed
+    assert {(v.target, v.types, v.choices, v.config) for v in removed} == {
         ("sm_90a", ("fp16",), (True,), 0)
     }
     assert only_tuned(replace(norm, selections=())) == replace(norm, selections=())
 
 
-def _serves(variants: Sequence[Variant], held: set[int], *, is_met: bool) -> bool:
-    return any(set(v.guards) <= held and (is_met or v.condition is None) for v in variants)
+def _serves(variants: Sequence[Variant], true_guards: set[int], *, is_met: bool) -> bool:
+    return any(set(v.guards) <= true_guards and (is_met or v.condition is None) for v in variants)
 
 
 def test_every_launch_that_was_served_still_is(samples: SimpleNamespace) -> None:
@@ -196,7 +196,7 @@ def test_every_launch_that_was_served_still_is(samples: SimpleNamespace) -> None
         kernel = guarded(samples.norm, guards)
         after = only_tuned(selected(kernel, (rng.randrange(len(guards)),)))
         for mask, is_met in itertools.product(range(8), (False, True)):
-            held = {g for g in range(3) if mask >> g & 1}
-            assert _serves(after.variants, held, is_met=is_met) == _serves(
-                kernel.variants, held, is_met=is_met
+            true_guards = {g for g in range(3) if mask >> g & 1}
+            assert _serves(after.variants, true_guards, is_met=is_met) == _serves(
+                kernel.variants, true_guards, is_met=is_met
             )

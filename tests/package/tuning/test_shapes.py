@@ -1,4 +1,4 @@
-"""Shapes as text, and the launches of a kernel that they ask for."""
+"""Shapes as text, and a kernel's launches expanded from them."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ def expand(text: str, grid_rank: int = 1, **defaults: object) -> tuple[Launch, .
 
 
 def test_lists_cross_and_what_is_left_out_takes_all_that_is_built() -> None:
-    found = expand(f"{HEAD}M = [1, 17]\nN = [4096, 1]\n{REST}")
-    assert len(found) == 2 * 2 * 3
-    assert {(each.types["T"], each.choices["CAUSAL"]) for each in found} == {
+    launches = expand(f"{HEAD}M = [1, 17]\nN = [4096, 1]\n{REST}")
+    assert len(launches) == 2 * 2 * 3
+    assert {(launch.types["T"], launch.choices["CAUSAL"]) for launch in launches} == {
         ("bf16", True),
         ("bf16", False),
         ("fp16", True),
     }
-    assert {(each.key["M"], each.key["N"]) for each in found} == {
+    assert {(launch.key["M"], launch.key["N"]) for launch in launches} == {
         (m, n) for m in (1, 17) for n in (4096, 1)
     }
-    first = found[0]
+    first = launches[0]
     assert list(first.key) == ["x.shape[0]", "x.shape[1]", "M", "N", "stride"]
-    assert all(each.key["stride"] == each.key["N"] + 64 for each in found)
-    assert all(each.key["x.shape[0]"] == each.key["M"] for each in found)
+    assert all(launch.key["stride"] == launch.key["N"] + 64 for launch in launches)
+    assert all(launch.key["x.shape[0]"] == launch.key["M"] for launch in launches)
     assert first.scalars == {"alpha": 1.0}
 
 
 def test_zipped_lists_go_in_step_with_their_weights() -> None:
-    found = expand(
+    launches = expand(
         f'{HEAD}{ONE}{REST}zip = ["M", "N", "weight"]\nM = [1, 1, 8]\nN = [2, 5, 7]\nweight = [3, 2, 1.5]'
     )
-    assert [(each.key["M"], each.key["N"], each.weight) for each in found] == [
+    assert [(launch.key["M"], launch.key["N"], launch.weight) for launch in launches] == [
         (1, 2, 3.0),
         (1, 5, 2.0),
         (8, 7, 1.5),
@@ -100,33 +100,33 @@ def test_zipped_lists_go_in_step_with_their_weights() -> None:
     ],
 )
 def test_ranges(text: str, values: list[int]) -> None:
-    found = expand(f'{HEAD}{ONE}{REST}M = "{text}"\nN = 1')
-    assert [each.key["M"] for each in found] == values
+    launches = expand(f'{HEAD}{ONE}{REST}M = "{text}"\nN = 1')
+    assert [launch.key["M"] for launch in launches] == values
 
 
 def test_equal_launches_of_two_tables_add_their_weights() -> None:
     n = random.randint(1, 1 << 20)
     table = f"{HEAD}{ONE}{REST}M = [1, 3]\nN = {n}\n"
-    found = expand(f"{table}weight = 2\n{table.replace('[1, 3]', '3')}weight = 5\n")
-    assert [(each.key["M"], each.weight) for each in found] == [(1, 2.0), (3, 7.0)]
+    launches = expand(f"{table}weight = 2\n{table.replace('[1, 3]', '3')}weight = 5\n")
+    assert [(launch.key["M"], launch.weight) for launch in launches] == [(1, 2.0), (3, 7.0)]
 
 
 def test_sizes_grids_and_pointers_that_are_none() -> None:
     text = (
         f'{HEAD}{ONE}{REST}M = 5\nN = 3\nalpha = 0.5\n"a_ptr.size" = "M * N"\nnone = ["bias_ptr"]\n'
     )
-    (found,) = expand(f'{text}grid = ["cdiv(M, 2)", "N"]', grid_rank=0)
-    assert found.grid == (3, 3)
-    assert found.sizes == {"a_ptr": 15}
-    assert found.none == ("bias_ptr",)
-    assert found.scalars == {"alpha": 0.5}
+    (launch,) = expand(f'{text}grid = ["cdiv(M, 2)", "N"]', grid_rank=0)
+    assert launch.grid == (3, 3)
+    assert launch.sizes == {"a_ptr": 15}
+    assert launch.null_pointers == ("bias_ptr",)
+    assert launch.scalars == {"alpha": 0.5}
 
 
 def test_the_manifest_says_what_a_shape_leaves_out() -> None:
     text = f'{HEAD}{ONE}"x.shape[0]" = 1\n"x.shape[1]" = 1\nM = 5\nN = 3'
     defaults = {"stride": parse("N * 2"), "alpha": (0.25, 4.0), "M": (1, 2), "gone": (1,)}
-    (found,) = expand(text, **defaults)
-    assert (found.key["stride"], found.key["M"], found.scalars["alpha"]) == (6, 5, 0.25)
+    (launch,) = expand(text, **defaults)
+    assert (launch.key["stride"], launch.key["M"], launch.scalars["alpha"]) == (6, 5, 0.25)
 
 
 def test_shapes_of_other_kernels_are_not_for_this_one() -> None:

@@ -1,4 +1,4 @@
-"""Tuning tables as text: there and back, and what is said of texts that are wrong."""
+"""Tuning tables as text: round trips, and errors in wrong texts."""
 
 from __future__ import annotations
 
@@ -44,15 +44,24 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "kernels.tuning.toml"
     write_tuning(table, path)
     read = read_tuning(path)
-    assert [each.identity for each in read.kernels] == sorted(t.identity for t in table.kernels)
-    by_identity = {each.identity: each for each in table.kernels}
-    for each in read.kernels:
-        wanted = by_identity[each.identity]
-        assert sorted(each.measurements, key=lambda m: m.identity) == sorted(
-            wanted.measurements, key=lambda m: m.identity
+    assert [kernel_tuning.identity for kernel_tuning in read.kernels] == sorted(
+        t.identity for t in table.kernels
+    )
+    by_identity = {kernel_tuning.identity: kernel_tuning for kernel_tuning in table.kernels}
+    for kernel_tuning in read.kernels:
+        original = by_identity[kernel_tuning.identity]
+        assert sorted(kernel_tuning.measurements, key=lambda m: m.identity) == sorted(
+            original.measurements, key=lambda m: m.identity
         )
-        assert (each.configs, each.rejected) == (wanted.configs, wanted.rejected)
-        assert (each.l2, each.confidence, each.date) == (wanted.l2, 0.95, "2026-11-28")
+        assert (kernel_tuning.configs, kernel_tuning.rejected) == (
+            original.configs,
+            original.rejected,
+        )
+        assert (kernel_tuning.l2, kernel_tuning.confidence, kernel_tuning.date) == (
+            original.l2,
+            0.95,
+            "2026-11-28",
+        )
     assert tuning_text(read) == path.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Which cubins of a variant are audited, and what is told of them."""
+"""The audited cubins of a variant, and the report of findings."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_the_cubin_of_a_variant_is_audited(subject: Subject) -> None:
 @pytest.mark.parametrize("kernel", ["matmul_descriptor", "accumulate_blocks", "scale_rows"])
 def test_kernels_for_hopper_have_no_finding(kernel: str) -> None:
     subjects = subjects_of_manifest(load("kernels/descriptors.toml"), [kernel], ["sm_90a"])
-    found = [finding for cubin in audit_variant(subjects[0]) for finding in cubin]
-    assert [finding.render() for finding in found if finding.is_failure] == []
+    findings = [finding for cubin in audit_variant(subjects[0]) for finding in cubin]
+    assert [finding.render() for finding in findings if finding.is_failure] == []
 
 
 def test_what_is_dropped_is_not_audited(subject: Subject) -> None:
@@ -57,28 +57,30 @@ def test_what_a_build_drops_is_dropped(subject: Subject, monkeypatch: pytest.Mon
         raise ResourceError(f"{request.kernel} spills 4096 bytes, the limit is 256")
 
     monkeypatch.setattr(audit, "compile_kernel", spilling)
-    found = verify_and_audit(subject, VerifyOptions(), _verified)
-    assert found.status == "dropped"
-    assert "spills 4096 bytes" in found.dropped
-    assert found.launches == found.cubins == ()
+    outcome = verify_and_audit(subject, VerifyOptions(), _verified)
+    assert outcome.status == "dropped"
+    assert "spills 4096 bytes" in outcome.dropped
+    assert outcome.launches == outcome.cubins == ()
 
 
 def test_a_finding_names_the_source(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     def every_store(sass: str, ptx: str = "") -> tuple[Finding, ...]:
         del ptx
         return tuple(
-            Finding("issued apart", each.address, each.opcode, "", (), each.source)
+            Finding(
+                "issued apart", instruction.address, instruction.opcode, "", (), instruction.source
+            )
             for function in audit_text.parse(sass)
-            for each in function.instructions
-            if each.name == "STG"
+            for instruction in function.instructions
+            if instruction.name == "STG"
         )
 
     from aotc.verify.sass import text as audit_text
 
     monkeypatch.setattr(audit, "audit", every_store)
-    (found,) = audit_variant(subject)
-    assert found
-    assert all(":" in each.source and ".py" in each.source for each in found)
+    (findings,) = audit_variant(subject)
+    assert findings
+    assert all(":" in finding.source and ".py" in finding.source for finding in findings)
 
 
 def _report(*cubins: tuple[Finding, ...]) -> Report:
@@ -109,7 +111,7 @@ def test_findings_against_a_cubin_make_a_variant_wrong() -> None:
 
 
 def test_of_many_findings_the_first_are_shown() -> None:
-    (text,) = _report(tuple(replace(WRONG, address=at) for at in range(9))).wrong()
+    (text,) = _report(tuple(replace(WRONG, address=address) for address in range(9))).wrong()
     assert text.count("issued apart") == 4
     assert "    and 5 more" in text.splitlines()
 

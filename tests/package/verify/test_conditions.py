@@ -1,4 +1,4 @@
-"""What launches of a subject are checked."""
+"""The checked launches of a subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying on a GPU: what a launch passes, and what comes back. The GPU here is the emulator."""
+"""Verification on a GPU: arguments and results of a launch. The GPU here is the emulator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ADDRESS_BITS = 40  # of an allocation: rows may be gigabytes apart
 
 
 class _Driver:
-    """Device memory that is the host's."""
+    """Device memory on the host."""
 
     def __init__(self) -> None:
         self.held: dict[int, Array] = {}
@@ -56,14 +56,14 @@ class _Driver:
     def _at(self, address: int, size_bytes: int) -> Array:
         base = address >> _ADDRESS_BITS << _ADDRESS_BITS
         start = address - base
-        found = self.held[base][start : start + size_bytes]
-        assert found.size == size_bytes, "beyond the allocation"
-        return found
+        content = self.held[base][start : start + size_bytes]
+        assert content.size == size_bytes, "beyond the allocation"
+        return content
 
 
 @final
 class _Library:
-    """A library whose one kernel, `crowd`, runs here: out[i] = i + offset."""
+    """A library with one kernel, `crowd`, run here: out[i] = i + offset."""
 
     def __init__(self, driver: _Driver, offset: int, error: Exception | None = None) -> None:
         self.driver, self.offset, self.error = driver, offset, error
@@ -189,12 +189,12 @@ def test_without_bindings_the_extra_is_named(
     assert "pip install 'aotc[device]' brings it; without --device" in str(raised.value.remedy)
 
 
-# ---- a kernel that is compiled both ways ------------------------------------------------------
+# ---- a kernel compiled both ways ------------------------------------------------------
 
 
 @final
 class _TwiceLibrary:
-    """A library with one variant of `twice`, which runs here: out = 2 x, by rows."""
+    """A library with one variant of `twice`, run here: out = 2 x, by rows."""
 
     def __init__(self, driver: _Driver, content: bytes) -> None:
         (kernel,) = decode(content).kernels
@@ -223,9 +223,9 @@ class _TwiceLibrary:
             raise runtime.NotFoundError("no variant")
         self.rows.append(rows)
         for row in range(rows if cols else 0):
-            at = 4 * row * stride
-            source = self.driver.elements(x.address + at, cols, np.float32)
-            target = self.driver.elements(out.address + at, cols, np.float32)
+            offset = 4 * row * stride
+            source = self.driver.elements(x.address + offset, cols, np.float32)
+            target = self.driver.elements(out.address + offset, cols, np.float32)
             with np.errstate(over="ignore"):  # as the GPU has it
                 target[:] = 2 * source
 

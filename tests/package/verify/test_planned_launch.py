@@ -1,4 +1,4 @@
-"""`aotc verify` with launches that the runtime's C code makes: right records pass, wrong ones do not."""
+"""`aotc verify` with launches by the runtime's C code: right records pass, wrong ones do not."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def archive(manifest: Path) -> Archive:
 @pytest.mark.emulated
 def test_a_manifest_is_verified(manifest: Path) -> None:
     results = [verify_variant(subject) for subject in load_subjects(str(manifest))]
-    assert [(each.label, each.status) for each in results] == [
+    assert [(outcome.label, outcome.status) for outcome in results] == [
         ("copy_blocks sm_90a", "verified"),
         ("add_rows sm_90a stride:16 num_warps=1", "verified"),
         ("add_rows sm_90a num_warps=1", "verified"),
@@ -152,9 +152,9 @@ def test_a_manifest_is_verified(manifest: Path) -> None:
 @pytest.mark.emulated
 def test_an_archive_is_verified(archive: Archive) -> None:
     subjects = subjects_of_archive(archive, "planned.aotc")
-    # That of the grid barrier must be 0, which the archive does not say.
-    results = [verify_variant(each) for each in subjects if each.kernel != "turn_blocks"]
-    assert [each.status for each in results] == ["verified"] * 4
+    # The memory of the grid barrier must be 0; the archive does not state it.
+    results = [verify_variant(item) for item in subjects if item.kernel != "turn_blocks"]
+    assert [item.status for item in results] == ["verified"] * 4
 
 
 Plant = Callable[[Kernel, Variant], tuple[Kernel, Variant]]
@@ -170,8 +170,8 @@ def _in_variant(**changes: Callable[[Variant], object]) -> Plant:
 def _in_map(**changes: Callable[[TensorMap], object]) -> Plant:
     def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
         maps = [
-            replace(found, **{n: f(found) for n, f in changes.items()})  # type: ignore[arg-type]
-            for found in variant.tensor_maps
+            replace(tensor_map, **{n: f(tensor_map) for n, f in changes.items()})  # type: ignore[arg-type]
+            for tensor_map in variant.tensor_maps
         ]
         return kernel, replace(variant, tensor_maps=tuple(maps))
 
@@ -191,8 +191,8 @@ def _in_guards(change: Callable[[str], str]) -> Plant:
 def _in_params(**changes: Callable[[Param], object]) -> Plant:
     def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
         params = [
-            replace(each, **{n: f(each) for n, f in changes.items()})  # type: ignore[arg-type]
-            for each in kernel.params
+            replace(param, **{n: f(param) for n, f in changes.items()})  # type: ignore[arg-type]
+            for param in kernel.params
         ]
         return replace(kernel, params=tuple(params)), variant
 
@@ -202,9 +202,9 @@ def _in_params(**changes: Callable[[Param], object]) -> Plant:
 def _swapped_params(first: int, second: int) -> Plant:
     def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
         params = list(variant.cubin_params)
-        one, other = params[first], params[second]
-        params[first] = replace(one, index=other.index)
-        params[second] = replace(other, index=one.index)
+        former, latter = params[first], params[second]
+        params[first] = replace(former, index=latter.index)
+        params[second] = replace(latter, index=former.index)
         return kernel, replace(variant, cubin_params=tuple(params))
 
     return plant
@@ -250,14 +250,14 @@ IN_MANIFEST: dict[str, tuple[str, Plant]] = {
 def test_a_wrong_record_is_found(
     archive: Archive, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """What a launcher has is not what the kernel was compiled for."""
-    wanted, plant = PLANTED[name]
+    """The launcher's record differs from the compiled kernel."""
+    kernel_name, plant = PLANTED[name]
 
     def planted(kernel: Kernel, *rest: Any) -> PlannedLauncher:
         changed, variant = plant(kernel, kernel.variants[0])
         return launcher_of_record(replace(changed, variants=(variant,)), *rest)
 
-    subject = subjects_of_archive(archive, "planned.aotc", [wanted])[0]
+    subject = subjects_of_archive(archive, "planned.aotc", [kernel_name])[0]
     assert verify_variant(subject).status == "verified"
     monkeypatch.setattr(verify, "launcher_of_record", planted)
     assert verify_variant(subject).status == "wrong"
@@ -268,27 +268,31 @@ def test_a_wrong_record_is_found(
 def test_a_record_that_lost_what_the_kernel_needs_is_found(
     manifest: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    wanted, plant = IN_MANIFEST[name]
+    kernel_name, plant = IN_MANIFEST[name]
 
     def planted(kernel: Kernel, *rest: Any) -> PlannedLauncher:
         changed, variant = plant(kernel, kernel.variants[0])
         return launcher_of_record(replace(changed, variants=(variant,)), *rest)
 
-    subject = load_subjects(str(manifest), [wanted])[0]
+    subject = load_subjects(str(manifest), [kernel_name])[0]
     monkeypatch.setattr(planned_module, "launcher_of_record", planted)
     assert verify_variant(subject).status == "wrong"
 
 
 @pytest.mark.emulated
 def test_a_promise_that_no_guard_asks_for_is_found(manifest: Path) -> None:
-    """Launches that keep it are right, and the launcher takes others, too."""
+    """Launches that keep it are right, but the launcher takes others, too."""
     subject = load_subjects(str(manifest), ["add_rows"])[0]
     assert subject.expanded is not None
     expansion, variant = subject.expanded
-    kept = [at for at in variant.guards if "stride" not in to_text(expansion.guards[at].expression)]
-    assert len(kept) == len(variant.guards) - 1
-    alone = replace(variant, guards=tuple(kept))
-    guards = tuple(expansion.guards[at].expression for at in kept)
+    indices = [
+        index
+        for index in variant.guards
+        if "stride" not in to_text(expansion.guards[index].expression)
+    ]
+    assert len(indices) == len(variant.guards) - 1
+    alone = replace(variant, guards=tuple(indices))
+    guards = tuple(expansion.guards[index].expression for index in indices)
     expanded = replace(expansion, variants=(alone,)), alone
     result = verify_variant(replace(subject, guards=guards, expanded=expanded))
     assert result.status == "wrong"

@@ -1,4 +1,4 @@
-"""An archive's cubins are what its PTX assembles to."""
+"""An archive's cubins equal its assembled PTX."""
 
 from __future__ import annotations
 
@@ -73,11 +73,13 @@ def test_what_was_built_is_what_its_ptx_assembles_to(subjects: list[Subject]) ->
 def _section(cubin: bytes, name: str) -> int:
     """Return where the content of a section begins."""
     start, size = int.from_bytes(cubin[40:48], "little"), int.from_bytes(cubin[58:60], "little")
-    count, names_index = (int.from_bytes(cubin[at : at + 2], "little") for at in (60, 62))
+    count, names_index = (
+        int.from_bytes(cubin[offset : offset + 2], "little") for offset in (60, 62)
+    )
 
-    def field(index: int, at: int, width: int) -> int:
-        place = start + size * index + at
-        return int.from_bytes(cubin[place : place + width], "little")
+    def field(index: int, field_offset: int, width: int) -> int:
+        position = start + size * index + field_offset
+        return int.from_bytes(cubin[position : position + width], "little")
 
     names = field(names_index, 24, 8)
     for index in range(count):
@@ -88,14 +90,14 @@ def _section(cubin: bytes, name: str) -> int:
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize(
-    ("section", "at"), [(".text.copied", 8), (".nv.info", 8), (".nv.info.copied", 4)]
+    ("section", "offset"), [(".text.copied", 8), (".nv.info", 8), (".nv.info.copied", 4)]
 )
 def test_a_bit_that_is_another_is_found(
-    subjects: list[Subject], section: str, at: int, number: int
+    subjects: list[Subject], section: str, offset: int, number: int
 ) -> None:
     def flip(cubin: bytes) -> bytes:
         edited = bytearray(cubin)
-        edited[_section(cubin, section) + at] ^= 1
+        edited[_section(cubin, section) + offset] ^= 1
         return bytes(edited)
 
     try:

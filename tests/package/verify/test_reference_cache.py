@@ -1,4 +1,4 @@
-"""What was interpreted for one variant serves others that mean the same, and no others."""
+"""Interpreted launches of one variant are reused only for variants with the same meaning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.verify.reference_cache import KeptReferences, key_of
+from aotc.package.verify.reference_cache import ReferenceCache, key_of
 from aotc.package.verify.subjects import Subject, VerifyOptions, load_subjects
 from aotc.package.verify.variants import verify_variant
 from aotc.verify.checks import check
@@ -49,7 +49,7 @@ def subjects(tmp_path: Path) -> list[Subject]:
 
 
 def _count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what will list the launches that are interpreted."""
+    """Return a list that collects the labels of interpreted launches."""
     labels: list[str] = []
     interpret = check.interpret
 
@@ -64,11 +64,11 @@ def _count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_differs_in_warps_alone_is_interpreted_once(
     subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels, kept, counts = _count(monkeypatch), KeptReferences(), list[int]()
+    labels, cache, counts = _count(monkeypatch), ReferenceCache(), list[int]()
     for subject in subjects:
         alone = verify_variant(subject)
         labels.clear()
-        assert verify_variant(subject, kept=kept) == alone
+        assert verify_variant(subject, cache=cache) == alone
         assert alone.status == "verified"
         counts.append(len(labels))
     # In the order of the list: of each tile size the second has other warps.
@@ -78,10 +78,10 @@ def test_what_differs_in_warps_alone_is_interpreted_once(
 def test_what_takes_too_much_memory_is_not_kept(
     subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels, kept = _count(monkeypatch), KeptReferences(max_bytes=1 << 10)
-    verify_variant(subjects[0], kept=kept)
+    labels, cache = _count(monkeypatch), ReferenceCache(max_bytes=1 << 10)
+    verify_variant(subjects[0], cache=cache)
     labels.clear()
-    verify_variant(subjects[1], kept=kept)
+    verify_variant(subjects[1], cache=cache)
     assert labels
 
 
@@ -90,10 +90,10 @@ def test_what_a_launch_must_give_depends_on_the_key(subjects: list[Subject]) -> 
     text = "kernel @scale() {num_warps = 1} {\n  scf.return\n}\n"
     key = key_of(text, subject, options)
     assert key_of(text.replace("= 1", "= 4"), subject, options) == key
-    others = [
+    other_keys = [
         key_of(text.replace("scf", "other"), subject, options),
         key_of(text, replace(subject, kernel="other"), options),
         key_of(text, replace(subject, grid=()), options),
         key_of(text, subject, replace(options, max_memory_bytes=1)),
     ]
-    assert len({key, *others}) == 5
+    assert len({key, *other_keys}) == 5

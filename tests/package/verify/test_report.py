@@ -1,4 +1,4 @@
-"""What a verification says: states, texts and data."""
+"""The report of a verification: states, texts and data."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_line_that_sums_it_up() -> None:
 def _shown(report: Report, *, by_variant: bool) -> list[str]:
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(table(report.done, by_variant=by_variant))
+        console.print(table(report.outcomes, by_variant=by_variant))
     return [" ".join(line.split()) for line in capture.get().splitlines()]
 
 

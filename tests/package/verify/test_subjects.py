@@ -1,4 +1,4 @@
-"""The variants of an archive as subjects: those of its manifest, by the same names."""
+"""An archive's variants as subjects equal its manifest's, with the same labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_archive_without_ptx_says_how_to_build_it(built: dict[bool, Path]) ->
 
 
 def test_the_ptx_changes_nothing_else(built: dict[bool, Path]) -> None:
-    with_ptx, without = (archives.read(built[kept]) for kept in (True, False))
+    with_ptx, without = (archives.read(built[has_ptx]) for has_ptx in (True, False))
 
     def stripped(archive: Archive) -> Archive:
         return replace(

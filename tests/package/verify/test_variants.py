@@ -41,21 +41,21 @@ def _edited(*edits: tuple[str, str]) -> Callable[[CompileRequest], PtxKernel]:
     """Return a compiler with a planted bug."""
 
     def compiler(request: CompileRequest) -> PtxKernel:
-        made = compile_ptx(request)
-        ptx = made.ptx
+        kernel = compile_ptx(request)
+        ptx = kernel.ptx
         for old, new in edits:
             assert old in ptx
             ptx = ptx.replace(old, new)
-        return replace(made, ptx=ptx)
+        return replace(kernel, ptx=ptx)
 
     return compiler
 
 
 def test_a_parameter_that_the_launcher_puts_elsewhere_is_found() -> None:
     def compiler(request: CompileRequest) -> PtxKernel:
-        made = compile_ptx(request)
-        last = made.params[-1]
-        return replace(made, params=(*made.params[:-1], replace(last, offset=last.offset + 4)))
+        kernel = compile_ptx(request)
+        last = kernel.params[-1]
+        return replace(kernel, params=(*kernel.params[:-1], replace(last, offset=last.offset + 4)))
 
     result = verify_variant(_subject("sum_rows"), compiler=compiler)
     assert result.status == "wrong"
@@ -84,7 +84,7 @@ def test_the_order_of_warps_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
+    ("name", "old", "new", "message"),
     [
         ("scale_rows", "setp.lt.s32", "setp.le.s32", "out of bounds"),
         ("sum_rows", ", 4, 31, -1;", ", 8, 31, -1;", "elements are wrong"),
@@ -92,12 +92,12 @@ def test_the_order_of_warps_changes_nothing() -> None:
         ("count", "add.f32", "max.f32", "elements are wrong"),
     ],
 )
-def test_a_planted_bug_is_found(name: str, old: str, new: str, said: str) -> None:
+def test_a_planted_bug_is_found(name: str, old: str, new: str, message: str) -> None:
     grids = {"scale_rows": '["n_rows"]', "count": '["cdiv(n, BLOCK)"]'}
     subject = _subject(name, grid=grids.get(name, ""))
     result = verify_variant(subject, compiler=_edited((old, new)))
     assert result.status == "wrong"
-    assert said in result.findings[-1].detail
+    assert message in result.findings[-1].detail
 
 
 def test_a_kernel_whose_result_is_open_is_not_verified() -> None:
@@ -110,7 +110,7 @@ def test_the_op_that_leaves_a_result_open_is_named() -> None:
     gaps = [finding.gap for finding in result.findings if finding.label == "over"]
     assert gaps
     source = Path("tests/support/verify_kernels.py").read_text().splitlines()
-    line = 1 + next(at for at, text in enumerate(source) if "mask=i < n - 1" in text)
+    line = 1 + next(number for number, text in enumerate(source) if "mask=i < n - 1" in text)
     for gap in gaps:
         assert f"verify_kernels.py:{line}:" in gap, gap
         assert "help: give other=" in gap
@@ -173,7 +173,7 @@ index_ptr = { low = 0, high = "n" }
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "message"),
     [
         ('"2 * n"', ""),
         ('"2 * n + 7"', ""),
@@ -181,13 +181,13 @@ index_ptr = { low = 0, high = "n" }
         ("0", r"accesses element 0 of out_ptr, which has 0 elements"),
     ],
 )
-def test_an_access_beyond_a_stated_size_is_wrong(size: str, said: str) -> None:
+def test_an_access_beyond_a_stated_size_is_wrong(size: str, message: str) -> None:
     lines = f'{_SIZED}"out_ptr.size" = {size}'
     result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
-    assert result.status == ("wrong" if said else "verified"), result
-    if said:
+    assert result.status == ("wrong" if message else "verified"), result
+    if message:
         assert result.findings[-1].status == "fault"
-        assert re.search(said, result.findings[-1].detail)
+        assert re.search(message, result.findings[-1].detail)
         assert "verify_kernels.py:" in result.findings[-1].detail
 
 
@@ -234,10 +234,11 @@ def test_workers_verify_and_report(built: dict[bool, Path]) -> None:
     assert subjects[1].stored is not None
     broken = replace(subjects[1], stored=replace(subjects[1].stored, ptx=".version 8.8\n"))
     work = partial(verify_variant, options=VerifyOptions())
-    done = {
-        each.task.label: each.result for each in verify_all([subjects[0], broken], work, jobs=1)
+    results = {
+        outcome.task.label: outcome.result
+        for outcome in verify_all([subjects[0], broken], work, jobs=1)
     }
-    first, second = done[subjects[0].label], done[broken.label]
+    first, second = results[subjects[0].label], results[broken.label]
     assert not isinstance(first, Failure)
     assert first.status == "verified"
     assert isinstance(second, Failure)
@@ -245,17 +246,17 @@ def test_workers_verify_and_report(built: dict[bool, Path]) -> None:
     assert "cannot emulate" in second.report
 
 
-# ---- kernels that are compiled both ways ------------------------------------------------------
+# ---- kernels compiled both ways ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The manifest of a kernel that is compiled with a tensor map and without."""
+    """The manifest of a kernel compiled with and without a tensor map."""
     return mapped.written(tmp_path_factory.mktemp("mapped"))
 
 
 def _cut_off(slot: ParamSlot) -> ParamSlot:
-    """Return a slot whose map, if it is one, leaves out the last column."""
+    """Return a slot with the last column left out of its map, if any."""
     spec = slot.tensor_map
     if spec is None:
         return slot
@@ -263,9 +264,9 @@ def _cut_off(slot: ParamSlot) -> ParamSlot:
 
 
 def _broken_with_map(request: CompileRequest) -> PtxKernel:
-    """Compile with a bug in the form that has a map."""
-    made = mapped.compile_mapped_ptx(request)
-    return replace(made, params=tuple(map(_cut_off, made.params)))
+    """Compile with a bug in the form with a map."""
+    kernel = mapped.compile_mapped_ptx(request)
+    return replace(kernel, params=tuple(map(_cut_off, kernel.params)))
 
 
 def test_both_forms_are_verified_at_launches_that_get_them(pairs: Path) -> None:
@@ -277,8 +278,8 @@ def test_both_forms_are_verified_at_launches_that_get_them(pairs: Path) -> None:
         {f.scalars["rows"] for f in findings} for findings in (result.findings, result.fallback)
     )
     assert len(rows) > 1
-    assert all(int(each) % 16 == 0 for each in rows)
-    assert any(int(each) % 16 for each in fallback_rows)
+    assert all(int(row) % 16 == 0 for row in rows)
+    assert any(int(row) % 16 for row in fallback_rows)
     assert result.launches == (*result.findings, *result.fallback)
 
 
@@ -299,8 +300,8 @@ def test_a_bug_in_one_form_is_found(pairs: Path) -> None:
 
 def test_a_form_that_no_launch_gets_is_not_verified(pairs: Path) -> None:
     def compiler(request: CompileRequest) -> PtxKernel:
-        made = mapped.compile_mapped_ptx(request)
-        return replace(made, guards=(*made.guards, "rows < 0")) if made.guards else made
+        kernel = mapped.compile_mapped_ptx(request)
+        return replace(kernel, guards=(*kernel.guards, "rows < 0")) if kernel.guards else kernel
 
     subject = load_subjects(str(pairs), target_names=["sm_90a"])[0]
     result = verify_variant(subject, compiler=compiler)

@@ -1,4 +1,4 @@
-"""Kernels that take tensor maps from memory, of tensors that the manifest describes, or store them."""
+"""Kernels that use or store tensor maps in memory, of tensors described by the manifest."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def test_maps_of_another_type_are_told(tmp_path: Path) -> None:
 
 def _edited(pattern: str, new: str) -> Callable[[CompileRequest], PtxKernel]:
     def compiler(request: CompileRequest) -> PtxKernel:
-        made = compile_ptx(request)
-        ptx, count = re.subn(pattern, new, made.ptx)
+        kernel = compile_ptx(request)
+        ptx, count = re.subn(pattern, new, kernel.ptx)
         assert count
-        return replace(made, ptx=ptx)
+        return replace(kernel, ptx=ptx)
 
     return compiler
 

@@ -1,4 +1,4 @@
-"""Sums of atomics: what another order gives is covered, and what no order rounds stays exact."""
+"""Sums of atomics: bounds cover any order, and sums exact in every order stay exact."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ADDRESS = np.array([4096], np.int64)
 
 
 def _added(parts: Sequence[float], element: ScalarType, start: float = 0.0) -> Sums:
-    """Return the sum at an address at which numbers are added in order."""
+    """Return the sum at an address after adding numbers in order."""
     sums = AtomicSums()
-    held = np.array([start], dtype_of(element))
-    found: Sums | None = None
+    cell = np.array([start], dtype_of(element))
+    total: Sums | None = None
     for part in parts:
         value = np.array([part], dtype_of(element))
-        found = sums.add(_ADDRESS, held, value, element, _LARGEST[element])
-        held = _rounded(found.total, element)
-        sums.leave(_ADDRESS, held)
-    assert found is not None
-    return found
+        total = sums.add(_ADDRESS, cell, value, element, _LARGEST[element])
+        cell = _rounded(total.total, element)
+        sums.leave(_ADDRESS, cell)
+    assert total is not None
+    return total
 
 
 def _rounded(value: Array, element: ScalarType) -> Array:
@@ -52,33 +52,38 @@ def test_any_order_is_covered(element: ScalarType, scales: tuple[float, ...]) ->
     for count in (2, 3, 8, 40):
         drawn = rng.normal(size=count) * np.resize(scales, count)
         parts = np.asarray(round_to(drawn, element))
-        found = _added(parts.tolist(), element)
+        bounds = _added(parts.tolist(), element)
         # A noisy interpretation makes half of the deviation at least, a comparison allows a multiple.
-        allowed = NOISE_FACTOR * max(0.5 * found.deviation[0], found.step[0])
+        allowed = NOISE_FACTOR * max(0.5 * bounds.deviation[0], bounds.step[0])
         orders = [rng.permutation(parts) for _ in range(200)]
         by_size = parts[np.argsort(np.abs(parts))]
         results = [_in_order(order, element) for order in (*orders, by_size, by_size[::-1])]
-        assert max(abs(each - found.total[0]) for each in results) <= allowed
+        assert max(abs(result - bounds.total[0]) for result in results) <= allowed
         assert allowed < 0.02 * count * np.abs(parts).astype(float).sum()
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, unique=True), min_size=1, max_size=8))
 def test_addresses_may_come_in_any_order(tiles: list[list[int]]) -> None:
-    """What is kept of an address is what would be if it were alone."""
+    """The bounds of an address equal those of the address alone."""
     rng = np.random.default_rng(2)
     sums, memory, parts = AtomicSums(), np.zeros(41, np.float32), [list[float]() for _ in range(41)]
     for tile in tiles:
         address = 4096 + 4 * np.array(tile, np.int64)
         value = rng.normal(size=len(tile)).astype(np.float32)
-        found = sums.add(address, memory[tile], value, FP32, _LARGEST[FP32])
-        memory[tile] = _rounded(found.total, FP32)
+        together = sums.add(address, memory[tile], value, FP32, _LARGEST[FP32])
+        memory[tile] = _rounded(together.total, FP32)
         sums.leave(address, memory[tile])
-        for at, (cell, part) in enumerate(zip(tile, value.tolist(), strict=True)):
+        for index, (cell, part) in enumerate(zip(tile, value.tolist(), strict=True)):
             parts[cell].append(part)
             alone = _added(parts[cell], FP32)
-            each = (alone.total[0], alone.deviation[0], alone.step[0], alone.is_open[0])
-            here = (found.total[at], found.deviation[at], found.step[at], found.is_open[at])
-            assert here == each
+            separate = (alone.total[0], alone.deviation[0], alone.step[0], alone.is_open[0])
+            combined = (
+                together.total[index],
+                together.deviation[index],
+                together.step[index],
+                together.is_open[index],
+            )
+            assert combined == separate
 
 
 def test_a_sum_that_fits_the_mantissa_is_exact_in_any_order() -> None:
@@ -88,11 +93,11 @@ def test_a_sum_that_fits_the_mantissa_is_exact_in_any_order() -> None:
     assert not _added([2.0**-30, 2.0**-29], FP32).step[0]
 
 
-def test_one_addition_may_be_rounded_to_the_other_side() -> None:
-    """What is added may be off by a step, which the rounding of the sum hides or doubles."""
-    found = _added([9129953.0], FP32, 0.5)
-    assert found.step[0] == 1.0
-    assert found.deviation[0] == 0.0
+def test_one_addition_may_round_either_way() -> None:
+    """An addend may be off by a step; the rounding of the sum hides or doubles it."""
+    bounds = _added([9129953.0], FP32, 0.5)
+    assert bounds.step[0] == 1.0
+    assert bounds.deviation[0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -106,25 +111,25 @@ def test_one_addition_may_be_rounded_to_the_other_side() -> None:
         ((3e38, -np.inf, 200.0), False),
     ],
 )
-def test_what_overflows_in_some_order_is_open_until_it_is_nan_in_all(
+def test_an_overflow_in_some_order_is_open_until_nan_in_all(
     parts: tuple[float, ...], is_open: bool
 ) -> None:
     assert _added(parts, BF16).is_open[0] == is_open
 
 
-def test_what_atomics_flush_to_zero_is_not_exact() -> None:
-    found = _added([2.0**-127, 2.0**-127], FP32)
-    assert found.step[0] == 2.0**-126
+def test_flushed_sums_are_inexact() -> None:
+    bounds = _added([2.0**-127, 2.0**-127], FP32)
+    assert bounds.step[0] == 2.0**-126
 
 
-def test_what_others_leave_at_an_address_counts() -> None:
+def test_other_writes_to_an_address_count() -> None:
     sums = AtomicSums()
-    one = np.ones(1, np.float32)
-    found = sums.add(_ADDRESS, one, one, FP32, _LARGEST[FP32])
-    sums.leave(_ADDRESS, np.asarray(found.total, np.float32))
-    found = sums.add(_ADDRESS, np.float32(1e9) * one, one, FP32, _LARGEST[FP32])
-    assert found.total[0] == 1e9
-    assert found.step[0] == 64.0
+    unit = np.ones(1, np.float32)
+    bounds = sums.add(_ADDRESS, unit, unit, FP32, _LARGEST[FP32])
+    sums.leave(_ADDRESS, np.asarray(bounds.total, np.float32))
+    bounds = sums.add(_ADDRESS, np.float32(1e9) * unit, unit, FP32, _LARGEST[FP32])
+    assert bounds.total[0] == 1e9
+    assert bounds.step[0] == 64.0
 
 
 def test_addresses_are_kept_apart() -> None:
@@ -132,6 +137,6 @@ def test_addresses_are_kept_apart() -> None:
     zeros = np.zeros(3, np.float32)
     for addresses, value in (((64, 8, 32), 1.0), ((8, 128, 64), 0.1), ((4, 32, 8), 0.1)):
         where = np.array(addresses, np.int64)
-        found = sums.add(where, zeros, np.full(3, value, np.float32), FP32, _LARGEST[FP32])
+        bounds = sums.add(where, zeros, np.full(3, value, np.float32), FP32, _LARGEST[FP32])
         sums.leave(where, zeros)
-    assert (found.step > 0).tolist() == [False, True, True]
+    assert (bounds.step > 0).tolist() == [False, True, True]

@@ -1,4 +1,4 @@
-"""Checking a kernel: what is right, wrong, at fault, or passed over; here on the interpreter."""
+"""Checking a kernel, here on the interpreter: right, wrong, faulty or passed over."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def _any(_: Mapping[str, int]) -> bool:
 
 
 def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
-    """Return what executes launches by interpreting `kernel` on exactly the buffers there are."""
+    """Return an executor that interprets `kernel` on exactly the given buffers."""
 
     def execute(reference: Reference) -> Execution:
         if reference.launch.is_backwards:
             raise Unsuited("arrays have nothing before their first element")
         buffers = reference.buffers
-        held = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
+        contents = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
             buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            view = held[buffer.name][buffer.start_bytes :]
+            view = contents[buffer.name][buffer.start_bytes :]
             args.append(view.view(dtype_of(buffer.pointee)))
         try:
             Interpreter(kernel, args).run(reference.launch.grid, reference.launch.programs)
         except InterpretError as error:
             raise ExecutionFault(error.message) from error
-        return Execution({name: buffers[name].collect(held[name]) for name in held}, 100)
+        return Execution({name: buffers[name].collect(contents[name]) for name in contents}, 100)
 
     return execute
 
@@ -78,7 +78,7 @@ def _rows(scalars: Mapping[str, int]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", ["sum_rows", "gather", "grouped"])
-def test_a_kernel_that_means_the_same_is_right(name: str) -> None:
+def test_an_equivalent_kernel_is_right(name: str) -> None:
     findings = _check(name)
     assert len(findings) >= 5
     assert [finding.status for finding in findings] == ["right"] * len(findings)
@@ -91,15 +91,15 @@ def test_a_mask_that_is_off_by_one_is_wrong() -> None:
     assert [finding.status for finding in findings[:-1]] == ["right"] * (len(findings) - 1)
 
 
-def test_a_wrong_factor_is_told_with_its_place() -> None:
+def test_a_wrong_factor_is_located() -> None:
     (finding,) = _check("grouped", lambda text: text.replace("value = 0.5", "value = 0.25"))
     assert finding.status == "wrong"
     assert finding.mismatch is not None
     assert finding.mismatch.buffer == "out_ptr"
     pattern = r"out_ptr\[0\] at \[0, 0\] is \S+, expected \S+ to the bit\n(\d+) of (\d+) elements"
-    found = re.match(pattern, finding.detail)
-    assert found is not None
-    assert int(found[2]) == finding.scalars["M"] * finding.scalars["N"]
+    match = re.match(pattern, finding.detail)
+    assert match is not None
+    assert int(match[2]) == finding.scalars["M"] * finding.scalars["N"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_wrong_factor_is_told_with_its_place() -> None:
         ("leaky", "", ""),
     ],
 )
-def test_where_a_kernel_goes_may_depend_on_what_nobody_knows(
+def test_control_flow_may_depend_on_unknown_values(
     name: str, beyond: Literal["", "reads", "writes"], reason: str
 ) -> None:
     kernel = kernel_of(name)
@@ -133,25 +133,25 @@ def test_where_a_kernel_goes_may_depend_on_what_nobody_knows(
         assert findings[0].detail.startswith("accesses 4 bytes")
 
 
-def test_what_nobody_knows_proves_nothing() -> None:
+def test_unknown_results_prove_nothing() -> None:
     kernel = kernel_of("leaky")
     roles = roles_of(kernel, {}, is_inexact)
 
     def execute(reference: Reference) -> Execution:
         zeros = {n: np.zeros_like(b.initial) for n, b in reference.buffers.items()}
-        held = {
+        contents = {
             n: np.where(b.writable, zeros[n], b.initial) if n == "out_ptr" else b.initial
             for n, b in reference.buffers.items()
         }
-        return Execution(held)
+        return Execution(contents)
 
     findings = list(check_kernel(kernel, roles, Checks(Conditions(None, _any)), execute))
     assert findings[0].status == "passed over"
     assert "depends on undefined values" in findings[0].detail
 
 
-def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
-    """Converted floats that do not fit are undefined, here something else than was expected."""
+def test_floats_without_a_defined_result_are_left_out() -> None:
+    """Out-of-range float conversions are undefined; here they differ from the expected result."""
     kernel = kernel_of("to_bytes")
     roles = roles_of(kernel, {}, is_inexact)
 
@@ -161,15 +161,15 @@ def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
             for n in reference.order
         ]
         buffers = reference.buffers
-        held = {n: b.initial.copy() for n, b in buffers.items()}
+        contents = {n: b.initial.copy() for n, b in buffers.items()}
         arrays = [
-            held[each][buffers[each].start_bytes :].view(dtype_of(buffers[each].pointee))
-            if isinstance(each, str)
-            else each
-            for each in args
+            contents[arg][buffers[arg].start_bytes :].view(dtype_of(buffers[arg].pointee))
+            if isinstance(arg, str)
+            else arg
+            for arg in args
         ]
         Interpreter(kernel, arrays, poison_seed=7).run(reference.launch.grid)
-        return Execution(held)
+        return Execution(contents)
 
     for later in (False, True):
         checks = Checks(Conditions(None, _any), is_compared_later=later)
@@ -189,15 +189,15 @@ def test_a_float_may_tell_a_kernel_to_store_nothing() -> None:
     assert not any(finding.gap for finding in findings)
 
 
-def test_what_is_wrong_for_negative_floats_alone_is_found() -> None:
+def test_a_fault_for_negative_floats_only_is_found() -> None:
     findings = _check("added_if", lambda text: text.replace('"ne"', '"gt"'))
     assert findings[-1].status == "wrong"
     assert findings[-1].label == "float: scale is negative"
 
 
 @pytest.mark.parametrize(("name", "is_open"), [("leaky", True), ("scale_rows", False)])
-def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_open: bool) -> None:
-    """Executing gives what is expected, so that there is no mismatch to ask about."""
+def test_a_match_of_an_open_result_proves_nothing(name: str, is_open: bool) -> None:
+    """The execution matches, so no mismatch raises the question."""
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
 
@@ -214,7 +214,7 @@ def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_ope
         assert bool(open_ones) == is_open
 
 
-def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
+def test_always_overlapping_programs_are_passed_over() -> None:
     findings = _check("crowd")
     assert {finding.status for finding in findings} == {"passed over", "right"}
     passed = [finding for finding in findings if finding.status == "passed over"]
@@ -222,7 +222,7 @@ def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
 
 
 def test_rows_longer_than_any_extent_get_room() -> None:
-    """Rows that overlapped would be swapped in an order that nobody knows."""
+    """Overlapping rows would be swapped in an unknown order."""
     findings = _check("halves")
     assert {finding.status for finding in findings} == {"right"}
     for finding in findings:
@@ -286,17 +286,17 @@ def test_loads_ahead_of_stores_to_the_same_memory_are_found() -> None:
 
     def ahead(reference: Reference) -> Execution:
         """Execute a launch as if all of x were loaded before anything is stored."""
-        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        contents = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
             buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            content = held[buffer.name].copy() if name == "x_ptr" else held[buffer.name]
+            content = contents[buffer.name].copy() if name == "x_ptr" else contents[buffer.name]
             args.append(content[buffer.start_bytes :].view(dtype_of(buffer.pointee)))
         Interpreter(kernel, args).run(reference.launch.grid)
-        return Execution(held)
+        return Execution(contents)
 
     roles = roles_of(kernel, {}, is_inexact)
     choices = {"n_rows": Choice(values=(3,)), "stride": Choice(values=(32,))}
@@ -350,7 +350,7 @@ def test_coordinates(index: int, steps: list[int], expected: tuple[int, ...]) ->
     assert coordinates(index, steps) == expected
 
 
-def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
+def test_forms_of_a_kernel_share_references() -> None:
     """The second form runs on the same references, and is held against them as strictly."""
     kernel = kernel_of("grouped")
     roles = roles_of(kernel, {}, is_inexact)
@@ -361,16 +361,18 @@ def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
         seen.append(reference)
         return interpreted(kernel)(reference)
 
-    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert {result.status for result in check_kernel(kernel, roles, checks, execute)} == {"right"}
     count = len(seen)
-    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
-    assert [id(each) for each in seen[count:]] == [id(each) for each in seen[:count]]
+    assert {result.status for result in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert [id(reference) for reference in seen[count:]] == [
+        id(reference) for reference in seen[:count]
+    ]
     other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
     findings = list(check_kernel(kernel, roles, checks, interpreted(other)))
     assert findings[-1].status == "wrong"
 
 
-def test_what_was_executed_together_is_compared_and_not_executed_again() -> None:
+def test_batched_executions_are_compared_without_a_rerun() -> None:
     kernel = kernel_of("grouped")
     roles = roles_of(kernel, {}, is_inexact)
     alone: list[str] = []
@@ -380,10 +382,10 @@ def test_what_was_executed_together_is_compared_and_not_executed_again() -> None
         return interpreted(kernel)(reference)
 
     def together(references: Sequence[Reference]) -> list[Execution | None]:
-        in_step = [each.launch.in_step for each in references]
+        in_step = [reference.launch.in_step for reference in references]
         return [
-            interpreted(kernel)(each) if goes else None
-            for each, goes in zip(references, in_step, strict=True)
+            interpreted(kernel)(reference) if is_in_step else None
+            for reference, is_in_step in zip(references, in_step, strict=True)
         ]
 
     checks = Checks(Conditions(None, _any))

@@ -1,4 +1,4 @@
-"""Bounds: what rounding explains passes, and nothing else does."""
+"""Bounds: deviations explained by rounding pass, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _bytes(values: Array) -> Array:
 
 
 def _buffer(values: Array, element: ScalarType, *noisy: Array) -> Buffer:
-    """Return a buffer all of which is written; a run with noise for each of `noisy`."""
+    """Return a fully written buffer, with a noisy run for each of `noisy`."""
     size = values.size * element.size_bytes
     marks = np.concatenate([np.zeros(HEAD_BYTES, bool), np.ones(size, bool)])
     return Buffer(
@@ -51,9 +51,14 @@ def test_a_result_is_equal_to_itself_and_exact_ones_to_nothing_else(element: Sca
     wrong = values.copy()
     bits = wrong.view(f"u{values.itemsize}")
     bits[17] ^= 1
-    found = compare(buffer, _bytes(wrong))
-    assert found is not None
-    assert (found.index, found.bound, found.num_wrong, found.num_written) == (17, 0.0, 1, 1000)
+    difference = compare(buffer, _bytes(wrong))
+    assert difference is not None
+    assert (difference.index, difference.bound, difference.num_wrong, difference.num_written) == (
+        17,
+        0.0,
+        1,
+        1000,
+    )
 
 
 def test_any_nan_is_a_nan_but_zeros_have_signs() -> None:
@@ -69,27 +74,30 @@ def test_a_byte_that_the_kernel_does_not_write_must_stay() -> None:
     buffer = _buffer(FLOATS, FP32, FLOATS * np.float32(1 + 1e-6))
     marks = buffer.writable.copy()
     marks[HEAD_BYTES + 40 : HEAD_BYTES + 44] = False
-    moved = FLOATS.copy()
-    moved[10] = np.nextafter(moved[10], np.float32(9))
-    found = compare(replace(buffer, writable=marks), _bytes(moved))
-    assert found is not None
-    assert (found.index, found.reason) == (10, "are written, which the kernel does not do")
+    changed = FLOATS.copy()
+    changed[10] = np.nextafter(changed[10], np.float32(9))
+    difference = compare(replace(buffer, writable=marks), _bytes(changed))
+    assert difference is not None
+    assert (difference.index, difference.reason) == (
+        10,
+        "are written, which the kernel does not do",
+    )
 
 
 def test_noise_is_the_bound() -> None:
     buffer = _buffer(FLOATS, FP32, FLOATS * np.float32(1 + 1e-5))
     assert compare(buffer, _bytes(FLOATS * np.float32(1 - 3e-5))) is None
-    found = compare(buffer, _bytes(FLOATS * np.float32(1 - 2e-4)))
-    assert found is not None
-    assert 0 < found.bound < 1e-3
+    difference = compare(buffer, _bytes(FLOATS * np.float32(1 - 2e-4)))
+    assert difference is not None
+    assert 0 < difference.bound < 1e-3
     assert compare(buffer, _bytes(FLOATS * np.float32(1 - 2e-4)), tolerance=1e-3) is None
 
 
 def test_runs_add_up() -> None:
-    one = FLOATS * np.float32(1 + 1e-5)
+    run = FLOATS * np.float32(1 + 1e-5)
     actual = _bytes(FLOATS * np.float32(1 - 1.2e-4))
-    assert compare(_buffer(FLOATS, FP32, one), actual) is not None
-    assert compare(_buffer(FLOATS, FP32, one, one), actual) is None
+    assert compare(_buffer(FLOATS, FP32, run), actual) is not None
+    assert compare(_buffer(FLOATS, FP32, run, run), actual) is None
 
 
 def test_a_few_results_may_be_rounded_the_other_way_but_not_half_of_them() -> None:
@@ -100,9 +108,9 @@ def test_a_few_results_may_be_rounded_the_other_way_but_not_half_of_them() -> No
     flipped[5] = np.nextafter(flipped[5], np.float16(9))
     assert compare(buffer, _bytes(flipped)) is None
     chopped = (np.floor(exact * 1024) / 1024).astype(np.float16)
-    found = compare(buffer, _bytes(chopped))
-    assert found is not None
-    assert found.reason == "are off by one step, more than rounding explains"
+    difference = compare(buffer, _bytes(chopped))
+    assert difference is not None
+    assert difference.reason == "are off by one step, more than rounding explains"
     two_steps = np.nextafter(flipped, np.float16(9))
     assert compare(buffer, _bytes(np.where(np.arange(1000) == 5, two_steps, values))) is not None
 
@@ -118,7 +126,7 @@ def test_integers_that_depend_on_rounding_may_be_off_by_one_where_few_are() -> N
     assert compare(buffer, _bytes(values + np.int8(1))) is not None
 
 
-def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None:
+def test_any_result_passes_only_where_noise_makes_an_infinity() -> None:
     values = np.array([3e38, 1.0], np.float32)
     buffer = _buffer(values, FP32, np.array([np.inf, 1.0], np.float32))
     assert compare(buffer, _bytes(np.array([np.inf, 1.0], np.float32))) is None
@@ -144,37 +152,37 @@ def test_an_infinity_is_one_step_from_the_largest_number(
     assert compare(buffer, _bytes(other_sign)) is not None
 
 
-@pytest.mark.parametrize("got", [np.nan, -np.inf, 3e38])
-def test_a_tolerance_does_not_reach_an_infinity(got: float) -> None:
-    values, actual = np.array([np.inf, 1.0], np.float32), np.array([got, 1.0], np.float32)
+@pytest.mark.parametrize("result", [np.nan, -np.inf, 3e38])
+def test_a_tolerance_does_not_reach_an_infinity(result: float) -> None:
+    values, actual = np.array([np.inf, 1.0], np.float32), np.array([result, 1.0], np.float32)
     buffer = _buffer(values, FP32, values)
     assert compare(buffer, _bytes(values), tolerance=1e-3) is None
     assert compare(buffer, _bytes(actual), tolerance=1e-3) is not None
 
 
 @pytest.mark.parametrize("expected", [np.inf, -np.inf, np.nan, 1.0])
-def test_where_noise_takes_a_number_away_anything_goes(expected: float) -> None:
+def test_any_result_passes_where_noise_makes_nan(expected: float) -> None:
     values = np.array([expected, np.inf, 1.0], np.float32)
     noisy = np.array([np.inf if np.isnan(expected) else np.nan, np.inf, 1.0], np.float32)
-    for got in (np.inf, -np.inf, np.nan, -3.0):
-        actual = np.array([got, np.inf, 1.0], np.float32)
+    for result in (np.inf, -np.inf, np.nan, -3.0):
+        actual = np.array([result, np.inf, 1.0], np.float32)
         assert compare(_buffer(values, FP32, noisy), _bytes(actual)) is None
         actual[1] = -np.inf
-        found = compare(_buffer(values, FP32, noisy), _bytes(actual))
-        assert found is not None
-        assert found.index == 1
+        difference = compare(_buffer(values, FP32, noisy), _bytes(actual))
+        assert difference is not None
+        assert difference.index == 1
 
 
 @given(st.integers(0, 999), st.sampled_from([FP16, BF16, FP32]), st.integers(0, 2**32 - 1))
 def test_an_element_of_another_place_is_never_within_the_bound(
-    at: int, kind: ScalarType, seed: int
+    index: int, kind: ScalarType, seed: int
 ) -> None:
     values = (4 * np.random.default_rng(seed).standard_normal(1000)).astype(dtype_of(kind))
     step = np.float32(1 + 4 * 2.0**-kind.mantissa_bits)
     buffer = _buffer(values, kind, (values.astype(np.float32) * step).astype(values.dtype))
     wrong = values.copy()
-    far = 1 + abs(float(values[at]))  # whatever the element is, another by more than itself
-    wrong[at] = values.dtype.type(float(values[at]) - far)
-    found = compare(buffer, _bytes(wrong))
-    assert found is not None
-    assert found.index == at
+    far = 1 + abs(float(values[index]))  # differs by more than the element itself, for any element
+    wrong[index] = values.dtype.type(float(values[index]) - far)
+    difference = compare(buffer, _bytes(wrong))
+    assert difference is not None
+    assert difference.index == index

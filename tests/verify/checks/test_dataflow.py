@@ -1,4 +1,4 @@
-"""What arguments are for: extents, strides, indices, and results that may differ in rounding."""
+"""Uses of arguments (extents, strides, indices), and results that may differ in rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from aotc.ir.dialects import arith, tile
 from aotc.ir.text import parse_kernel
 from aotc.verify.checks.dataflow import Roles, roles_of
-from aotc.verify.checks.integers import Known, upper_bound
+from aotc.verify.checks.integers import LaunchValues, upper_bound
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.value_flow import forward
 from tests.support.steered_kernel import STEERED
@@ -35,8 +35,8 @@ def test_the_grid_knows_the_block_where_the_mask_does_not() -> None:
     assert _roles("crowd").extents == {"n": 16}
 
 
-def test_what_bounds_a_loop_is_not_what_its_masks_cover() -> None:
-    """Else the loop, which goes through every head, would run for hundreds of them."""
+def test_a_loops_bound_is_no_masked_extent() -> None:
+    """Else the loop over all heads would run for hundreds of them."""
     assert _roles("head_rows").extents == {"n_heads": 1, "n_rows": 16}
 
 
@@ -67,27 +67,27 @@ def test_strides_are_in_the_order_of_the_signature_and_extents_belong_to_axes() 
 @pytest.mark.parametrize(("grid", "bound"), [((5,), 4), ((1,), 0)])
 def test_a_bound_of_a_program_id(grid: tuple[int, ...], bound: int) -> None:
     (term,) = _roles("sum_rows").strides["x_ptr"]
-    assert [upper_bound(index, Known(grid, {})) for index in term.indices] == [bound]
+    assert [upper_bound(index, LaunchValues(grid, {})) for index in term.indices] == [bound]
 
 
 def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
     (term, _) = _roles("grouped").strides["a_ptr"]
-    assert upper_bound(term.indices[0], Known((2, 2), {})) is None
+    assert upper_bound(term.indices[0], LaunchValues((2, 2), {})) is None
 
 
-def test_what_follows_from_a_condition_is_what_it_decides() -> None:
-    """Of what a loop carries that is what was picked, and not how often it went round."""
+def test_a_condition_reaches_the_ops_it_decides() -> None:
+    """Of a loop's carried values, this is the selected one, not the trip count."""
     kernel = parse_kernel(STEERED)
     (exp,) = (op for op in kernel.walk() if isinstance(op, arith.Exp))
-    found = [op.opcode for op in kernel.walk() if op in forward([exp])]
+    opcodes = [op.opcode for op in kernel.walk() if op in forward([exp])]
     inside = ["arith.addptr", "tile.store", "scf.yield", "scf.yield"]
-    assert found == [
+    assert opcodes == [
         *("arith.exp", "arith.compare", *inside, "arith.add"),
         *("arith.addptr", "tile.load", "tile.store"),
     ]
 
 
-def test_what_follows_from_a_bound_is_the_whole_loop() -> None:
+def test_a_bound_reaches_the_whole_loop() -> None:
     kernel = parse_kernel(
         STEERED.replace("scf.for(%zero, %n", "scf.for(%zero, %m").replace(
             "  %count", "  %m = arith.add(%n, %n) : i32\n  %count", 1
@@ -98,7 +98,7 @@ def test_what_follows_from_a_bound_is_the_whole_loop() -> None:
     assert outside == ["arith.constant"] * 3 + ["scf.for", "scf.return"]
 
 
-def test_what_follows_from_an_op_of_a_combine_block_follows_from_the_op_around_it() -> None:
+def test_uses_of_combine_block_ops_are_uses_of_the_op_around() -> None:
     kernel = kernel_of("sum_rows")
     (reduce,) = (op for op in kernel.walk() if isinstance(op, tile.Reduce))
     assert forward(reduce.combine.walk()) == forward([reduce])

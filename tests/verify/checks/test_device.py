@@ -1,4 +1,4 @@
-"""Buffers on a GPU: what is there and back, the guard behind them, and no GPU at all."""
+"""Buffers on a GPU: round trips, the guard behind them, and a missing GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.verify_subjects import kernel_of
 
 
 class _HostDriver:
-    """A driver whose device memory is the host's, and holds so many allocations."""
+    """A driver with host memory as device memory, limited to so many allocations."""
 
     def __init__(self, max_allocations: int = 8) -> None:
         self.held: dict[int, Array] = {}
@@ -73,7 +73,7 @@ def test_a_write_behind_the_buffer_is_found(reference: Reference) -> None:
             buffers.fetch()
 
 
-def test_buffers_that_do_not_fit_are_unsuited_and_what_was_allocated_is_freed() -> None:
+def test_allocations_are_freed_if_buffers_do_not_fit() -> None:
     kernel = kernel_of("sum_rows")
     launch = Launch("over", {"stride": 32, "n_cols": 17}, (2,), 1, 4, misaligned=False)
     rows = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
@@ -83,7 +83,7 @@ def test_buffers_that_do_not_fit_are_unsuited_and_what_was_allocated_is_freed() 
     assert driver.held == {}
 
 
-def test_memory_that_the_driver_does_not_have_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_device_memory_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     results = types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2)
     bindings = types.SimpleNamespace(
         CUresult=results,

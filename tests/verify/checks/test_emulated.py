@@ -48,10 +48,10 @@ def reference() -> Reference:
 
 
 def _run(reference: Reference, ptx: str, max_steps: int = 1_000_000) -> Execution:
-    made = Emulation(
+    emulation = Emulation(
         parse_module(ptx), "grouped", 0, seed=1, max_steps=max_steps, sources=(SOURCE,)
     )
-    return made(reference)
+    return emulation(reference)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def ptx() -> str:
 
 def test_a_compiled_kernel_does_what_its_tile_ir_does(reference: Reference, ptx: str) -> None:
     before = {name: buffer.initial.tobytes() for name, buffer in reference.buffers.items()}
-    done = _run(reference, ptx)
-    assert done.lane_instructions > 4 * 128
+    execution = _run(reference, ptx)
+    assert execution.lane_instructions > 4 * 128
     for name, buffer in reference.buffers.items():
-        assert compare(buffer, done.buffers[name]) is None
+        assert compare(buffer, execution.buffers[name]) is None
         assert buffer.initial.tobytes() == before[name]
-    assert done.buffers["out_ptr"].tobytes() != before["out_ptr"]
+    assert execution.buffers["out_ptr"].tobytes() != before["out_ptr"]
 
 
 def test_a_byte_too_many_is_reported_with_the_arguments_name(
@@ -95,12 +95,12 @@ def _without_barriers(name: str, block: int, launch: Launch) -> Iterator[tuple[R
     request = CompileRequest(str(SOURCE), name, tuple(pointers), (("BLOCK", block),), "sm_80")
     ptx = compile_ptx(request).ptx
     reference = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
-    done = Emulation(parse_module(ptx), name, 0)(reference)
-    assert not done.forgiven
-    assert all(compare(b, done.buffers[n]) is None for n, b in reference.buffers.items())
+    execution = Emulation(parse_module(ptx), name, 0)(reference)
+    assert not execution.forgiven
+    assert all(compare(b, execution.buffers[n]) is None for n, b in reference.buffers.items())
     barrier = "bar.sync \t0;"
-    for at in (at for at, _ in enumerate(ptx) if ptx.startswith(barrier, at)):
-        yield reference, ptx[:at] + ptx[at + len(barrier) :]
+    for start in (start for start, _ in enumerate(ptx) if ptx.startswith(barrier, start)):
+        yield reference, ptx[:start] + ptx[start + len(barrier) :]
 
 
 @pytest.mark.parametrize("in_step", [True, False])
@@ -110,23 +110,25 @@ def test_a_missing_barrier_between_accesses_to_memory_is_a_race(in_step: bool) -
     broken = list(_without_barriers("turned", 128, launch))
     assert len(broken) == 2
     for reference, ptx in broken:
-        done = Emulation(parse_module(ptx), "turned", 0)(reference)
-        assert re.match("race: .*out_ptr", done.forgiven)
-        assert compare(reference.buffers["out_ptr"], done.buffers["out_ptr"]) is not None
+        execution = Emulation(parse_module(ptx), "turned", 0)(reference)
+        assert re.match("race: .*out_ptr", execution.forgiven)
+        assert compare(reference.buffers["out_ptr"], execution.buffers["out_ptr"]) is not None
 
 
 @pytest.mark.parametrize("name", ["halved", "halved_and_spread"])
-def test_threads_may_race_for_what_nobody_uses(name: str) -> None:
+def test_threads_may_race_for_unused_values(name: str) -> None:
     launch = Launch("full", {}, (1,), seed=3, index_high=4, misaligned=False)
     reference, ptx = next(_without_barriers(name, 32, launch))
-    done = Emulation(parse_module(ptx), name, 0)(reference)
-    assert re.match("race: .*x_ptr", done.forgiven)
-    wrong = [n for n, b in reference.buffers.items() if compare(b, done.buffers[n]) is not None]
+    execution = Emulation(parse_module(ptx), name, 0)(reference)
+    assert re.match("race: .*x_ptr", execution.forgiven)
+    wrong = [
+        n for n, b in reference.buffers.items() if compare(b, execution.buffers[n]) is not None
+    ]
     assert wrong == ([] if name == "halved" else ["out_ptr"])
 
 
 def _launcher(reference: Reference, addresses: Mapping[str, int], at_once: int) -> Launched:
-    """Return a launch of `grouped`, whose parameters are its arguments one by one."""
+    """Return a launch of `grouped`; its parameters are its arguments one by one."""
     del at_once
     params, layout = bytearray(), list[tuple[int, int]]()
     for name in reference.order:
@@ -142,32 +144,34 @@ def _launches_of_grouped() -> list[Reference]:
     kernel = kernel_of("grouped")
     roles = roles_of(kernel, {}, is_inexact)
     sizes: dict[str, int] = {"M": 33, "N": 15, "stride_am": 48, "stride_om": 17}
-    others = (
+    more_launches = (
         replace(LAUNCH, scalars={**LAUNCH.scalars, **sizes}, grid=(3, 1), seed=4, misaligned=False),
         replace(LAUNCH, scalars={**LAUNCH.scalars, "M": 1}, grid=(1, 2), seed=5),
         replace(LAUNCH, seed=6, in_step=False),
     )
-    return [interpret(kernel, roles, launch, Inputs()) for launch in (LAUNCH, *others)]
+    return [interpret(kernel, roles, launch, Inputs()) for launch in (LAUNCH, *more_launches)]
 
 
-def test_launches_together_leave_what_each_leaves_alone(ptx: str) -> None:
-    """Those in step: each has parameters, a grid and memory of its own."""
+def test_launches_together_give_the_same_as_separately(ptx: str) -> None:
+    """Launches in step have their own parameters, grids and memory."""
     references = _launches_of_grouped()
-    made = Emulation(parse_module(ptx), "grouped", 0, launcher=_launcher)
-    *together, random = made.together(references)
+    emulation = Emulation(parse_module(ptx), "grouped", 0, launcher=_launcher)
+    *together, random = emulation.together(references)
     assert random is None
     count = 0
-    for reference, done in zip(references, together, strict=False):
-        alone = made(reference)
-        assert done is not None
+    for reference, execution in zip(references, together, strict=False):
+        alone = emulation(reference)
+        assert execution is not None
         count += alone.lane_instructions
         for name, content in alone.buffers.items():
-            assert done.buffers[name].tobytes() == content.tobytes()
+            assert execution.buffers[name].tobytes() == content.tobytes()
             assert compare(reference.buffers[name], content) is None
-    assert sum(done.lane_instructions for done in together if done is not None) == count
+    assert (
+        sum(execution.lane_instructions for execution in together if execution is not None) == count
+    )
 
 
-def test_launches_of_which_one_is_at_fault_are_left_to_be_executed_alone(ptx: str) -> None:
+def test_launches_with_a_fault_are_executed_separately(ptx: str) -> None:
     broken = ptx.replace("setp.lt.s32", "setp.le.s32")
-    made = Emulation(parse_module(broken), "grouped", 0, launcher=_launcher)
-    assert made.together(_launches_of_grouped()) == [None] * 4
+    emulation = Emulation(parse_module(broken), "grouped", 0, launcher=_launcher)
+    assert emulation.together(_launches_of_grouped()) == [None] * 4

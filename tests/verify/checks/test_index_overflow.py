@@ -1,4 +1,4 @@
-"""Addresses that 32 bits are too few for are told, at the op that wraps."""
+"""Addresses overflowing 32 bits are reported at the op that wraps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _PLAIN = "tl.store(out + r * D + d, tl.load(x + r * stride + d))"
         ),
     ],
 )
-def test_an_address_that_wraps_is_told_at_its_line(
+def test_a_wrapping_address_is_reported_at_its_line(
     tmp_path: Path, body: str, word: str, text: str
 ) -> None:
     result = _result(tmp_path, body, _BIG)
@@ -84,6 +84,8 @@ def test_an_address_that_wraps_is_told_at_its_line(
         ("tl.store(out + r * D + d, (r * stride + d).to(tl.float32))", _BIG),
     ],
 )
-def test_what_wraps_and_is_no_address_is_right(tmp_path: Path, body: str, stride: int) -> None:
+def test_wrapping_values_other_than_addresses_are_right(
+    tmp_path: Path, body: str, stride: int
+) -> None:
     result = _result(tmp_path, body, stride)
     assert result.status == "verified", [finding.detail for finding in result.findings]

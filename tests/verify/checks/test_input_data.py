@@ -1,4 +1,4 @@
-"""What buffers hold: special values are there, in every type, and leave most of a buffer as it is."""
+"""Contents of buffers: special values occur in every type, and most of a buffer is plain."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_special_values_are_among_the_first_elements_and_rare(name: str) -> None
     assert ((few == 0) & np.signbit(few)).any()
     assert ((few != 0) & (np.abs(few) < 2.0**-6)).any()
     assert np.isnan(values).any()
-    if name != "fp8e4nv":  # which has none
+    if name != "fp8e4nv":  # has none
         assert np.isposinf(values).any()
         assert np.isneginf(values).any()
     assert (~np.isfinite(values)).mean() < 0.02
-    behind = values[512:]
-    whole = np.isfinite(behind) & (behind == np.rint(behind)) & (np.abs(behind) <= 8)
+    tail = values[512:]
+    whole = np.isfinite(tail) & (tail == np.rint(tail)) & (np.abs(tail) <= 8)
     assert whole.mean() > 0.97
     assert np.isfinite(_special(name, 32768)[16384:]).all()
 
@@ -39,7 +39,7 @@ def test_special_values_are_among_the_first_elements_and_rare(name: str) -> None
 @pytest.mark.parametrize(
     ("name", "narrow", "bits"), [("fp32", 7, 23), ("fp32", 10, 23), ("fp16", 3, 10)]
 )
-def test_ties_of_narrower_types_are_there(name: str, narrow: int, bits: int) -> None:
+def test_inputs_contain_ties_of_narrower_types(name: str, narrow: int, bits: int) -> None:
     assert SCALARS[name].mantissa_bits == bits
     values = _special(name, 512)
     values = values[np.isfinite(values) & (values != 0)]
@@ -56,7 +56,7 @@ def test_integers_have_the_ends_of_their_type() -> None:
             assert (table == value).any()
 
 
-def test_shuffled_integers_come_once_before_any_comes_again() -> None:
+def test_shuffled_integers_repeat_only_after_all_are_used() -> None:
     contents = shuffled(SCALARS["i32"], 3, 40, 5)
     start = HEAD_BYTES // 4
     first = contents.elements(start, start + 37)
@@ -65,7 +65,7 @@ def test_shuffled_integers_come_once_before_any_comes_again() -> None:
     assert (first != np.arange(3, 40)).any()
 
 
-def test_running_sums_begin_with_zero_and_grow_by_what_the_range_says() -> None:
+def test_running_sums_start_at_zero_with_steps_in_the_range() -> None:
     start = HEAD_BYTES // SCALARS["i32"].size_bytes
     sums = cumulative(SCALARS["i32"], 2, 9, seed=4).elements(start, start + 1000)
     assert sums[0] == 0

@@ -1,4 +1,4 @@
-"""Launches: every boundary class of every extent, within what a variant promises."""
+"""Launches: every boundary class of every extent, within a variant's promises."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _chooser(
 
 
 def _launches(chooser: Chooser) -> list[Launch]:
-    found = [chooser.launch(index) for index in range(chooser.count)]
-    return [launch for launch in found if launch is not None]
+    launches = [chooser.launch(index) for index in range(chooser.count)]
+    return [launch for launch in launches if launch is not None]
 
 
 def _any(_: Mapping[str, int]) -> bool:
@@ -70,27 +70,31 @@ def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
 
 def test_warps_run_in_step_and_at_random() -> None:
     launches = _launches(_chooser("scale_rows", ROWS))
-    assert [each.in_step for each in launches[:6]] == [True, False, True, True, False, True]
-    # Where rings are used again their order counts most; what comes after is of other purposes.
-    assert [each.label for each in launches if not each.in_step] == ["under", "several", "deep"]
+    assert [launch.in_step for launch in launches[:6]] == [True, False, True, True, False, True]
+    # Random order matters most where rings are reused; later launches serve other purposes.
+    assert [launch.label for launch in launches if not launch.in_step] == [
+        "under",
+        "several",
+        "deep",
+    ]
 
 
 def test_arguments_that_no_condition_names_are_not_tried_in_turn() -> None:
-    asked: list[int] = []
+    num_scalars: list[int] = []
 
     def refuse(scalars: Mapping[str, int]) -> bool:
-        asked.append(len(scalars))
+        num_scalars.append(len(scalars))
         return False
 
     assert not _launches(_chooser("to_bytes", Conditions(None, refuse)))
-    num_asked = len(asked)
-    asked.clear()
+    num_asked = len(num_scalars)
+    num_scalars.clear()
     assert not _launches(_chooser("to_bytes", Conditions(None, refuse, named=())))
-    assert 0 < len(asked) < num_asked / 2
+    assert 0 < len(num_scalars) < num_asked / 2
     launches, all_tried = (
         _launches(_chooser("to_bytes", Conditions(None, _any, named=named))) for named in ((), None)
     )
-    assert [each.key for each in launches] == [each.key for each in all_tried]
+    assert [launch.key for launch in launches] == [launch.key for launch in all_tried]
 
 
 def test_rows_do_not_overlap_dense_and_padded() -> None:
@@ -101,10 +105,10 @@ def test_rows_do_not_overlap_dense_and_padded() -> None:
 
 
 def test_padded_rows_of_several_tensors_differ() -> None:
-    """So a stride that is taken for another one shows."""
+    """So mixed-up strides show."""
     grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
     launches = _launches(_chooser("grouped", grid))
-    pairs = [(each.scalars["stride_am"], each.scalars["stride_om"]) for each in launches]
+    pairs = [(launch.scalars["stride_am"], launch.scalars["stride_om"]) for launch in launches]
     assert any(left == right for left, right in pairs)
     assert any(left != right for left, right in pairs)
 
@@ -137,7 +141,7 @@ def test_the_grid_is_bounded() -> None:
     assert max(values) == 16
 
 
-def test_without_a_grid_it_follows_from_what_programs_go_through() -> None:
+def test_a_missing_grid_is_inferred_from_the_kernel() -> None:
     for launch in _launches(_chooser("grouped", Conditions(None, _any))):
         m, n = (int(launch.scalars[name]) for name in "MN")
         assert launch.grid == (-(-m // 16), -(-n // 16))
@@ -195,7 +199,7 @@ def test_deep_loops_use_every_stage_more_than_twice(stages: int) -> None:
 
 @pytest.mark.parametrize("stages", [1, 90])
 def test_sums_of_fp8_are_long_and_of_positive_numbers(stages: int) -> None:
-    """Each product costs the sum some bits: only of many is that more than rounding."""
+    """Each product costs the sum some bits; only many products exceed the rounding."""
     conditions = Conditions(lambda _: (1,), _any, num_stages=stages)
     launch = _some(_chooser("products", conditions, block=32), "sums")
     assert launch.scalars["n_cols"] >= max(2048, 32 * 2 * stages)
@@ -204,8 +208,8 @@ def test_sums_of_fp8_are_long_and_of_positive_numbers(stages: int) -> None:
     assert not launch.in_step
     listed = replace(conditions, choices={"n_cols": Choice(values=(64, 512, 1024, 96))})
     assert _some(_chooser("products", listed, block=32), "sums").scalars["n_cols"] == 1024
-    others = _chooser("products", conditions, {"a_ptr": "*fp16", "b_ptr": "*fp16"}, block=32)
-    assert "sums" not in others.labels
+    halves = _chooser("products", conditions, {"a_ptr": "*fp16", "b_ptr": "*fp16"}, block=32)
+    assert "sums" not in halves.labels
 
 
 def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
@@ -217,7 +221,7 @@ def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
 
 
 def test_a_value_that_the_user_lists_lets_a_loop_run_deep() -> None:
-    """One step a head is too few; of the numbers of heads that are listed the last makes enough."""
+    """One step per head is too few; the largest listed number of heads gives enough."""
     few_rows = Conditions(
         lambda _: (1,), lambda s: s["n_rows"] <= 16, num_stages=1,
         choices={"n_heads": Choice(values=(1, 2, 4))},
@@ -260,7 +264,7 @@ def test_a_float_is_of_every_sign_and_size_in_turn() -> None:
     labels = [label for label in chooser.labels if label.startswith("float")]
     launches = [_some(chooser, label) for label in labels]
     *factors, infinite, nan = [float(launch.scalars["factor"]) for launch in launches]
-    assert {(math.copysign(1.0, each), each == 0.0) for each in factors} == {
+    assert {(math.copysign(1.0, factor), factor == 0.0) for factor in factors} == {
         (1.0, False), (-1.0, False), (-1.0, True),
     }  # fmt: skip
     assert 2.0**10 < max(factors) < math.inf
@@ -271,8 +275,8 @@ def test_a_float_is_of_every_sign_and_size_in_turn() -> None:
     assert len({launch.key for launch in launches}) == len(launches)
     assert all(launch.in_step and not launch.is_special for launch in launches)
     assert all(launch.scalars["n_cols"] > 16 for launch in launches)  # a whole tile and a part
-    others = [launch for launch in _launches(chooser) if not launch.label.startswith("float")]
-    assert all(0.5 <= launch.scalars["factor"] <= 1.5 for launch in others)
+    plain = [launch for launch in _launches(chooser) if not launch.label.startswith("float")]
+    assert all(0.5 <= launch.scalars["factor"] <= 1.5 for launch in plain)
 
 
 def test_floats_that_the_user_lists_are_no_others() -> None:
@@ -354,17 +358,17 @@ def test_a_few_programs_of_a_long_vector_run() -> None:
     def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
         return (-(-scalars["n"] // 16),)
 
-    some = Conditions(grid, _any, may_be_left_out=True)
+    partial = Conditions(grid, _any, may_be_left_out=True)
     for types, labels in (({}, ["long: n"]), ({"n": "i64"}, ["long: n", "longer: n"])):
-        chooser = _chooser("gather", some, types)
+        chooser = _chooser("gather", partial, types)
         assert [label for label in chooser.labels if label.startswith("long")] == labels
-        for label, wanted in zip(labels, (1 << 31, 5 << 29), strict=False):
+        for label, length in zip(labels, (1 << 31, 5 << 29), strict=False):
             launch = _some(chooser, label)
-            assert wanted - 64 < launch.scalars["n"] < wanted - 16  # so that it may be rounded up
+            assert length - 64 < launch.scalars["n"] < length - 16  # leaves room to round up
             assert launch.programs == (0, 1, launch.grid[0] - 1)
             assert launch.is_sparse
             assert chooser.is_optional(chooser.labels.index(label))
-    for conditions in (Conditions(grid, _any), replace(some, fixed={"n": 7})):
+    for conditions in (Conditions(grid, _any), replace(partial, fixed={"n": 7})):
         assert not any(label.startswith("long") for label in _chooser("gather", conditions).labels)
 
 
@@ -404,7 +408,7 @@ def test_an_extent_is_a_multiple_and_of_its_class(kind: str, block: int, divisor
 
 
 @pytest.mark.parametrize("divisor", [1, 16])
-def test_below_the_block_comes_the_next_smaller(divisor: int) -> None:
+def test_the_extent_below_a_block_is_tried(divisor: int) -> None:
     assert extent_of("under", 64, divisor) == 64 - divisor
     assert extent_of("one", 64, divisor) == divisor
 

@@ -1,4 +1,4 @@
-"""Memory that grows: contents that do not depend on the order of touching, marks, conflicts."""
+"""Growing memory: contents independent of access order, marks, conflicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _at(address: int, *elements: int) -> Array:
 
 
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=20))
-def test_an_element_is_the_same_whatever_was_touched_before(elements: list[int]) -> None:
+def test_contents_do_not_depend_on_access_order(elements: list[int]) -> None:
     memory, x = _memory()
     one_by_one = [memory.load(_at(x, e), None, FP32)[0] for e in elements]
     other, y = _memory()
@@ -50,7 +50,7 @@ def test_contents_are_a_function_of_the_position(start: int, length: int, skip: 
     assert (_COUNTS.elements(start + skip, start + skip + length) == whole[skip:]).all()
 
 
-def test_only_what_an_access_names_is_marked() -> None:
+def test_only_accessed_elements_are_marked() -> None:
     memory, x = _memory()
     memory.load(_at(x, 3, 3000), np.array([True, False]), FP32)
     memory.store(_at(x, 5), np.array([1.0], np.float32), None, FP32)
@@ -74,7 +74,7 @@ def test_a_buffer_of_stated_size_ends_there(is_sparse: bool) -> None:
         memory.load_box(Box(rows, (1, 0), (1, 4)), FP32)
 
 
-def test_results_and_what_was_there_before() -> None:
+def test_old_and_new_contents() -> None:
     memory, x = _memory()
     memory.store(_at(x, 0), np.array([7.0], np.float32), None, FP32)
     size = HEAD_BYTES + 8
@@ -106,7 +106,7 @@ def test_a_wild_address_is_in_no_buffer() -> None:
 
 
 def test_programs_that_touch_the_same_memory_conflict() -> None:
-    for first, second, what in (
+    for first, second, conflict in (
         ("store", "load", "program 1 reads what another has written in x"),
         ("load", "store", "program 1 writes what another has read in x"),
         ("store", "store", "program 1 writes what another has written in x"),
@@ -118,10 +118,10 @@ def test_programs_that_touch_the_same_memory_conflict() -> None:
                 memory.load(_at(x, 4), None, FP32)
             else:
                 memory.store(_at(x, 4), np.array([value], np.float32), None, FP32)
-        assert memory.conflict == what
+        assert memory.conflict == conflict
 
 
-def test_what_is_no_conflict() -> None:
+def test_accesses_without_conflict() -> None:
     memory, x = _memory()
     for program in range(3):
         memory.begin_program()
@@ -137,8 +137,8 @@ def test_what_is_no_conflict() -> None:
 
 def _signal(memory: ElasticMemory, address: int, sem: AtomicSem, *elements: int) -> None:
     with memory.atomic(sem):
-        at = _at(address, *elements)
-        memory.store(at, memory.load(at, None, FP32) + 1, None, FP32)
+        target = _at(address, *elements)
+        memory.store(target, memory.load(target, None, FP32) + 1, None, FP32)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_atomics_order_programs(released: AtomicSem, acquired: AtomicSem, expect
     assert memory.conflict == expected
 
 
-def test_what_atomics_do_not_order() -> None:
+def test_accesses_unordered_by_atomics() -> None:
     """Another place, several elements, a write behind the release, no acquire in this program."""
-    for place, elements, late in (
+    for element, elements, late in (
         (31, (30,), 4),
         (30, (30, 31), 4),
         (30, (30,), 5),
@@ -176,11 +176,11 @@ def test_what_atomics_do_not_order() -> None:
         _signal(memory, x, "acq_rel", *elements)
         memory.store(_at(x, 5), _ONE * 7, None, FP32)
         memory.begin_program()
-        if place is None:
+        if element is None:
             _signal(memory, x, "acq_rel", 30)
             memory.begin_program()
         else:
-            _signal(memory, x, "acq_rel", place)
+            _signal(memory, x, "acq_rel", element)
         memory.load(_at(x, late), None, FP32)
         assert "reads what another has written" in memory.conflict
 
@@ -196,13 +196,13 @@ def test_order_goes_through_programs_in_between() -> None:
             memory.store(_at(x, 4), _ONE * 7, None, FP32)
         _signal(memory, x, "acq_rel", second)
     assert memory.conflict == ""
-    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # which all have read that read it
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # all its readers have read it
     assert memory.conflict == ""
 
 
 @pytest.mark.parametrize("is_last_ordered", [True, False])
-def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
-    """A lock orders who reads and writes what it guards, and nobody else."""
+def test_reads_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
+    """A lock orders accesses to the memory it guards, and no others."""
     memory, x = _memory()
     for program in range(3):
         memory.begin_program()
@@ -212,8 +212,8 @@ def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool)
         if program == 2:
             memory.store(_at(x, 4), _ONE * 9, None, FP32)
         _signal(memory, x, "acq_rel", 30)
-    what = "program 2 writes what another has read in x"
-    assert memory.conflict == ("" if is_last_ordered else what)
+    conflict = "program 2 writes what another has read in x"
+    assert memory.conflict == ("" if is_last_ordered else conflict)
 
 
 def test_a_swap_that_fails_releases_nothing() -> None:
@@ -228,7 +228,7 @@ def test_a_swap_that_fails_releases_nothing() -> None:
     assert memory.conflict == "program 1 writes what another has read in x"
 
 
-def test_a_reader_that_nothing_orders_keeps_others_from_writing() -> None:
+def test_an_unordered_reader_conflicts_with_writers() -> None:
     memory, x = _memory()
     memory.begin_program()
     memory.load(_at(x, 4), None, FP32)  # and releases nothing
@@ -242,7 +242,7 @@ def test_a_reader_that_nothing_orders_keeps_others_from_writing() -> None:
     assert memory.conflict == "program 2 writes what another has read in x"
 
 
-def test_what_is_ordered_may_be_overwritten() -> None:
+def test_ordered_accesses_may_be_overwritten() -> None:
     memory, x = _memory()
     for value in range(3):
         memory.begin_program()
@@ -252,7 +252,7 @@ def test_what_is_ordered_may_be_overwritten() -> None:
     assert (memory.conflict, memory.rewritten) == ("", "")
 
 
-def test_a_program_that_changes_what_it_wrote_is_noted() -> None:
+def test_a_program_changing_its_own_writes_is_noted() -> None:
     for value, rewritten in ((1.0, ""), (2.0, "x")):
         memory, x = _memory()
         memory.begin_program()
@@ -265,11 +265,11 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
     memory = ElasticMemory(1 << 20, is_traced=False)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     traced, y = _memory()
-    for each, address in ((memory, x), (traced, y)):
+    for variant, address in ((memory, x), (traced, y)):
         for _ in range(2):
-            each.begin_program()
-            each.store(_at(address, 9), _ONE, None, FP32)
-            each.load(_at(address, 3, 2000), None, FP32)
+            variant.begin_program()
+            variant.store(_at(address, 9), _ONE, None, FP32)
+            variant.load(_at(address, 3, 2000), None, FP32)
     size = traced.size_bytes(0)
     assert memory.result(0, size).tobytes() == traced.result(0, size).tobytes()
     assert memory.conflict == ""
@@ -277,8 +277,8 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
-    """Whoever runs on it may touch more, which the first memory does not come to hold."""
+def test_memory_can_be_restored(is_sparse: bool) -> None:
+    """A run on it may touch more, without adding it to the first memory."""
     first = ElasticMemory(1 << 20, is_sparse=is_sparse)
     x = first.add_buffer("x", FP32, floats(FP32, 5))
     fresh, y = _memory()
@@ -286,9 +286,9 @@ def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
     pages = first.pages(0)
     for _ in range(2):
         again = first.again()
-        places = [3, 3000, 70_000]
-        expected = fresh.load(_at(y, *places), None, FP32)
-        assert again.load(_at(x, *places), None, FP32).tolist() == expected.tolist()
+        indices = [3, 3000, 70_000]
+        expected = fresh.load(_at(y, *indices), None, FP32)
+        assert again.load(_at(x, *indices), None, FP32).tolist() == expected.tolist()
         again.store(_at(x, 3), 2 * _ONE, None, FP32)
     assert first.load(_at(x, 3), None, FP32).tolist() == [1.0]
     assert first.pages(0) == pages
@@ -345,7 +345,10 @@ def test_a_box_is_its_elements(
     strides = (5 * row, row, 1)[-len(shape) :]
     index = np.indices(extents) + np.reshape(start, (-1, *[1] * len(shape)))
     inside = np.logical_and.reduce(
-        [(each >= 0) & (each < size) for each, size in zip(index, shape, strict=True)]
+        [
+            (coordinate >= 0) & (coordinate < size)
+            for coordinate, size in zip(index, shape, strict=True)
+        ]
     )
     value = np.arange(inside.size, dtype=np.float32).reshape(extents)
     whole, one_by_one = (ElasticMemory(1 << 28, is_sparse=is_sparse) for _ in range(2))
@@ -356,13 +359,13 @@ def test_a_box_is_its_elements(
     box = Box(TensorAddress(Address(ElasticMemory.address_of(0)), shape, strides), start, extents)
     address = box.tensor.address + 4 * np.tensordot(strides, index, 1).astype(np.int64)
     for offset in (0, 4, 0):
-        moved = replace(
+        shifted_box = replace(
             box, tensor=replace(box.tensor, address=Address(box.tensor.address + offset))
         )
-        found = whole.load_box(moved, FP32)
-        assert found.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
+        loaded = whole.load_box(shifted_box, FP32)
+        assert loaded.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
         assert whole.crossed == one_by_one.crossed
-        whole.store_box(moved, value, FP32)
+        whole.store_box(shifted_box, value, FP32)
         one_by_one.store(address + offset, value, inside, FP32)
     pages, size = one_by_one.pages(0), one_by_one.size_bytes(0)
     assert whole.pages(0) == pages
@@ -391,10 +394,10 @@ def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
     memory = ElasticMemory(1 << 16, is_sparse=True)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     dense, y = _memory()
-    places = [0, 5, 255, 256, 5000]
+    indices = [0, 5, 255, 256, 5000]
     assert (
-        memory.load(_at(x, *places), None, FP32).tolist()
-        == dense.load(_at(y, *places), None, FP32).tolist()
+        memory.load(_at(x, *indices), None, FP32).tolist()
+        == dense.load(_at(y, *indices), None, FP32).tolist()
     )
     memory.store(_at(x, _FAR), _ONE, None, FP32)
     pages = memory.pages(0)
@@ -403,11 +406,11 @@ def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
     read, written = memory.touched(0, pages)
     assert np.flatnonzero(result != before).min() >= 3 * 1024
     assert np.flatnonzero(written).tolist() == [3 * 1024 + i for i in range(4)]
-    assert read.sum() == 4 * len(places)
+    assert read.sum() == 4 * len(indices)
     assert memory.load(_at(x, _FAR), None, FP32).tolist() == [1.0]
 
 
-def test_a_sparse_buffer_is_bounded_by_what_it_holds() -> None:
+def test_a_sparse_buffer_is_bounded_by_its_pages() -> None:
     memory = ElasticMemory(1 << 12, is_sparse=True)
     x = memory.add_buffer("x", FP32, floats(FP32, 5))
     with pytest.raises(AccessError, match="touches more than 4096 bytes of x"):
@@ -438,19 +441,19 @@ def test_an_element_may_store_where_it_was_loaded() -> None:
 
 
 @pytest.mark.parametrize("stored_first", [False, True])
-def test_elements_that_meet_are_told(stored_first: bool) -> None:
+def test_overlapping_elements_are_reported(stored_first: bool) -> None:
     memory, x = _shared()
-    here, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
+    aligned, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
     if stored_first:
-        memory.store(here, _FOUR, None, FP32)
+        memory.store(aligned, _FOUR, None, FP32)
         memory.load(shifted, None, FP32)
     else:
-        memory.load(here, None, FP32)
+        memory.load(aligned, None, FP32)
         memory.store(shifted, _FOUR, None, FP32)
     assert memory.crossed == "x"
 
 
-def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
+def test_an_element_loaded_by_two_programs_has_no_owner() -> None:
     memory, x = _shared()
     memory.load(_at(x, 4, 5, 6, 7), None, FP32)
     memory.load(_at(x, 5, 6, 7, 8), None, FP32)
@@ -459,7 +462,7 @@ def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
     assert memory.crossed == "x"
 
 
-def test_an_atomic_on_what_another_program_read_through_the_other_pointer_conflicts() -> None:
+def test_an_atomic_conflicts_with_a_read_through_an_alias() -> None:
     memory, x = _shared()
     memory.load(_at(x, 4), None, FP32)
     memory.begin_program()
@@ -481,10 +484,10 @@ def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflict
 
 @pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("updated_first", [False, True])
-def test_an_atomic_and_another_access_through_the_other_pointer_conflict(
+def test_an_atomic_conflicts_with_an_access_through_an_alias(
     updated_first: bool, loads: bool
 ) -> None:
-    """As a gradient that programs add up meets one that each of them stores."""
+    """As a gradient summed by programs meets one stored by each of them."""
     memory, x = _shared()
 
     def update() -> None:

@@ -35,7 +35,7 @@ def kernel(lock, count, out, D: tl.constexpr):
         (["while tl.load(count, volatile=True) == 0:", "    tl.atomic_cas(lock, 0, 1)"], {}),
     ],
 )
-def test_locks_are_what_a_loop_waits_for(
+def test_locks_are_addresses_polled_by_a_loop(
     tmp_path: Path, lines: list[str], expected: dict[str, int]
 ) -> None:
     path = tmp_path / "kernels.py"

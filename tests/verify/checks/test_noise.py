@@ -1,4 +1,4 @@
-"""Noise: which ops are inexact, and that each moves by what hardware may be off, no more."""
+"""Noise: the set of inexact ops; each is perturbed by the hardware's error, and no more."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ def test_an_approximation_moves_by_its_error(opcode: str, extra: str, steps: flo
     exact = _exact(kernel, X)
     step = np.spacing(np.abs(exact)) * 2  # a step of the value's magnitude is one or two of these
     up = _run(kernel, X, [op], 1, upwards=True)
-    moved = (up - exact) / step
-    assert (np.abs(moved) > 0.2).all()
-    assert (np.abs(moved) <= steps).all()
+    error_steps = (up - exact) / step
+    assert (np.abs(error_steps) > 0.2).all()
+    assert (np.abs(error_steps) <= steps).all()
     assert (up >= exact).all()
-    both = _run(kernel, X, [op], 2, upwards=False) - exact
-    assert (both > 0).any()
-    assert (both < 0).any()
+    downward = _run(kernel, X, [op], 2, upwards=False) - exact
+    assert (downward > 0).any()
+    assert (downward < 0).any()
 
 
-def test_what_overflows_by_little_may_not() -> None:
+def test_a_narrow_overflow_may_stay_finite() -> None:
     kernel = _unary("exp2", "")
     (op,) = inexact_ops(kernel)
     x = np.array([128.0, 128.5, 127.0, np.inf], np.float32)
@@ -102,8 +102,8 @@ def test_what_overflows_by_little_may_not() -> None:
     assert up[0] > 0.999 * 2.0**128
 
 
-def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
-    """A sigmoid is 0 where its exponential is infinite, and what it is multiplied by may be large."""
+def test_a_quotient_by_an_overflow_may_be_tiny() -> None:
+    """A sigmoid is 0 where its exponential is infinite; its factor may be large."""
     kernel = _kernel(
         "  %e = arith.exp(%a) : tile<64xfp32>\n  %out = arith.div(%a, %e) : tile<64xfp32>"
     )
@@ -111,13 +111,13 @@ def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
     x = np.full(64, 90.0, np.float32)
     x[::2] = np.inf
     assert (_exact(kernel, x)[1::2] == 0.0).all()
-    moved = _run(kernel, x, [division], 0, upwards=True)
-    assert (moved[1::2] == np.float32(90.0 * 2.0**-126)).all()
-    assert np.isnan(moved[::2]).all()
+    perturbed = _run(kernel, x, [division], 0, upwards=True)
+    assert (perturbed[1::2] == np.float32(90.0 * 2.0**-126)).all()
+    assert np.isnan(perturbed[::2]).all()
 
 
 @pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
-def test_what_is_exact_is_not_moved(opcode: str) -> None:
+def test_exact_ops_are_not_perturbed(opcode: str) -> None:
     assert _inexact(_unary(opcode)) == []
 
 
@@ -136,8 +136,8 @@ def test_a_sum_is_moved_in_a_reduction_and_nowhere_else() -> None:
     kernel = _kernel(_SUM.replace("OP", "add"))
     assert _inexact(kernel) == ["tile.reduce"]
     exact = _exact(kernel, X)
-    moved = _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
-    relative = (moved - exact) / exact
+    perturbed = _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    relative = (perturbed - exact) / exact
     # Six levels of a tree, each off by up to a step.
     assert (relative > 2 * 2.0**-23).all()
     assert (relative < 14 * 2.0**-23).all()
@@ -182,14 +182,12 @@ _SCALED = """\
     ],
     ids=["scaled", "carried", "compared"],
 )
-def test_a_sum_that_others_take_scaled_or_carried_may_be_rounded_to_the_other_side(
-    between: str, sums: list[str]
-) -> None:
-    found = _inexact(_kernel(_SCALED.format(between=between)))
-    assert [name for name in found if name == "arith.add"] == sums
+def test_a_scaled_or_carried_sum_may_round_either_way(between: str, sums: list[str]) -> None:
+    inexact = _inexact(_kernel(_SCALED.format(between=between)))
+    assert [name for name in inexact if name == "arith.add"] == sums
 
 
-def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_not() -> None:
+def test_a_product_with_overflowing_terms_is_unknown_unless_infinite() -> None:
     kernel = _kernel(_PRODUCT)
     x = np.ones((8, 8), np.float32)
     x[0, :2] = 3e19, 3e19
@@ -197,17 +195,17 @@ def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_no
     x[2, 0] = np.inf
     exact = _exact(kernel, x.reshape(-1)).reshape(8, 8)
     assert (exact[0, 0], exact[0, 1], exact[2, 3], exact[3, 3]) == (np.inf, 6, np.inf, 8)
-    moved = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=True).reshape(8, 8)
+    perturbed = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=True).reshape(8, 8)
     # Upwards it is NaN, and at random each infinity: no maximum hides all.
-    assert np.isnan(moved[:2, :2]).all()
+    assert np.isnan(perturbed[:2, :2]).all()
     for seed, infinity in ((1, np.inf), (2, -np.inf)):
         either = _run(kernel, x.reshape(-1), inexact_ops(kernel), seed, upwards=False)
         assert (either.reshape(8, 8)[:2, :2] == infinity).all()
-    assert (moved[2, 2:] == np.inf).all()
-    assert np.all(np.abs(moved[3:, 3:] - 8) < 1e-4)
+    assert (perturbed[2, 2:] == np.inf).all()
+    assert np.all(np.abs(perturbed[3:, 3:] - 8) < 1e-4)
 
 
-def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow() -> None:
+def test_noise_does_not_overflow_sums() -> None:
     """Twice the largest number and a negative infinity: NaN or infinite, as the order will have it."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     x = np.full(64, -1.0, np.float32)
@@ -221,15 +219,15 @@ def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow(
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) -> None:
+def test_an_infinite_term_may_meet_an_opposite_overflow(sign: float) -> None:
     """An infinity comes first; terms of the other sign overflow among themselves in another order."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     x = np.zeros(64, np.float32)
     x[0], x[5:7] = sign * np.inf, -sign * 3e38
     assert (_exact(kernel, x) == sign * np.inf).all()
     assert np.isnan(_run(kernel, x, inexact_ops(kernel), 1, upwards=True)).all()
-    for others in ((-sign * 1e38, -sign * 2e38), (sign * 3e38, sign * 3e38), (3e38, -3e38)):
-        x[5:7] = others
+    for terms in ((-sign * 1e38, -sign * 2e38), (sign * 3e38, sign * 3e38), (3e38, -3e38)):
+        x[5:7] = terms
         assert (_run(kernel, x, inexact_ops(kernel), 1, upwards=True) == sign * np.inf).all()
     x[5:7] = 3e38, 3e38
     x[7:9] = -sign * np.inf, sign * np.inf
@@ -237,8 +235,8 @@ def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) ->
         assert np.isnan(_run(kernel, x, inexact_ops(kernel), 1, upwards=False)).all()
 
 
-def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
-    """A sum that overflows to either side: NaN and what is negative are 0 after the maximum."""
+def test_an_overflow_hidden_by_a_maximum_is_seen() -> None:
+    """A sum that overflows to either side: NaN and negatives are 0 after the maximum."""
     kernel = _kernel(
         _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%m)").replace(
             "  %out", "  %m = arith.max(%d, %zero) : tile<8x8xfp32>\n  %out"
@@ -254,22 +252,20 @@ def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apart", "found"), [(0, {np.inf}), (1, {-np.inf}), (2, {np.inf})], ids=str
+    ("apart", "expected"), [(0, {np.inf}), (1, {-np.inf}), (2, {np.inf})], ids=str
 )
-def test_what_overflows_may_meet_what_overflows_to_the_other_side(
-    apart: int, found: set[float]
-) -> None:
-    """A product of two sums, each of which overflows in some order."""
+def test_opposite_overflows_may_meet(apart: int, expected: set[float]) -> None:
+    """A product of two sums, each overflowing in some order."""
     sums = [
         _SUM.replace("OP", "add")
-        .replace("%s =", f"%s{at} =")
-        .replace("(%s)", f"(%s{at})")
-        .replace("%l", f"%l{at}")
-        .replace("%r:", f"%r{at}:")
-        .replace("%r)", f"%r{at})")
-        .replace("%t", f"%t{at}")
-        .replace("%out", f"%out{at}")
-        for at in (1, 2)
+        .replace("%s =", f"%s{number} =")
+        .replace("(%s)", f"(%s{number})")
+        .replace("%l", f"%l{number}")
+        .replace("%r:", f"%r{number}:")
+        .replace("%r)", f"%r{number})")
+        .replace("%t", f"%t{number}")
+        .replace("%out", f"%out{number}")
+        for number in (1, 2)
     ]
     product = "  %out = arith.mul(%out1, %out2) : tile<64xfp32>"
     kernel = _kernel("\n".join([*sums, product]))
@@ -279,10 +275,10 @@ def test_what_overflows_may_meet_what_overflows_to_the_other_side(
     ops = [op for op in inexact_ops(kernel) if op.opcode == "tile.reduce"]
     assert len(ops) == 2
     runs = [_run(kernel, x, ops, seed, upwards=False, apart=apart) for seed in (1, 2)]
-    assert {run[0] for run in runs} == found
+    assert {run[0] for run in runs} == expected
 
 
-def test_an_infinite_sum_with_an_overflow_to_the_other_side_may_be_no_number() -> None:
+def test_an_infinite_sum_with_an_opposite_overflow_may_be_nan() -> None:
     """A product of -3e39, an infinity, and an infinity added after: NaN if the product comes first."""
     kernel = _kernel(
         _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%s)").replace(
@@ -293,8 +289,8 @@ def test_an_infinite_sum_with_an_overflow_to_the_other_side_may_be_no_number() -
     x[0, :2] = 3e19, np.inf
     x[1, 0] = -1e20
     assert _exact(kernel, x.reshape(-1)).reshape(8, 8)[0, 1] == np.inf
-    moved = _run(kernel, x.reshape(-1), inexact_ops(kernel)[:1], 1, upwards=True)
-    assert np.isnan(moved.reshape(8, 8)[0, 1])
+    perturbed = _run(kernel, x.reshape(-1), inexact_ops(kernel)[:1], 1, upwards=True)
+    assert np.isnan(perturbed.reshape(8, 8)[0, 1])
 
 
 def test_division_of_integers_is_exact() -> None:
@@ -325,9 +321,9 @@ def _assembly(text: str, opcode: str = "inline", constraint: str = "f") -> Kerne
 def test_approximate_assembly_moves_its_floats(opcode: str, text: str, error: float) -> None:
     kernel = _assembly(text, opcode)
     assert _inexact(kernel) == [f"asm.{opcode}"]
-    exact, moved = _exact(kernel, X), _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
-    assert np.all(moved > exact)
-    assert np.all(moved - exact <= error * exact + np.spacing(exact))
+    exact, perturbed = _exact(kernel, X), _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    assert np.all(perturbed > exact)
+    assert np.all(perturbed - exact <= error * exact + np.spacing(exact))
 
 
 @pytest.mark.parametrize("text", ["add.rn.f32 $0, $1, $1;", "mov.b32 $0, $1;", "neg.f32 $0, $1;"])
@@ -353,8 +349,8 @@ def test_a_sum_of_sums_is_inexact_if_a_product_in_it_is() -> None:
     assert _inexact(_kernel(last.replace("OP", "mul"))) == ["arith.mul"]
 
 
-def test_a_sum_that_may_be_rounded_to_the_other_side_shows_where_the_next_one_cancels() -> None:
-    """0.1 * 0.1 + 4 - 4: contracted or not, what is left is a multiple of a step of 4."""
+def test_a_sum_rounding_either_way_shows_where_the_next_cancels() -> None:
+    """0.1 * 0.1 + 4 - 4: contracted or not, the rest is a multiple of a step of 4."""
     kernel = _kernel("""\
   %c = arith.constant {value = 4.0, type = tile<64xfp32>} : tile<64xfp32>
   %s = arith.mul(%a, %a) : tile<64xfp32>
@@ -412,16 +408,16 @@ def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
 
 @pytest.mark.parametrize("upwards", [True, False])
 def test_an_atomic_sum_moves_by_a_step_of_the_sum(upwards: bool) -> None:
-    """Each addition is rounded to one, however small what is added."""
+    """Each addition is rounded to a step, however small the addend."""
     kernel = parse_kernel(_ATOMIC)
     x = np.zeros(64, np.float32)
     x[3:9] = 0.3
     ops = inexact_ops(kernel)
     exact = _run(kernel, x, [], 0, upwards=True, start=9129953.0)[0]
-    found = _run(kernel, x, ops, 1, upwards=upwards, start=9129953.0)[0]
-    assert 1.0 <= abs(found - exact) <= 6.0
+    perturbed = _run(kernel, x, ops, 1, upwards=upwards, start=9129953.0)[0]
+    assert 1.0 <= abs(perturbed - exact) <= 6.0
     if upwards:
-        assert found > exact
+        assert perturbed > exact
 
 
 def test_an_atomic_sum_of_whole_numbers_is_exact() -> None:
@@ -431,7 +427,7 @@ def test_an_atomic_sum_of_whole_numbers_is_exact() -> None:
     assert _run(kernel, x, ops, 1, upwards=True, start=1e6)[0] == 1e6 + x.sum()
 
 
-def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:
+def test_a_product_may_be_fused_into_one_of_its_sums() -> None:
     """As a softmax does: `fma(x, c, -m)` where m is the largest of the rounded `x * c`."""
     kernel = _kernel(
         """\
@@ -444,12 +440,12 @@ def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:
     ops = inexact_ops(kernel)
     product = X * np.float32(4099.7)
     fused = X.astype(np.float64) * float(np.float32(4099.7)) - product
-    moved = _run(kernel, X, ops, 1, upwards=True) - _exact(kernel, X)
-    assert (np.abs(fused) <= 2 * np.abs(moved)).all()
-    assert (np.abs(moved) <= 2.0**-22 * product).all()
+    perturbation = _run(kernel, X, ops, 1, upwards=True) - _exact(kernel, X)
+    assert (np.abs(fused) <= 2 * np.abs(perturbation)).all()
+    assert (np.abs(perturbation) <= 2.0**-22 * product).all()
 
 
-def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
+def test_a_product_used_by_one_sum_is_perturbed_once() -> None:
     kernel = _kernel(
         """\
   %m = arith.mul(%a, %a) : tile<64xfp32>
@@ -458,7 +454,7 @@ def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
     assert _inexact(kernel) == ["arith.mul"]
 
 
-def test_a_sum_whose_large_terms_cancel_early_is_off_by_what_they_lose_late() -> None:
+def test_early_cancellation_shows_the_loss_of_late_cancellation() -> None:
     """As 1 + t - 1 is, where the tree adds 1 and -1 first; whole numbers are the same in any order."""
     kernel = _kernel(_SUM.replace("OP", "add"))
     tiny = np.float32(1.8125 * 2.0**-24)
@@ -466,11 +462,11 @@ def test_a_sum_whose_large_terms_cancel_early_is_off_by_what_they_lose_late() ->
     x[0], x[32], x[1] = 1.0, -1.0, tiny
     assert _exact(kernel, x)[0] == tiny
     lost = abs(float(np.float32(np.float32(1.0) + tiny) - np.float32(1.0)) - float(tiny))
-    moved = [
+    perturbations = [
         abs(float(_run(kernel, x, inexact_ops(kernel), seed, upwards=seed < 2)[0]) - float(tiny))
         for seed in range(6)
     ]
-    assert min(moved) > lost / 2  # bounds are four times what moves
-    assert max(moved) < 2.0**-21
+    assert min(perturbations) > lost / 2  # bounds are four times the perturbation
+    assert max(perturbations) < 2.0**-21
     x[1] = 3.0
     assert _run(kernel, x, inexact_ops(kernel), 0, upwards=True)[0] == 3.0

@@ -1,4 +1,4 @@
-"""References: buffers that are what a kernel touched, and noise where rounding is open."""
+"""References: buffers limited to a kernel's accesses, and noise where rounding is open."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ROWS = {"stride": 20, "n_rows": 3, "n_cols": 17, "factor": 0.3}
 
 
 @pytest.mark.parametrize("misaligned", [False, True])
-def test_a_buffer_is_what_was_touched(misaligned: bool) -> None:
+def test_a_buffer_holds_touched_elements(misaligned: bool) -> None:
     reference = _reference("scale_rows", _launch((3,), misaligned=misaligned, **ROWS))
     assert reference.order == ("x_ptr", "out_ptr", "stride", "n_rows", "n_cols", "factor")
     x, out = reference.buffers["x_ptr"], reference.buffers["out_ptr"]
@@ -71,9 +71,9 @@ def test_a_buffer_is_what_was_touched(misaligned: bool) -> None:
     ):
         assert (marks[x.start_bytes :].reshape(-1, 4).all(axis=1) == expected).all()
         assert not marks[: x.start_bytes].any()
-    got, source = _values(out, out.expected), _values(x, x.initial)
-    assert (got[touched] == source[touched] * np.float32(0.3)).all()
-    assert (got[~touched] == _values(out, out.initial)[~touched]).all()
+    actual, source = _values(out, out.expected), _values(x, x.initial)
+    assert (actual[touched] == source[touched] * np.float32(0.3)).all()
+    assert (actual[~touched] == _values(out, out.initial)[~touched]).all()
     assert x.start_bytes % 256 == (4 if misaligned else 0)
 
 
@@ -86,9 +86,9 @@ def test_products_are_exact_and_sums_are_not() -> None:
     assert not out.is_exact
     assert len(out.upward) == len(inexact_ops(kernel_of("sum_rows"))) == 1 <= MAX_UPWARD_RUNS
     assert len(out.random) == NUM_RANDOM_RUNS
-    value, moved = _values(out, out.expected), _values(out, out.upward[0])
-    assert (moved > value).all()
-    assert (np.abs(moved - value) < 1e-5).all()
+    value, perturbed = _values(out, out.expected), _values(out, out.upward[0])
+    assert (perturbed > value).all()
+    assert (np.abs(perturbed - value) < 1e-5).all()
 
 
 def test_overlapping_programs_have_no_result() -> None:
@@ -105,7 +105,7 @@ def test_atomics_may_share() -> None:
 _ZEROS = Inputs({"counter_ptr": Range(lambda _: 0, lambda _: 1)})
 
 
-def test_the_last_at_a_counter_reads_what_all_have_written() -> None:
+def test_the_last_program_at_a_counter_reads_all_writes() -> None:
     buffers = _reference("last_adds", _launch((5,)), _ZEROS).buffers
     x, out, counter = (buffers[name] for name in ("x_ptr", "out_ptr", "counter_ptr"))
     assert _values(out, out.expected)[0] == _values(x, x.initial)[: 5 * 16].sum(dtype=np.int32)
@@ -133,13 +133,13 @@ def test_indices_stay_in_their_range() -> None:
     reference = _reference("gather", launch)
     index = reference.buffers["index_ptr"]
     assert set(_values(index, index.initial)[:20].tolist()) <= set(range(5))
-    given = Inputs({"index_ptr": Range(lambda _: 30, lambda scalars: scalars["n"] + 12)})
-    index = _reference("gather", launch, given).buffers["index_ptr"]
+    inputs = Inputs({"index_ptr": Range(lambda _: 30, lambda scalars: scalars["n"] + 12)})
+    index = _reference("gather", launch, inputs).buffers["index_ptr"]
     assert set(_values(index, index.initial)[:20].tolist()) <= {30, 31}
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
+def test_an_unknown_result_is_found(is_sparse: bool) -> None:
     for name, expected in (("leaky", "out_ptr"), ("gather", "")):
         kernel = kernel_of(name)
         roles = roles_of(kernel, {}, is_inexact)
@@ -152,9 +152,7 @@ def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
     ("name", "num_programs", "expected"),
     [("placed", 3, "out_ptr"), ("placed", 1, ""), ("last_adds", 3, ""), ("count", 3, "")],
 )
-def test_a_result_that_the_order_of_programs_decides_is_found(
-    name: str, num_programs: int, expected: str
-) -> None:
+def test_an_order_dependent_result_is_found(name: str, num_programs: int, expected: str) -> None:
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
     launch = _launch((num_programs,), n=20) if name == "count" else _launch((num_programs,))
@@ -209,7 +207,7 @@ def test_bounds_are_the_same_where_nothing_is_replayed(monkeypatch: pytest.Monke
         (replayed.flipped, computed.flipped),
         (replayed.random, computed.random),
     ):
-        assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]
+        assert [array.tobytes() for array in ours] == [array.tobytes() for array in theirs]
 
 
 def _halved(program: Program, op: Op, value: Array) -> Array:
@@ -217,13 +215,13 @@ def _halved(program: Program, op: Op, value: Array) -> Array:
     return np.exp(value) / np.float32(2)
 
 
-@pytest.mark.parametrize("moved", [arith.Exp, arith.Compare, None])
-def test_what_is_steady_is_what_a_run_that_computes_all_gives(moved: type[Op] | None) -> None:
-    """One exponential more is above 1 in the first run: what is stored, and read again, moves."""
+@pytest.mark.parametrize("changed_op", [arith.Exp, arith.Compare, None])
+def test_steady_results_equal_a_full_run(changed_op: type[Op] | None) -> None:
+    """One exponential more exceeds 1 in the first run, so the stored and reloaded value changes."""
     kernel = parse_kernel(STEERED)
     x, y = np.array([0.1, 1.0, -3.0, 2.0, 9.0], np.float32), np.arange(9, dtype=np.float32)
-    rules = {**RULES, arith.Exp: _halved} if moved is arith.Exp else RULES
-    if moved is arith.Compare:
+    rules = {**RULES, arith.Exp: _halved} if changed_op is arith.Exp else RULES
+    if changed_op is arith.Compare:
         rules = {**RULES, arith.Compare: lambda program, op, a, b: np.asarray(a < b)}
 
     def run(rules: Rules, steady: Steady | None = None) -> list[bytes]:
@@ -233,13 +231,13 @@ def test_what_is_steady_is_what_a_run_that_computes_all_gives(moved: type[Op] | 
 
     recording = Recording()
     exact = run(recording.recording(RULES))
-    live = [op for op in kernel.walk() if moved is not None and isinstance(op, moved)]
+    live = [op for op in kernel.walk() if changed_op is not None and isinstance(op, changed_op)]
     steady = references.steady_values(kernel, recording, live)
     ran: list[type[Op]] = []
     counted = {cls: _counting(cls, rule, ran) for cls, rule in rules.items()}
-    found = run(recording.replaying(counted, live, same_poison=True), steady)
-    assert found == run(rules)
-    assert (found == exact) == (moved is None)
+    replayed = run(recording.replaying(counted, live, same_poison=True), steady)
+    assert replayed == run(rules)
+    assert (replayed == exact) == (changed_op is None)
     assert arith.Constant not in ran
 
 

@@ -1,4 +1,4 @@
-"""Casts within a kernel whose operand is inexact: a flipped rounding is in bounds, more is not."""
+"""Casts of inexact operands within a kernel: a flipped rounding is in bounds, more is not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _reference(seed: int) -> Reference:
 
 
 def _off_by(relative: float, seed: int) -> Rule:
-    """Return the rule of hardware whose `exp` is off by so much."""
+    """Return a rule of hardware with an `exp` off by this much."""
     rng = np.random.default_rng(seed)
     base = RULES[arith.Exp]
 
@@ -44,20 +44,20 @@ def _off_by(relative: float, seed: int) -> Rule:
 
 
 def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | None:
-    held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+    contents = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
     args = [
-        held[name][reference.buffers[name].start_bytes :].view(
+        contents[name][reference.buffers[name].start_bytes :].view(
             dtype_of(reference.buffers[name].pointee)
         )
         for name in reference.order
     ]
     rules = {**RULES, arith.Exp: _off_by(relative, seed)}
     Interpreter(_KERNEL, args, rules=rules).run((1,))
-    return compare(reference.buffers["out_ptr"], held["out_ptr"])
+    return compare(reference.buffers["out_ptr"], contents["out_ptr"])
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_rounding_that_noise_flips_is_in_bounds(seed: int) -> None:
+def test_a_rounding_flipped_by_noise_is_in_bounds(seed: int) -> None:
     assert _verdict(_reference(seed), 2.0**-22, seed) is None
 
 
@@ -74,7 +74,7 @@ def test_weights_that_are_wrong_are_not(seed: int) -> None:
     assert _verdict(_reference(seed), 2.0**-9, seed) is not None
 
 
-def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> None:
+def test_exact_and_stored_casts_are_not_flipped() -> None:
     (cast,) = inner_casts(_KERNEL, is_inexact)
     assert cast.dtype.name == "fp16"
     assert inner_casts(_KERNEL, lambda _: False) == []
@@ -82,16 +82,16 @@ def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> Non
 
 
 @given(st.integers(0, 2**31), arrays(bool, (2, 16, 16)), st.integers(1, 3))
-def test_those_that_a_product_adds_up_are_flipped_in_different_runs(
+def test_casts_summed_by_a_product_flip_in_different_runs(
     seed: int, may_flip: Array, most: int
 ) -> None:
     """Of a row, and of a column, of one cast and of another: few enough can each be alone."""
-    taken = np.zeros((NUM_SETS, 16), np.int32)
+    product_index = np.zeros((NUM_SETS, 16), np.int32)
     columns: list[list[int]] = [[] for _ in range(16)]
-    for number, some in enumerate(may_flip):
-        few = some & (np.cumsum(some, axis=0) <= most)
+    for number, candidates in enumerate(may_flip):
+        few = candidates & (np.cumsum(candidates, axis=0) <= most)
         flips = few & (np.cumsum(few, axis=1) <= most)
-        sets = sets_of_runs(flips, taken, seed=(seed, number))
+        sets = sets_of_runs(flips, product_index, seed=(seed, number))
         assert ((sets > 0) & (sets <= NUM_SETS)).all()
         for line, numbers in zip(flips, sets, strict=True):
             assert len(set(numbers[line].tolist())) == np.count_nonzero(line)

@@ -1,4 +1,4 @@
-"""Every instruction that the compiler emits has a rule: for all ops, kernels and libdevice."""
+"""A rule exists for every emitted instruction: of all ops, kernels and libdevice."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ assert RULE_MODULES  # all rules are declared
 
 
 def unknown(ptx: str) -> dict[str, str]:
-    """Return the instructions of a text that no rule takes, and why."""
+    """Return the instructions of a text without a rule, and the reason."""
     missing: dict[str, str] = {}
     kernels = parse_module(ptx).kernels.values()
-    instructions = [one for kernel in kernels for one in kernel.instructions]
+    instructions = [candidate for kernel in kernels for candidate in kernel.instructions]
     assert instructions
     for instruction in instructions:
         rule = executing(instruction) or COMPUTES.get(instruction.opcode)
@@ -51,7 +51,7 @@ def unknown(ptx: str) -> dict[str, str]:
     return missing
 
 
-def test_what_has_no_rule_is_found() -> None:
+def test_instructions_without_a_rule_are_found() -> None:
     head = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<3>;\n"
     text = head + "add.huge.s32 %r1, %r2, 5;\nvadd4.u32 %r1, %r2, %r1;\nret;\n}\n"
     assert unknown(text) == {
@@ -78,10 +78,10 @@ def test_every_elementwise_op_of_every_type(arch) -> None:
 def test_every_kernel(path, arch) -> None:
     for spec in manifest.load(str(path)).kernels:
         variants = expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
-        # What is promised most of the arguments, for one, and least for others.
+        # The variant with most promises for one architecture, with fewest for the others.
         variant = variants[0 if arch == "sm_90a" else -1]
-        made = compile_ptx(replace(variant.request, target=arch))
-        assert unknown(made.ptx) == {}, spec.name
+        compiled = compile_ptx(replace(variant.request, target=arch))
+        assert unknown(compiled.ptx) == {}, spec.name
 
 
 # ---- libdevice --------------------------------------------------------------------------------
@@ -90,11 +90,15 @@ DEFINED = re.compile(r"^define (?:[a-z_]+ )*?(\w+) @(__nv_\w+)\(([^)]*)\)", re.M
 
 
 def functions() -> Iterator[tuple[str, str, list[str]]]:
-    """Return result type, name and parameter types of all that libdevice offers."""
+    """Return result type, name and parameter types of all libdevice functions."""
     path = find_file("nvidia-nvvm", "nvvm/libdevice/libdevice.10.bc")
     module = binding().parse_bitcode(path.read_bytes())
     for result, name, parameters in DEFINED.findall(str(module)):
-        yield result, name, [one.split()[0] for one in parameters.split(",") if one.strip()]
+        yield (
+            result,
+            name,
+            [parameter.split()[0] for parameter in parameters.split(",") if parameter.strip()],
+        )
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_jump_table_out_of_range():
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("spinner", [0, 1])
 def test_a_warp_spins_until_another_writes(spinner, seed):
-    # Whichever arm comes first in the text, the one that spins must not keep the other from running.
+    # Whichever arm comes first in the text, a spinning arm must not block the other.
     flag = np.zeros(1, np.int32)
     body = f"""
         shr.u32 %r4, %r0, 5;
@@ -182,7 +182,7 @@ def test_a_warp_spins_until_another_writes(spinner, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
-    # An arm that holds the lock must get to release it while the other lanes spin.
+    # The arm with the lock must get to release it while the other lanes spin.
     lock, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
     body = """
     again:
@@ -198,8 +198,8 @@ def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
     assert total[0] == 0 + 1 + 2 + 3 + 4
 
 
-def test_a_loop_that_gets_something_done_is_no_spin():
-    # Lanes that are done early wait for the others however long these take.
+def test_a_loop_with_effects_is_no_spin():
+    # Lanes done early wait for the others, however long these take.
     total = np.zeros(1, np.int32)
     body = """
         mov.b32 %r4, 0;
@@ -241,20 +241,20 @@ def test_trap():
 @st.composite
 def statements(draw, depth=3):
     """Return a list of statements over variables 0 to 3: nested tuples."""
-    made = []
+    drawn = []
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["add", "mul", "if", "loop"] if depth else ["add", "mul"]))
         a, b = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
         if kind == "if":
             bit = draw(st.integers(0, 4))
             arms = draw(statements(depth - 1)), draw(statements(depth - 1))
-            made.append(("if", a, bit, *arms))
+            drawn.append(("if", a, bit, *arms))
         elif kind == "loop":
             leave = draw(st.one_of(st.none(), st.integers(0, 4)))
-            made.append(("loop", a, draw(statements(depth - 1)), leave))
+            drawn.append(("loop", a, draw(statements(depth - 1)), leave))
         else:
-            made.append((kind, a, b, draw(st.integers(1, 1000))))
-    return made
+            drawn.append((kind, a, b, draw(st.integers(1, 1000))))
+    return drawn
 
 
 class Writer:

@@ -21,8 +21,8 @@ from tests.support.hopper_gemm import FAULTS, largest_error, multiply
     ],
 )
 def test_it_multiplies(shape: tuple[int, int, int], ctas: int, seed: int) -> None:
-    got, expected = multiply(shape, ctas, seed)
-    assert largest_error(got, expected, shape[2]) <= 1
+    actual, expected = multiply(shape, ctas, seed)
+    assert largest_error(actual, expected, shape[2]) <= 1
 
 
 def test_the_order_of_warps_does_not_matter() -> None:
@@ -57,5 +57,5 @@ def test_faults_are_found(fault: str) -> None:
 
 def test_a_wrong_swizzle_shows_in_the_result() -> None:
     assert set(FAULTS) == {*EXPECTED, "wrong swizzle"}
-    got, expected = multiply((128, 256, 128), fault="wrong swizzle")
-    assert np.abs(got - expected).max() > 1
+    actual, expected = multiply((128, 256, 128), fault="wrong swizzle")
+    assert np.abs(actual - expected).max() > 1

@@ -1,4 +1,4 @@
-"""No module that declares rules is forgotten."""
+"""All modules with rules are listed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """libdevice functions run whole: their documented errors hold only if every instruction is right.
 
-What they are made of (fused multiply-adds that carry a correction, chains of carries, conversions
-in every rounding) goes wrong loudly: one instruction off by a bit costs many digits.
+Their parts (fused multiply-adds with a correction, carry chains, conversions in every rounding)
+fail loudly: one instruction off by a bit costs many digits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ POSITIVE = np.exp2(RANDOM.uniform(-20, 20, COUNT))
 FAR = np.concatenate([PLAIN[: COUNT // 2] * 3, RANDOM.standard_normal(COUNT // 2) * 1e10])
 
 
-# Name, what it computes, arguments, ulps of fp32 and of fp64.
-# Source: CUDA C++ Programming Guide, "Mathematical Functions", maximum errors.
+# Name, function, arguments, ulps of fp32 and of fp64. Source: CUDA C++ Programming Guide,
+# "Mathematical Functions", maximum errors.
 FUNCTIONS: list[tuple[str, Callable[..., Any], list[Any], float, float]] = [
     ("sin", np.sin, [FAR], 2, 2),
     ("exp", np.exp, [10 * PLAIN], 2, 1),
@@ -47,19 +47,19 @@ SREG = "@llvm.nvvm.read.ptx.sreg"
 
 
 def kernel_of(name: str, kind: str, count: int) -> str:
-    """Return a kernel that applies a function to elements of `count` arrays, one a thread."""
-    pointers = "".join(f", ptr addrspace(1) %p{at}" for at in range(count))
+    """Return a kernel applying a function to elements of `count` arrays, one per thread."""
+    pointers = "".join(f", ptr addrspace(1) %p{index}" for index in range(count))
     loads = "".join(
-        f"%q{at} = getelementptr {kind}, ptr addrspace(1) %p{at}, i32 %i\n"
-        f"%v{at} = load {kind}, ptr addrspace(1) %q{at}\n"
-        for at in range(count)
+        f"%q{index} = getelementptr {kind}, ptr addrspace(1) %p{index}, i32 %i\n"
+        f"%v{index} = load {kind}, ptr addrspace(1) %q{index}\n"
+        for index in range(count)
     )
     return (
         f"declare {kind} @{name}({', '.join([kind] * count)})\n"
         f"define ptx_kernel void @run{name}(ptr addrspace(1) %out{pointers}) {{\n"
         f"%thread = call i32 {SREG}.tid.x()\n%block = call i32 {SREG}.ctaid.x()\n"
         f"%first = mul i32 %block, {THREADS}\n%i = add i32 %thread, %first\n{loads}"
-        f"%r = call {kind} @{name}({', '.join(f'{kind} %v{at}' for at in range(count))})\n"
+        f"%r = call {kind} @{name}({', '.join(f'{kind} %v{index}' for index in range(count))})\n"
         f"%q = getelementptr {kind}, ptr addrspace(1) %out, i32 %i\n"
         f"store {kind} %r, ptr addrspace(1) %q\nret void\n}}\n"
     )
@@ -93,5 +93,5 @@ def test_documented_errors_hold(case, double) -> None:
 
 
 def test_sines_of_far_arguments_use_carries() -> None:
-    opcodes = {one.opcode for one in module().kernels["run__nv_sinf"].instructions}
+    opcodes = {instruction.opcode for instruction in module().kernels["run__nv_sinf"].instructions}
     assert {"madc", "mad"} <= opcodes

@@ -1,19 +1,19 @@
-"""What a reader of a fault sees."""
+"""The report of a fault."""
 
 from __future__ import annotations
 
 from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.report import render_fault
-from aotc.verify.emulator.syntax import Place
+from aotc.verify.emulator.syntax import SourceLocation
 
-PLACE = Place("kernel.py", 3, 9, Place("model.py", 1, 0))
+LOCATION = SourceLocation("kernel.py", 3, 9, SourceLocation("model.py", 1, 0))
 
 
 def fault(**changes):
     settings = {
         "line": 12,
         "text": "st.shared.b32 [%r1], %r2",
-        "place": PLACE,
+        "location": LOCATION,
         "cta": (1, 0, 2),
         "thread": 70,
         "notes": ["the other access: line 9"],
@@ -38,12 +38,12 @@ def test_full_report(tmp_path):
     ]
 
 
-def test_what_is_not_known_is_left_out():
-    report = render_fault(fault(place=None, cta=(), thread=None, notes=(), line=0))
+def test_unknown_fields_are_left_out():
+    report = render_fault(fault(location=None, cta=(), thread=None, notes=(), line=0))
     assert report == "race: two warps write byte 4"
 
 
-def test_files_that_cannot_be_quoted(tmp_path):
+def test_unreadable_source_files(tmp_path):
     short = tmp_path / "kernel.py"
     short.write_text("one line\n")
     binary = tmp_path / "more" / "kernel.py"

@@ -75,7 +75,7 @@ def test_statistics_count_lanes_and_warps():
     assert statistics.batches == 1
 
 
-def test_batches_follow_from_the_memory_that_may_be_used():
+def test_batches_fit_the_memory_limit():
     x, out = arrays(2048)
     once = emulate(SIMPLE, 32, [x, out, 2048, 1], cta_threads=64)
     assert once.batches == 1
@@ -86,7 +86,7 @@ def test_batches_follow_from_the_memory_that_may_be_used():
     assert several.lane_instructions == once.lane_instructions
 
 
-def test_a_cta_that_does_not_fit():
+def test_a_cta_over_the_memory_limit():
     x, out = arrays(4)
     with pytest.raises(EmulationError, match=r"a CTA needs [\d,]+ bytes .* at most 9,000"):
         emulate(SIMPLE, 1, [x, out, 4, 3], cta_threads=64, max_memory_bytes=9000)
@@ -180,8 +180,8 @@ def test_clusters_of_two_dimensions():
     )
     y, x = np.indices((6, 4))
     columns = [x, y, x // 2, y // 3, x % 2, y % 3, y % 3 * 2 + x % 2, 2, 3, 6]
-    for name, found, expected in zip(names, np.moveaxis(out, -1, 0), columns, strict=True):
-        np.testing.assert_array_equal(found, np.broadcast_to(expected, (6, 4)), err_msg=name)
+    for name, actual, expected in zip(names, np.moveaxis(out, -1, 0), columns, strict=True):
+        np.testing.assert_array_equal(actual, np.broadcast_to(expected, (6, 4)), err_msg=name)
 
 
 def test_bank_conflicts_are_counted_by_line_if_asked_for():
@@ -204,8 +204,8 @@ def test_variables_move_from_launch_to_launch():
     head = ".global .align 4 .b32 table[2] = {7, 8};\n"
     body = "mov.b64 %rd2, table; ld.global.b32 %r4, [%rd2+4]; st.global.b32 [%rd1], %r4;"
     text = ptx(body, 2, threads=1).replace(".visible", head + ".visible")
-    one, two = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    for first, second in ((one, one), (one, two), (two, one), (two, two)):
+    x, y = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    for first, second in ((x, x), (x, y), (y, x), (y, y)):
         second[0] = 0
         emulate(text, 1, [first, second])
         assert second[0] == 8
@@ -322,12 +322,12 @@ def test_wrong_grids(grid):
         emulate(SIMPLE, grid, [x, out, 4, 0], cta_threads=32)
 
 
-def test_which_kernel():
+def test_the_kernel_must_be_unambiguous():
     with pytest.raises(EmulationError, match="which kernel is to run"):
         emulate(SIMPLE + SIMPLE.replace("copy", "twin"), 1, [])
     x, out = arrays(4)
-    both = SIMPLE + SIMPLE[SIMPLE.index(".visible") :].replace("copy", "twin")
-    emulate(both, 1, [x, out, 4, 3], cta_threads=32, kernel="twin")
+    two_kernels = SIMPLE + SIMPLE[SIMPLE.index(".visible") :].replace("copy", "twin")
+    emulate(two_kernels, 1, [x, out, 4, 3], cta_threads=32, kernel="twin")
     np.testing.assert_array_equal(out, x + 3)
 
 
@@ -351,7 +351,7 @@ def test_unsupported_instructions_are_named_before_anything_runs(body, message):
     assert flag[0] == 0
 
 
-def test_an_assertion_says_what_it_asserts():
+def test_an_assertion_shows_its_message():
     strings = (
         ".global .align 1 .b8 s0[4] = {110, 62, 48};\n"
         ".global .align 1 .b8 s1[5] = {107, 46, 112, 121};\n"
@@ -378,7 +378,7 @@ def test_an_assertion_says_what_it_asserts():
 
 
 def test_the_same_seed_gives_the_same_schedule():
-    # Whoever comes last wins: the race is the point, so it is done with atomics.
+    # The last one wins: the race is intended, so it uses atomics.
     body = "atom.global.exch.b32 %r4, [%rd0], %r0; bar.sync 0;" * 3
 
     def winner(seed):
@@ -403,11 +403,11 @@ def test_a_missing_barrier_shows_as_a_result_under_a_seed():
         add.s64 %rd5, %rd5, %rd0;
         ld.relaxed.gpu.global.b32 %r63, [%rd5];
     """
-    found = set()
+    sums = set()
     for seed in range(10):
-        found.add(int(collect(body, np.zeros(64, np.int32), threads=64, seed=seed).sum()))
-    assert 64 in found
-    assert len(found) > 1
+        sums.add(int(collect(body, np.zeros(64, np.int32), threads=64, seed=seed).sum()))
+    assert 64 in sums
+    assert len(sums) > 1
 
 
 def test_local_memory_is_of_each_thread():
@@ -442,15 +442,15 @@ def test_launches_beside_each_other_have_grids_and_parameters_of_their_own():
     memory, grids = GlobalMemory(), [(2, 3), (0, 1), (5, 1)]
     outs = [np.zeros(32 * x * y, np.uint32) for x, y in grids]
     params = tuple(
-        memory.add(f"out{at}", out).to_bytes(8, "little") + (100 * at).to_bytes(8, "little")
-        for at, out in enumerate(outs)
+        memory.add(f"out{index}", out).to_bytes(8, "little") + (100 * index).to_bytes(8, "little")
+        for index, out in enumerate(outs)
     )
     for seed in (0, 3):
         block = ParameterBlock(params, memory)
-        done = emulate(ptx(body, 2), grids[0], block, more_grids=grids[1:], seed=seed)
-        assert done.batches == 1
-        for at, ((x, y), out) in enumerate(zip(grids, outs, strict=True)):
-            assert (out == 10 * x + y + 100 * at).all()
+        statistics = emulate(ptx(body, 2), grids[0], block, more_grids=grids[1:], seed=seed)
+        assert statistics.batches == 1
+        for index, ((x, y), out) in enumerate(zip(grids, outs, strict=True)):
+            assert (out == 10 * x + y + 100 * index).all()
             out[:] = 0
 
 
@@ -459,8 +459,8 @@ def test_launches_beside_each_other_do_not_reach_each_others_memory():
     memory = GlobalMemory()
     first, second = (memory.add(name, np.zeros(1, np.uint32)) for name in ("first", "second"))
     params = tuple(
-        each.to_bytes(8, "little") + distance.to_bytes(8, "little")
-        for each, distance in ((first, 0), (second, 4))
+        address.to_bytes(8, "little") + distance.to_bytes(8, "little")
+        for address, distance in ((first, 0), (second, 4))
     )
     block = ParameterBlock(params, memory)
     with pytest.raises(Fault, match="4 bytes at byte 4 of second"):

@@ -1,4 +1,4 @@
-"""Atomics of the interpreter: each kind, elements that share an address, masks, float order."""
+"""Atomics of the interpreter: every kind, shared addresses, masks, float order."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def test_integers_take_turns_in_order(kind: AtomicKind, scalar: ScalarType) -> N
     value = rng.integers(low, high, 64, dtype, endpoint=True)
     index = rng.integers(0, 5, 64)
     expected, before = [int(cell) for cell in cells], []
-    for at, new in zip(index.tolist(), value.tolist(), strict=True):
-        before.append(expected[at])
-        result = SCALAR_LOOPS[kind](expected[at], new)
-        expected[at] = int(
+    for element, new in zip(index.tolist(), value.tolist(), strict=True):
+        before.append(expected[element])
+        result = SCALAR_LOOPS[kind](expected[element], new)
+        expected[element] = int(
             np.array(result & (2**scalar.bits - 1), f"u{dtype.itemsize}").view(dtype)
         )
     memory = Memory()
     base = memory.add("cells", cells)
     address = _addresses(base, index, scalar)
-    got = update(memory, address, scalar, value, combine_rule(kind, scalar))
+    actual = update(memory, address, scalar, value, combine_rule(kind, scalar))
     assert cells.tolist() == expected
-    assert got.tolist() == before
+    assert actual.tolist() == before
 
 
 @pytest.mark.parametrize("scalar", [FP16, BF16, FP32, FP64])
@@ -85,8 +85,8 @@ def test_floats_are_ordered_by_sign_and_magnitude(pair: Array) -> None:
 
     picks: dict[AtomicKind, Any] = {"max": max, "min": min}
     for kind, pick in picks.items():
-        got = combine_rule(kind, FP32)(old, new)
-        assert got.tobytes() == pick(old, new, key=place).tobytes()
+        actual = combine_rule(kind, FP32)(old, new)
+        assert actual.tobytes() == pick(old, new, key=place).tobytes()
 
 
 def test_compare_and_swap_takes_turns_and_compares_bits() -> None:
@@ -107,7 +107,7 @@ def test_compare_and_swap_takes_turns_and_compares_bits() -> None:
 def test_a_box_is_updated_as_its_elements_are(strides: tuple[int, int]) -> None:
     cells = {name: np.arange(64, dtype=np.float32) for name in ("box", "elements")}
     memory = Memory()
-    starts = {name: memory.add(name, each) for name, each in cells.items()}
+    starts = {name: memory.add(name, array) for name, array in cells.items()}
     rule = combine_rule("add", FP32)
     value = np.arange(20, dtype=np.float32).reshape(5, 4) / 3
     tensor = TensorAddress(Address(starts["box"]), (4, 6), strides)
@@ -119,14 +119,14 @@ def test_a_box_is_updated_as_its_elements_are(strides: tuple[int, int]) -> None:
     assert (cells["box"] != np.arange(64)).any()
 
 
-def test_what_can_be_atomic() -> None:
-    known = {
+def test_supported_atomics() -> None:
+    supported = {
         (kind, name) for name, scalar in SCALARS.items() for kind in KINDS
         if supports_atomic(kind, scalar)
     }  # fmt: skip
     words = {"i32", "u32", "i64", "u64"}
     floats = {"fp32", "fp64"}
-    assert known == {
+    assert supported == {
         *((kind, name) for kind in KINDS for name in words),
         *((kind, name) for kind in ("add", "max", "min", "xchg") for name in floats),
         *((kind, name) for kind in ("add", "max", "min") for name in ("fp16", "bf16")),

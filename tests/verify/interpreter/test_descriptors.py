@@ -1,4 +1,4 @@
-"""Tensor copies under the interpreter: when bytes land, who may touch them, which phase ends."""
+"""Tensor copies under the interpreter: landing, access during flight, phases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SOME = "%some = arith.constant {value = BYTES, type = i32} : i32"
 
 
 def _run_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
-    """Run lines that copy from `%at`, the element `i` of 200."""
+    """Run lines with a copy from `%at`, the element `i` of 200."""
     head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
     start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
     body = "".join(f"  {line}\n" for line in (*start, "gpu.mbarrier_init(%bar)", *lines))
@@ -98,7 +98,7 @@ def test_a_bulk_copy_is_of_whole_pieces(size_bytes: int, i: int, message: str) -
 
 
 def _stored_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
-    """Run lines that copy to `%at`, the element `i` of 200, which are all -1."""
+    """Run lines with a copy to `%at`, the element `i` of 200, all -1 before."""
     head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
     start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
     body = "".join(f"  {line}\n" for line in (*start, *OLD, *lines))
@@ -127,20 +127,20 @@ def test_a_bulk_store_is_of_whole_pieces(size_bytes: int, i: int, message: str) 
         _stored_bytes(size_bytes, *STORED, i=i)
 
 
-def test_what_a_bulk_store_reads_is_not_written() -> None:
+def test_a_bulk_stores_source_is_not_overwritten() -> None:
     again = "gpu.shared_store(%nine, %b) {vector = 2}"
     _stored_bytes(512, *STORED, "gpu.barrier", again)
     with pytest.raises(InterpretError, match="has not landed"):
         _stored_bytes(512, STORED[0], again, STORED[1])
 
 
-def test_what_a_bulk_copy_brings_has_to_land() -> None:
+def test_a_bulk_copy_must_land_before_use() -> None:
     with pytest.raises(InterpretError, match="has not landed"):
         _run_bytes(512, "gpu.bulk_load(%at, %b, %bar, %some)", VALUES)
 
 
-def test_a_masked_load_reads_what_is_not_masked_off() -> None:
-    places = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
+def test_a_masked_load_reads_unmasked_elements() -> None:
+    index_line = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
     bound = "%e = arith.constant {value = END, type = tile<128xi32, #1>} : tile<128xi32, #1>"
     mask = '%m = arith.compare(%n, %e) {predicate = "lt"} : tile<128xi1, #1>'
     read = (
@@ -148,7 +148,7 @@ def test_a_masked_load_reads_what_is_not_masked_off() -> None:
     )
 
     def masked(end: int, other: str) -> np.ndarray:
-        lines = (places, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
+        lines = (index_line, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
         return _run_bytes(
             32, *OLD, "gpu.sync_bulk_load(%at, %b, %some)", *lines, "gpu.barrier", PUT, *OUT
         )
@@ -191,14 +191,14 @@ def test_two_loads_end_one_phase() -> None:
         ),
     ],
 )
-def test_what_goes_wrong_on_a_gpu_is_found(lines: tuple[str, ...], message: str) -> None:
+def test_faults_on_a_gpu_are_found(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InterpretError, match=message):
         _run(*lines)
 
 
 @pytest.mark.parametrize("kind", ["", "add"])
 def test_a_staged_store_waits_for_itself(kind: str) -> None:
-    """Its buffer may be filled again right after it, and what it stored is there."""
+    """After it, its buffer may be refilled, and the stored data are in place."""
     staged = "gpu.staged_tma_store(%y, %v, %b, %i)" + (f' {{kind = "{kind}"}}' if kind else "")
     y = _run(FETCH, VALUES, "gpu.barrier", staged, staged, FETCH)
     assert (y[:128] == (2 if kind else 1) * np.arange(1, 129)).all()

@@ -39,14 +39,14 @@ def test_every_type_against_a_sum_of_products(
     *batch, m, n, k = shape
     a, b = _random((*batch, m, k), source), _random((*batch, k, n), source)
     acc = _random((*batch, m, n), target)
-    (got,) = run_op(lambda add, *values: add(tile.Dot(*values)).out, a, b, acc)
+    (actual,) = run_op(lambda add, *values: add(tile.Dot(*values)).out, a, b, acc)
     products = a.astype(np.float64)[..., None] * b.astype(np.float64)[..., None, :, :]
     exact = products.sum(axis=-2) + acc.astype(np.float64)
-    assert got.dtype == dtype_of(target)
+    assert actual.dtype == dtype_of(target)
     if target.is_int:
-        assert (got == exact.astype(np.int64).astype(np.int32)).all()
+        assert (actual == exact.astype(np.int64).astype(np.int32)).all()
     else:
-        error = np.abs(got.astype(np.float64) - exact)
+        error = np.abs(actual.astype(np.float64) - exact)
         size = np.abs(products).sum(axis=-2) + np.abs(acc.astype(np.float64))
         assert (error <= 2.0**-target.mantissa_bits * np.abs(exact) + 2.0**-50 * size).all()
 
@@ -59,9 +59,9 @@ def test_integers_wrap() -> None:
 
 def test_tf32_ignores_the_low_bits() -> None:
     value = np.array([1 + 2.0**-10 + 2.0**-11 + 2.0**-23, -(2 - 2.0**-23), np.inf], np.float32)
-    kept = truncate_to_tf32(value)
-    assert kept.tolist() == [1 + 2.0**-10, -(2 - 2.0**-10), np.inf]
-    # A NaN whose mantissa is in the dropped bits would become an infinity.
+    truncated = truncate_to_tf32(value)
+    assert truncated.tolist() == [1 + 2.0**-10, -(2 - 2.0**-10), np.inf]
+    # A NaN with all its mantissa in the dropped bits would become an infinity.
     low_nan = np.array([0x7F800001], np.uint32).view(np.float32)
     assert np.isnan(truncate_to_tf32(low_nan)).all()
 
@@ -76,7 +76,7 @@ def test_input_precision(how: InputPrecision, bits: int) -> None:
     size = np.abs(a).astype(np.float64) @ np.abs(b)
     error: Any = np.abs(dot(a, b, acc, FP32, FP32, how) - exact) / size
     assert error.max() <= 2.0**-bits
-    # Not by far: the mode is what makes the error.
+    # A small deviation: the error comes from the mode alone.
     assert error.max() > 2.0 ** -(bits + 8)
 
 
@@ -85,12 +85,12 @@ def test_infinities_have_no_residual(how: InputPrecision) -> None:
     a = np.array([[np.inf, 1.5], [1.0, 2.0]], np.float32)
     b = np.array([[2.0, -1.0], [0.5, 3.0]], np.float32)
     with np.errstate(all="ignore"):
-        got = dot(a, b, np.zeros((2, 2), np.float32), FP32, FP32, how)
-    assert got.tolist() == [[np.inf, -np.inf], [3.0, 5.0]]
+        actual = dot(a, b, np.zeros((2, 2), np.float32), FP32, FP32, how)
+    assert actual.tolist() == [[np.inf, -np.inf], [3.0, 5.0]]
 
 
 def test_half_precision_operands_ignore_the_mode() -> None:
     a, b = _random((4, 8), FP16), _random((8, 4), FP16)
     acc = _random((4, 4), FP32)
     results = [dot(a, b, acc, FP16, FP32, how) for how in get_args(InputPrecision)]
-    assert all((each == results[0]).all() for each in results)
+    assert all((result == results[0]).all() for result in results)

@@ -28,43 +28,45 @@ def test_every_op_has_a_rule() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("extents", [(1, 1), (1, 8), (8, 1), (16, 4), (4, 64)])
 def test_gathers_along_an_axis(axis: int, extents: tuple[int, int]) -> None:
-    have, wanted = extents
-    shape, index_shape = ((have, 4), (wanted, 4)) if axis == 0 else ((4, have), (4, wanted))
+    have, index_extent = extents
+    shape, index_shape = (
+        ((have, 4), (index_extent, 4)) if axis == 0 else ((4, have), (4, index_extent))
+    )
     x = RNG.standard_normal(shape).astype(np.float16)
     index = RNG.integers(0, have, index_shape).astype(np.int32)
-    (got,) = run_op(lambda add, x, i: add(indexing.Gather(x, i, axis)).out, x, index)
-    np.testing.assert_array_equal(got, np.take_along_axis(x, index, axis))
+    (actual,) = run_op(lambda add, x, i: add(indexing.Gather(x, i, axis)).out, x, index)
+    np.testing.assert_array_equal(actual, np.take_along_axis(x, index, axis))
 
 
 def test_an_index_is_taken_modulo_the_extent() -> None:
     x = np.arange(8, dtype=np.int64)
     index = np.array([-1, 8, -8, 15, INT_RANGE.min, INT_RANGE.max, 7, 0], np.int32)
-    (got,) = run_op(lambda add, x, i: add(indexing.Gather(x, i, 0)).out, x, index)
-    assert got.tolist() == [7, 0, 0, 7, 0, 7, 7, 0]
+    (actual,) = run_op(lambda add, x, i: add(indexing.Gather(x, i, 0)).out, x, index)
+    assert actual.tolist() == [7, 0, 0, 7, 0, 7, 7, 0]
 
 
 @pytest.mark.parametrize("num_bins", [1, 2, 64])
 @pytest.mark.parametrize("extent", [1, 256])
-def test_counts_what_is_in_a_bin(num_bins: int, extent: int) -> None:
+def test_counts_values_in_each_bin(num_bins: int, extent: int) -> None:
     x = RNG.integers(-2, num_bins + 2, extent).astype(np.int32)
     x[:1] = INT_RANGE.min
     mask = RNG.integers(0, 2, extent).astype(np.bool_)
-    all_, some = run_op(
+    all_, masked = run_op(
         lambda add, x, m: [
             add(indexing.Histogram(x, num_bins)).out,
             add(indexing.Histogram(x, num_bins, m)).out,
         ],
         *(x, mask),
     )
-    for got, values in ((all_, x), (some, x[mask])):
-        assert got.dtype == np.int32
-        assert got.tolist() == [np.count_nonzero(values == number) for number in range(num_bins)]
+    for actual, values in ((all_, x), (masked, x[mask])):
+        assert actual.dtype == np.int32
+        assert actual.tolist() == [np.count_nonzero(values == number) for number in range(num_bins)]
 
 
 def test_unsigned_values_beyond_the_signed_ones_are_in_no_bin() -> None:
     x = np.array([0, 1, 2**31, 2**32 - 1], np.uint32)
-    (got,) = run_op(lambda add, x: add(indexing.Histogram(x, 4)).out, x)
-    assert got.tolist() == [1, 1, 0, 0]
+    (actual,) = run_op(lambda add, x: add(indexing.Histogram(x, 4)).out, x)
+    assert actual.tolist() == [1, 1, 0, 0]
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -92,7 +94,7 @@ def test_all_warps_count_at_one_place() -> None:
     assert loaded.tolist() == [17 if number == 3 else 1 for number in range(16)]
 
 
-def test_copies_are_counted_once_and_what_is_masked_off_not_at_all() -> None:
+def test_copies_count_once_and_masked_values_never() -> None:
     shared, addresses = _counting()
     shared.count(addresses[:8], np.arange(8) < 5, COPIES)
     shared.barrier()
@@ -100,21 +102,21 @@ def test_copies_are_counted_once_and_what_is_masked_off_not_at_all() -> None:
     assert loaded.tolist() == [1] * 5 + [0] * 11
 
 
-@pytest.mark.parametrize("what", ["load", "store"])
-def test_counts_are_there_behind_a_barrier_only(what: str) -> None:
+@pytest.mark.parametrize("access", ["load", "store"])
+def test_counts_need_a_barrier(access: str) -> None:
     shared, addresses = _counting()
     shared.count(addresses, EVERY, LAYOUT)
     with pytest.raises(AccessError, match="which counting touched since the last barrier"):
-        if what == "load":
+        if access == "load":
             shared.load(addresses, np.dtype(np.int32), LAYOUT)
         else:
             shared.store(addresses, np.zeros(16, np.int32), LAYOUT)
 
 
-@pytest.mark.parametrize("what", ["load", "store"])
-def test_nobody_counts_what_another_warp_touched_before_a_barrier(what: str) -> None:
+@pytest.mark.parametrize("access", ["load", "store"])
+def test_counting_over_another_warps_accesses_needs_a_barrier(access: str) -> None:
     shared, addresses = _counting()
-    if what == "load":
+    if access == "load":
         shared.load(addresses, np.dtype(np.int32), LAYOUT)
     else:
         shared.store(addresses, np.zeros(16, np.int32), LAYOUT)
@@ -145,7 +147,7 @@ kernel @k(%x: *i32) {num_warps = 2} {
     ("index", "barrier", "races"),
     [("back", "gpu.barrier", False), ("back", "", True), ("i", "", False)],
 )
-def test_a_gather_meets_what_it_reads_and_no_more(index: str, barrier: str, races: bool) -> None:
+def test_a_gather_touches_only_its_elements(index: str, barrier: str, races: bool) -> None:
     kernel = parse_kernel(_RACE.replace("BARRIER", barrier).replace("INDEX", index))
     out = np.zeros(64, np.int32)
     if races:

@@ -93,7 +93,7 @@ def test_misaligned_access() -> None:
         memory.load(_at(memory.add("odd", odd), 0), None, I32)
 
 
-def test_only_what_the_view_spans_is_accessible() -> None:
+def test_only_the_views_span_is_accessible() -> None:
     memory = Memory()
     owner = np.zeros((4, 8), np.float32)
     view = owner[1:3, 2:4]  # spans row 1 column 2 to row 2 column 3
@@ -124,8 +124,8 @@ def test_reversed_and_strided_views() -> None:
     with pytest.raises(AccessError):
         memory.load(_at(base, -56), None, I64)
     strided = np.lib.stride_tricks.as_strided(owner[2:], (2, 2), (24, 8))
-    at = memory.add("y", strided)
-    assert memory.load(_at(at, 24), None, I64).tolist() == [5]
+    address = memory.add("y", strided)
+    assert memory.load(_at(address, 24), None, I64).tolist() == [5]
 
 
 def test_empty_arrays_have_an_address_and_no_bytes() -> None:

@@ -243,10 +243,10 @@ def test_fp64_fma_rounds_once(a: float, b: float, c: float) -> None:
 
 
 def test_fma_of_infinities_and_integers() -> None:
-    one, inf = np.array(1.0), np.array(np.inf)
-    assert fma(inf, one, one, FP64) == np.inf
+    unit, inf = np.array(1.0), np.array(np.inf)
+    assert fma(inf, unit, unit, FP64) == np.inf
     with np.errstate(invalid="ignore"):
-        assert np.isnan(fma(inf, one, -inf, FP64))
+        assert np.isnan(fma(inf, unit, -inf, FP64))
     two = np.array([2**30], np.int32)
     with np.errstate(over="ignore"):
         assert fma(two, two, two, I32)[0] == 2**30

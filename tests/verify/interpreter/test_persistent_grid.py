@@ -1,4 +1,4 @@
-"""How many CTAs run the program instances of a launch."""
+"""Number of CTAs for the program instances of a launch."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ kernel @k(%out: *i32, %grid.x: i32 {source = "grid[0]"}, %grid.z: i32 {source = 
         ("num_warps = 4", [225, 225, 0, 0, 0]),
     ],
 )
-def test_an_interpreted_kernel_is_told_the_grid_of_programs(
-    attributes: str, expected: list[int]
-) -> None:
+def test_an_interpreted_kernel_sees_the_program_grid(attributes: str, expected: list[int]) -> None:
     """Its own number and the number of its like are of CTAs, if these loop."""
     out = np.zeros(5, np.int32)
     run(parse_kernel(COUNTED.replace("LOOPS", attributes)), (2, 3, 5), [out])

@@ -1,4 +1,4 @@
-"""Replay: a later run computes anew what moved, and nothing else, and gives the same bits."""
+"""Replay: a later run recomputes perturbed ops only, with bitwise equal results."""
 
 from __future__ import annotations
 
@@ -68,19 +68,21 @@ def _counting(rules: Rules, ran: list[type[Op]]) -> Rules:
 X = np.arange(4, dtype=np.float32)
 
 
-def test_what_uses_a_moved_result_is_computed_anew_and_what_does_not_is_not(kernel: Kernel) -> None:
+def test_only_users_of_a_perturbed_result_are_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
-    moved = {**RULES, arith.Exp: _doubled}
-    rules = recording.replaying(_counting(moved, ran), [_op(kernel, arith.Exp)], same_poison=True)
+    doubling_rules = {**RULES, arith.Exp: _doubled}
+    rules = recording.replaying(
+        _counting(doubling_rules, ran), [_op(kernel, arith.Exp)], same_poison=True
+    )
     out = _run(kernel, rules, X)
-    assert out.tobytes() == _run(kernel, moved, X).tobytes() != exact.tobytes()
+    assert out.tobytes() == _run(kernel, doubling_rules, X).tobytes() != exact.tobytes()
     assert ran == [arith.Exp, arith.Add, tile.Store, tile.Load, arith.Mul, tile.Store]
     assert recording.num_replayed == 8
 
 
-def test_a_load_from_what_a_run_has_written_is_computed_anew(kernel: Kernel) -> None:
+def test_a_load_of_written_memory_is_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
@@ -89,7 +91,7 @@ def test_a_load_from_what_a_run_has_written_is_computed_anew(kernel: Kernel) -> 
     assert ran == [tile.Store, tile.Load, tile.Store]  # its result is as it was
 
 
-def test_undefined_values_of_another_seed_are_made_anew(kernel: Kernel) -> None:
+def test_undefined_values_of_another_seed_are_recomputed(kernel: Kernel) -> None:
     recording = Recording()
     _run(kernel, recording.recording(RULES), X, n=3)
     ran: list[type[Op]] = []
@@ -105,38 +107,42 @@ def test_other_arguments_are_other_operands(kernel: Kernel) -> None:
     assert _run(kernel, rules, X, n=2).tobytes() == _run(kernel, RULES, X, n=2).tobytes()
 
 
-def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
-    """What follows from it is made once for all runs; of other operands nothing is recalled."""
-    recording, made = Recording(), list[type[Op]]()
+def test_a_live_op_recalls_results_by_operands(kernel: Kernel) -> None:
+    """A derived value is computed once for all runs; other operands recall nothing."""
+    recording, computed_ops = Recording(), list[type[Op]]()
     exact = _run(kernel, recording.recording(RULES), X)
     ran: list[type[Op]] = []
-    known = recording.recalling(_counting(RULES, ran), [arith.Exp, arith.Mul])
+    recalling_rules = recording.recalling(_counting(RULES, ran), [arith.Exp, arith.Mul])
 
     def watched(cls: type[Op], factor: float):
         def make() -> tuple[Array]:
-            made.append(cls)
-            return (np.array(len(made)),)
+            computed_ops.append(cls)
+            return (np.array(len(computed_ops)),)
 
         def rule(program: Program, op: Op, *operands: Array | None):
-            out = np.asarray(known[cls](program, op, *operands))
+            out = np.asarray(recalling_rules[cls](program, op, *operands))
             recording.derived(out, make)
             return factor * out
 
         return rule
 
     live = [_op(kernel, arith.Exp), _op(kernel, arith.Mul)]
-    # Of the second run the sum has moved, and so is what is multiplied.
+    # In the second run the sum is perturbed, and so is the product's operand.
     for factor, expected in ((1.0, [arith.Exp, arith.Mul]), (2.0, [arith.Mul])):
-        rules = {**known, arith.Exp: watched(arith.Exp, factor), arith.Mul: watched(arith.Mul, 1.0)}
+        rules = {
+            **recalling_rules,
+            arith.Exp: watched(arith.Exp, factor),
+            arith.Mul: watched(arith.Mul, 1.0),
+        }
         out = _run(kernel, recording.replaying(rules, live, same_poison=True), X)
         assert (out.tobytes() == exact.tobytes()) == (factor == 1.0)
         assert arith.Exp not in ran
-        assert made == expected
-        made.clear()
+        assert computed_ops == expected
+        computed_ops.clear()
     assert arith.Mul in ran
 
 
-def test_a_full_recording_replays_what_it_holds(kernel: Kernel) -> None:
+def test_a_full_recording_replays_its_contents(kernel: Kernel) -> None:
     recording = Recording(max_bytes=0)
     exact = _run(kernel, recording.recording(RULES), X)
     rules = recording.replaying(RULES, [], same_poison=True)

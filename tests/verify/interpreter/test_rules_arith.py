@@ -62,12 +62,12 @@ def test_sums_and_products_round_to_their_type(cls: Any, function: Any, dtype: A
 
 
 def test_sixteen_bit_sums_do_not_keep_fp32_precision() -> None:
-    one, tiny = np.ones(2, np.float16), np.full(2, 2.0**-12, np.float16)
+    ones_array, tiny = np.ones(2, np.float16), np.full(2, 2.0**-12, np.float16)
 
     def body(add: Builder, x: Value, y: Value) -> Value:
         return add(arith.Add(add(arith.Add(x, y)).out, y)).out
 
-    assert run_op(body, one, tiny)[0].tolist() == [1.0, 1.0]
+    assert run_op(body, ones_array, tiny)[0].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("a", "b", "quotient"), [(7, 2, 3), (-7, 2, -3), (7, -2, -3), (-7, -2, 3)])
@@ -291,8 +291,8 @@ def test_bitcast() -> None:
 def test_addptr_scales_by_the_pointee() -> None:
     def body(add: Builder, value: Value) -> Value:
         base = add(arith.Bitcast(value, PointerType(FP64))).out
-        moved = add(arith.AddPtr(base, add(arith.Cast(value, I32)).out)).out
-        return add(arith.Bitcast(moved, I64)).out
+        pointer = add(arith.AddPtr(base, add(arith.Cast(value, I32)).out)).out
+        return add(arith.Bitcast(pointer, I64)).out
 
     assert run_op(body, np.array([100, -8], np.int64))[0].tolist() == [900, -72]
 

@@ -1,4 +1,4 @@
-"""Gpu IR under the interpreter: the same results as tile IR, and what layouts let it check."""
+"""Gpu IR under the interpreter: results equal to tile IR's, and checks based on layouts."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ def test_a_shared_vector_that_is_not_aligned() -> None:
         _run(_convert(offset=", offset_bytes = 8"), X)
 
 
-@pytest.mark.parametrize(("place", "fits"), [("[8,8]", True), ("[8,9]", False), ("[0,8]", True)])
-def test_rows_of_matrices_are_read_as_they_lie(place: str, *, fits: bool) -> None:
+@pytest.mark.parametrize(("basis", "fits"), [("[8,8]", True), ("[8,9]", False), ("[0,8]", True)])
+def test_rows_of_matrices_are_read_as_they_lie(basis: str, *, fits: bool) -> None:
     """Elements swizzled within their row would come to other lanes."""
     kernel = parse_kernel(f"""\
 #0 = #ll<register=[[0,1],[8,0],[0,8]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[] : [16,16]>
-#1 = #ll<offset=[[0,1],[0,2],[0,4],[1,0],[2,0],[4,0],[8,0],{place}] : [16,16]>
+#1 = #ll<offset=[[0,1],[0,2],[0,4],[1,0],[2,0],[4,0],[8,0],{basis}] : [16,16]>
 kernel @k() {{num_warps = 1}} {{
   %v = arith.constant {{value = 1.0, type = tile<16x16xfp16, #0>}} : tile<16x16xfp16, #0>
   %buffer = gpu.shared_alloc {{element = fp16, shape = [16, 16], layout = #1}} : shared<16x16xfp16, #1>
@@ -196,7 +196,7 @@ def test_copies_fill_masked_elements_with_zeros(stage: int) -> None:
     assert (out[64:] == 0).all()
 
 
-def test_copies_that_are_off_read_nothing() -> None:
+def test_predicated_off_copies_read_nothing() -> None:
     """The pointers lead nowhere, and the stage holds zeros."""
     out = _run(_copy(), X[:1], 128, 0, 0)
     assert (out == 0).all()

@@ -77,15 +77,15 @@ def test_sources() -> None:
 
 
 def _masked_load(*, other: bool, poison_seed: int = 0) -> Any:
-    """Load four elements under a mask that drops the last two, whose addresses are invalid."""
+    """Load four elements, the last two masked off, with invalid addresses."""
     block = Block([PointerType(FP32), PointerType(FP32), I32])
     add = Builder(block)
     source, target, limit = block.args
-    at = pointers(add, source, (4,))
+    addresses = pointers(add, source, (4,))
     index = add(tile.Arange(0, 4)).out
     mask = add(arith.Compare(index, add(tile.Splat(limit, (4,))).out, "lt")).out
     fill = add(tile.Splat(add(arith.Constant(-1.0, FP32)).out, (4,))).out if other else None
-    loaded = add(tile.Load(at, mask, fill)).out
+    loaded = add(tile.Load(addresses, mask, fill)).out
     add(tile.Store(pointers(add, target, (4,)), loaded))
     add(scf.Return())
     kernel = Kernel("masked", tuple(map(ParamInfo, "xyn")), block)
@@ -340,7 +340,7 @@ def test_loops_carry_several_values_in_step() -> None:
 
 
 def test_grids_alone_need_no_waiting() -> None:
-    """No grid runs before or after the one that is interpreted."""
+    """No grid runs before or after the interpreted one."""
     assert {cls for name, cls in Op.registry.items() if name.startswith("grid.")} <= {*RULES}
     text = "kernel @k(%p: *i32) {num_warps = 4} {\n  grid.wait\n  grid.launch_dependents\n"
     text += "  %x = tile.load(%p) : i32\n  grid.wait\n  tile.store(%p, %x)\n  scf.return\n}\n"

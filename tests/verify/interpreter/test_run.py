@@ -61,7 +61,7 @@ def test_every_program_of_a_grid_runs_once(grid: tuple[int, ...]) -> None:
 def test_programs_are_numbered_along_the_first_axis_first() -> None:
     out = np.full((4, 3, 2, 6), -1, np.int32)
     Interpreter(parse_kernel(_WHERE), [out]).run((2, 3, 4), (13, 4))
-    assert {tuple(each) for each in out[..., :3].reshape(-1, 3).tolist()} == {
+    assert {tuple(indices) for indices in out[..., :3].reshape(-1, 3).tolist()} == {
         *((-1, -1, -1), (0, 2, 0), (1, 0, 2))
     }
 
@@ -156,7 +156,7 @@ def test_a_misaligned_view_is_passed_by_slicing() -> None:
     assert out.tolist() == [0, 0, 0, 1, 2, 3, 4]
 
 
-def test_an_interpreter_runs_again_on_what_it_left() -> None:
+def test_an_interpreter_runs_again_on_its_results() -> None:
     kernel = parse_kernel("""
 kernel @inc(%p: *i32) {num_warps = 4} {
   %v = tile.load(%p) : i32

@@ -33,24 +33,22 @@ TILE = np.arange(32, dtype=np.float32).reshape(8, 4)
 
 
 def test_places_follow_the_layout() -> None:
-    places = places_of(BY_ROW)
-    assert places.elements.shape == (8, 4)
-    assert places.elements[5].tolist() == [20, 21, 22, 23]  # warp 1, lane 1: row 5
-    assert places.warps.tolist() == [0] * 4 + [1] * 4
-    assert places.first.all()
+    placement = places_of(BY_ROW)
+    assert placement.elements.shape == (8, 4)
+    assert placement.elements[5].tolist() == [20, 21, 22, 23]  # warp 1, lane 1: row 5
+    assert placement.warps.tolist() == [0] * 4 + [1] * 4
+    assert placement.first.all()
 
 
 def test_only_the_first_holder_of_an_element_is_first() -> None:
-    places = places_of(COPIES)
-    assert np.sort(places.elements[places.first]).tolist() == list(range(16))
-    assert not places.first[places.warps == 1].any()
+    placement = places_of(COPIES)
+    assert np.sort(placement.elements[placement.first]).tolist() == list(range(16))
+    assert not placement.first[placement.warps == 1].any()
 
 
 @pytest.mark.parametrize("buffer", [ROW_MAJOR, SWIZZLED])
 @pytest.mark.parametrize("offset_bytes", [-1, 0, 256])
-def test_what_is_stored_is_loaded_under_another_layout(
-    buffer: LinearLayout, offset_bytes: int
-) -> None:
+def test_a_store_is_loaded_under_another_layout(buffer: LinearLayout, offset_bytes: int) -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", buffer, 4, offset_bytes)
     shared.store(addresses, TILE, BY_ROW)
@@ -83,14 +81,14 @@ def test_buffers_that_overlap_share_bytes() -> None:
 def test_a_buffer_without_an_offset_overlaps_none_and_keeps_its_place() -> None:
     shared = SharedMemory(Poison(0))
     placed = shared.place("placed", ROW_MAJOR, 4, 0)
-    one, two = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("one", "two"))
-    ranges = [set(addresses.tolist()) for addresses in (placed, one, two)]
+    first, second = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("one", "two"))
+    ranges = [set(addresses.tolist()) for addresses in (placed, first, second)]
     assert not ranges[0] & ranges[1]
     assert not ranges[1] & ranges[2]
-    assert (shared.place("one", ROW_MAJOR, 4, -1) == one).all()
+    assert (shared.place("one", ROW_MAJOR, 4, -1) == first).all()
 
 
-def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
+def test_a_remote_store_may_precede_the_receivers_allocation() -> None:
     sender, receiver = SharedMemory(Poison(0)), SharedMemory(Poison(0))
     receiver.join(sender)
     sender.place("first", SMALL, 4, -1)
@@ -99,14 +97,14 @@ def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
     receiver.land(transfer)
     receiver.store_remote(address + 4, np.array(8, np.int32))
     receiver.barrier()
-    # It lies where it lies in the CTA that sent, whatever has grown in between.
+    # It keeps its address in the sending CTA, even after later allocations.
     receiver.place("first", SMALL, 4, -1)
-    places = receiver.place("buffer", SMALL, 4, -1)
-    assert int(places[3]) == address
-    assert receiver.load(places, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
+    addresses = receiver.place("buffer", SMALL, 4, -1)
+    assert int(addresses[3]) == address
+    assert receiver.load(addresses, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
 
 
-def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
+def test_reading_another_warps_writes_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.store(addresses, TILE, BY_ROW)
@@ -115,7 +113,7 @@ def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
         shared.load(addresses, TILE.dtype, BY_COLUMN)
 
 
-def test_writing_what_another_warp_reads_needs_a_barrier() -> None:
+def test_overwriting_another_warps_reads_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.load(addresses, TILE.dtype, BY_ROW)
@@ -125,7 +123,7 @@ def test_writing_what_another_warp_reads_needs_a_barrier() -> None:
     shared.store(addresses, TILE, BY_COLUMN)
 
 
-def test_writing_what_another_warp_wrote_needs_a_barrier() -> None:
+def test_overwriting_another_warps_writes_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.store(addresses, TILE, BY_ROW)
@@ -188,21 +186,21 @@ def test_shared_vectors_may_lie_in_any_registers() -> None:
 
 
 @pytest.mark.parametrize(("addresses", "layout"), [(_ADDRESS, BY_COLUMN), (_ADDRESS + 4, BY_ROW)])
-def test_shared_vectors_that_no_thread_holds_whole(
-    addresses: np.ndarray, layout: LinearLayout
-) -> None:
+def test_shared_vectors_split_between_threads(addresses: np.ndarray, layout: LinearLayout) -> None:
     with pytest.raises(AccessError, match="holds a part of the 2 elements at shared byte"):
         check_shared_vectors(addresses, layout, 2, 4)
 
 
-def test_vectors_that_are_masked_off_claim_nothing() -> None:
+def test_masked_off_vectors_claim_nothing() -> None:
     addresses = np.where(np.arange(32) < 28, _ADDRESS, 7)
     check_vectors(addresses, np.arange(32) < 28, BY_ROW, 4, 4)
 
 
 def test_a_copy_lands_at_the_wait_that_covers_it() -> None:
     shared = SharedMemory(Poison(0))
-    first, second = (shared.place(name, ROW_MAJOR, 4, at) for name, at in (("a", 0), ("b", 128)))
+    first, second = (
+        shared.place(name, ROW_MAJOR, 4, offset) for name, offset in (("a", 0), ("b", 128))
+    )
     for addresses, value in ((first, TILE), (second, -TILE)):
         shared.copy(addresses, value, BY_ROW)
         shared.commit()
@@ -235,7 +233,7 @@ def test_a_barrier_does_not_make_copies_land() -> None:
         shared.copy(addresses, TILE, BY_ROW)
 
 
-def test_what_another_warp_copied_needs_a_barrier_after_the_wait() -> None:
+def test_another_warps_copy_needs_a_barrier_after_the_wait() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.copy(addresses, TILE, BY_ROW)
@@ -246,7 +244,7 @@ def test_what_another_warp_copied_needs_a_barrier_after_the_wait() -> None:
         shared.load(addresses, TILE.dtype, BY_COLUMN)
 
 
-def test_copying_over_what_another_warp_reads_needs_a_barrier() -> None:
+def test_copying_over_another_warps_reads_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
     shared.load(addresses, TILE.dtype, BY_COLUMN)
@@ -262,8 +260,8 @@ def test_slots_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("touch", ["store", "load", "product", "tensor store", "copy"])
-def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
-    """A barrier of the others tells it nothing; a mark that is handed on does, of all before it."""
+def test_a_producer_writes_only_after_known_accesses(touch: str) -> None:
+    """The others' barrier tells it nothing; a mark it receives covers all earlier accesses."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     early = shared.mark()
@@ -281,9 +279,9 @@ def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
         shared.wait(0)
     late = shared.mark()
     shared.barrier(for_producer=False)
-    for known in (early, late):
-        shared.learn(known)
-        if known == late:
+    for clock in (early, late):
+        shared.learn(clock)
+        if clock == late:
             shared.land(shared.start_fill(addresses, TILE, in_order=False))
         else:
             with pytest.raises(AccessError, match="other warps touched and did not say"):
@@ -291,7 +289,7 @@ def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
     assert (shared.load(addresses, TILE.dtype, BY_ROW).reshape(TILE.shape) == TILE).all()
 
 
-def test_a_producer_keeps_off_what_is_in_flight() -> None:
+def test_a_producer_must_not_touch_copies_in_flight() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     shared.start_fill(addresses, TILE, in_order=False)
@@ -310,7 +308,7 @@ def test_a_barrier_of_the_block_is_the_producers_too() -> None:
 # ---- groups of warps --------------------------------------------------------------------------
 
 
-def test_a_barrier_orders_what_its_group_touches() -> None:
+def test_a_barrier_orders_its_groups_accesses() -> None:
     shared = SharedMemory(Poison(0))
     ours, theirs = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("ours", "theirs"))
     for group, addresses in enumerate((ours, theirs)):
@@ -343,22 +341,22 @@ def test_no_barrier_orders_two_groups(first: str) -> None:
 
 def test_a_group_waits_for_copies_of_its_own() -> None:
     shared = SharedMemory(Poison(0))
-    places = [shared.place(name, ROW_MAJOR, 4, -1) for name in ("first", "second")]
-    for group, addresses in enumerate(places):
+    buffers = [shared.place(name, ROW_MAJOR, 4, -1) for name in ("first", "second")]
+    for group, addresses in enumerate(buffers):
         shared.run_group(group, 4)
         shared.copy(addresses, TILE, BY_ROW)
         shared.commit()
     shared.wait(0)
-    shared.load(places[1], TILE.dtype, BY_ROW)
+    shared.load(buffers[1], TILE.dtype, BY_ROW)
     shared.run_group(0, 4)
     with pytest.raises(AccessError, match="has not landed"):
-        shared.load(places[0], TILE.dtype, BY_ROW)
+        shared.load(buffers[0], TILE.dtype, BY_ROW)
     shared.wait(0)
-    shared.load(places[0], TILE.dtype, BY_ROW)
+    shared.load(buffers[0], TILE.dtype, BY_ROW)
 
 
-def test_a_mark_stands_for_what_its_group_did() -> None:
-    """What another group did before it may go on for all that the producer knows."""
+def test_a_mark_covers_its_groups_accesses() -> None:
+    """Another group's earlier accesses may still be running, as far as the producer knows."""
     shared = SharedMemory(Poison(0))
     addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
     other = shared.place("other", ROW_MAJOR, 4, 1024)

@@ -1,4 +1,4 @@
-"""Two roles under the interpreter: they take turns, and what either does too early is found."""
+"""Two roles under the interpreter: alternation, and faults of either running ahead."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PRODUCER = """
 
 
 def _named(text: str, role: str) -> str:
-    """Return the text of a role, whose values get names of their own."""
+    """Return the text of a role, with value names of its own."""
     shared = re.findall(r"%\w+", HEAD)
     return re.sub(r"%\w+", lambda name: name[0] + (role if name[0] not in shared else ""), text)
 
@@ -83,7 +83,7 @@ def _kernel(consumer: str = CONSUMER, producer: str = PRODUCER) -> str:
 
 
 def _run(text: str, n: int = 5) -> None:
-    """Copy `n` blocks through the ring, and check that they have arrived."""
+    """Copy `n` blocks through the ring, and check their arrival."""
     kernel = parse_kernel(text)
     verify(kernel)
     x = np.random.default_rng(n).standard_normal(128 * max(n, 1)).astype(np.float32)
@@ -93,16 +93,16 @@ def _run(text: str, n: int = 5) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7])
-def test_the_producer_brings_what_the_consumers_wait_for(n: int) -> None:
+def test_the_producer_fills_the_consumers_buffers(n: int) -> None:
     _run(_kernel(), n)
 
 
 def _moved(text: str, line: str, before: str) -> str:
-    """Return the text with the line that contains `line` in front of the one with `before`."""
+    """Return the text with the line containing `line` moved in front of the one with `before`."""
     lines = text.splitlines(keepends=True)
-    moved = next(each for each in lines if line in each)
-    lines.remove(moved)
-    lines.insert(next(n for n, each in enumerate(lines) if before in each), moved)
+    moving = next(candidate for candidate in lines if line in candidate)
+    lines.remove(moving)
+    lines.insert(next(n for n, candidate in enumerate(lines) if before in candidate), moving)
     return "".join(lines)
 
 
@@ -163,7 +163,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_what_goes_wrong_on_a_gpu_is_found(mistake: str) -> None:
+def test_faults_on_a_gpu_are_found(mistake: str) -> None:
     (consumer, producer), message = WRONG[mistake]
     assert (consumer, producer) != (CONSUMER, PRODUCER)
     with pytest.raises(InterpretError, match=message):

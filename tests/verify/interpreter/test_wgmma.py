@@ -1,4 +1,4 @@
-"""Products in flight as the interpreter sees them: promises, and what must not be written."""
+"""wgmma in flight under the interpreter: promises, and registers not to be written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORED = TileType(BF16, (K, N), blocked((K, N), (1, 2), (4, 8), (4, 1), (1, 0)))
 
 
 class Program:
-    """Multiply threes by twos, sixteen deep, plus what was there before."""
+    """Multiply threes by twos, sixteen deep, plus the old accumulator."""
 
     def __init__(self) -> None:
         self.add = Builder(Block([PointerType(FP32)]))
@@ -46,7 +46,7 @@ class Program:
         return tuple(self.add(wgmma.WgmmaWait(values, pending)).outs)
 
     def result(self, value: Value) -> np.ndarray:
-        """Run the program, which stores `value`; return what it stored."""
+        """Run the program with a store of `value`; return the stored elements."""
         count = M * N
         index = self.add(tile.Arange(0, count)).out
         index = self.add(tile.Reshape(index, (M, N))).out
@@ -61,15 +61,15 @@ class Program:
 
 @pytest.fixture
 def program() -> Program:
-    made = Program()
-    made.store()
-    made.barrier()
-    return made
+    built = Program()
+    built.store()
+    built.barrier()
+    return built
 
 
-def test_a_result_is_there_after_the_wait(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
-    assert (program.result(done) == 1 + 6 * K).all()
+def test_a_result_is_available_after_the_wait(program: Program) -> None:
+    (acc,) = program.wait(program.start(program.acc))
+    assert (program.result(acc) == 1 + 6 * K).all()
 
 
 def test_a_result_is_not_there_before(program: Program) -> None:
@@ -78,25 +78,25 @@ def test_a_result_is_not_there_before(program: Program) -> None:
     assert not (out == 1 + 6 * K).any()
 
 
-def test_a_product_may_ignore_what_was_there(program: Program) -> None:
+def test_a_product_may_ignore_the_accumulator(program: Program) -> None:
     never = program.add(arith.Constant(value=False, type=I1)).out
-    (done,) = program.wait(program.start(program.add(gpu.Undefined(ACC)).out, never))
-    assert (program.result(done) == 6 * K).all()
+    (acc,) = program.wait(program.start(program.add(gpu.Undefined(ACC)).out, never))
+    assert (program.result(acc) == 6 * K).all()
 
 
 def test_products_add_to_one_in_flight(program: Program) -> None:
-    (done,) = program.wait(program.start(program.start(program.acc)))
-    assert (program.result(done) == 1 + 12 * K).all()
+    (acc,) = program.wait(program.start(program.start(program.acc)))
+    assert (program.result(acc) == 1 + 12 * K).all()
 
 
 def test_a_wait_covers_all_but_the_newest(program: Program) -> None:
     first, second = program.start(program.acc), program.start(program.acc)
-    one, two = program.wait(first, second, pending=1)
-    total = program.add(arith.Add(one, program.wait(two)[0])).out
+    oldest, two = program.wait(first, second, pending=1)
+    total = program.add(arith.Add(oldest, program.wait(two)[0])).out
     assert (program.result(total) == 2 + 12 * K).all()
 
 
-def test_a_promise_that_a_wait_leaves_in_flight_is_one(program: Program) -> None:
+def test_a_wait_may_leave_a_promise_in_flight(program: Program) -> None:
     (still,) = program.wait(program.start(program.acc), pending=1)
     assert not (program.result(still) == 1 + 6 * K).any()
 
@@ -108,11 +108,11 @@ def test_loops_carry_promises(program: Program) -> None:
     product = inside(wgmma.Wgmma(program.a, program.b, body.args[1])).out
     inside(scf.Yield(inside(wgmma.WgmmaWait([product], pending=1)).outs))
     loop = program.add(scf.For(*bounds, [program.acc], body))
-    (done,) = program.wait(*loop.outs)
-    assert (program.result(done) == 1 + 18 * K).all()
+    (acc,) = program.wait(*loop.outs)
+    assert (program.result(acc) == 1 + 18 * K).all()
 
 
-def test_what_is_read_must_not_be_written(program: Program) -> None:
+def test_operands_in_flight_must_not_be_written(program: Program) -> None:
     promise = program.start(program.acc)
     program.barrier()
     program.store(5.0)
@@ -121,27 +121,27 @@ def test_what_is_read_must_not_be_written(program: Program) -> None:
 
 
 def test_it_may_be_written_after_the_wait_and_a_barrier(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
+    (acc,) = program.wait(program.start(program.acc))
     program.barrier()
     program.store(5.0)
-    assert (program.result(done) == 1 + 6 * K).all()
+    assert (program.result(acc) == 1 + 6 * K).all()
 
 
 def test_after_the_wait_alone_another_warp_may_still_read(program: Program) -> None:
-    (done,) = program.wait(program.start(program.acc))
+    (acc,) = program.wait(program.start(program.acc))
     program.store(5.0)
     with pytest.raises(InterpretError, match="touched since the last barrier"):
-        program.result(done)
+        program.result(acc)
 
 
-def test_what_was_just_written_must_not_be_read() -> None:
+def test_unfenced_writes_must_not_be_read() -> None:
     program = Program()
     program.store()
     with pytest.raises(InterpretError, match="starts to read shared byte .*, which warp 0 wrote"):
         program.result(program.wait(program.start(program.acc))[0])
 
 
-def test_a_wait_may_cover_what_another_hands_back(program: Program) -> None:
+def test_a_wait_may_cover_another_waits_results(program: Program) -> None:
     first, second = program.start(program.acc), program.start(program.acc)
     (two,) = program.wait(second)
     total = program.add(arith.Add(two, program.wait(first)[0])).out

@@ -1,4 +1,4 @@
-"""The audit against SASS of real faults, of faults planted by hand, and of kernels that are right."""
+"""The audit against SASS with real faults, with planted faults, and of correct kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aotc.verify.sass.findings import Finding
 
 CASES = Path(__file__).parent
 
-# What ptxas 13.5 made of PTX that is right; the instruction that is found, and how often.
+# From correct PTX by ptxas 13.5: the faulty instruction, and its count.
 PLANTED = {
     "attention": ("issued apart", "@!UP1 UTMALDG.2D", 1),
     "bulk_load": ("issued apart", "@!UP0 UBLKCP.S.G", 2),
@@ -51,9 +51,9 @@ def failures(sass: str, ptx: str = "") -> list[Finding]:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name: str) -> None:
     kind, instruction, count = PLANTED[name]
-    found = failures((CASES / "planted" / f"{name}.sass").read_text(), PTX.get(name, ""))
-    assert [each.kind for each in found] == [kind] * count
-    assert all(each.text.startswith(instruction) for each in found)
+    findings = failures((CASES / "planted" / f"{name}.sass").read_text(), PTX.get(name, ""))
+    assert [finding.kind for finding in findings] == [kind] * count
+    assert all(finding.text.startswith(instruction) for finding in findings)
 
 
 def test_every_planted_fault_is_expected() -> None:
@@ -68,8 +68,8 @@ def test_sass_that_is_right_has_no_finding(path: Path) -> None:
 
 
 def test_a_finding_says_how_lanes_get_there() -> None:
-    (found,) = failures((CASES / "planted" / "attention.sass").read_text())
-    assert found.render().splitlines() == [
+    (finding,) = failures((CASES / "planted" / "attention.sass").read_text())
+    assert finding.render().splitlines() == [
         "issued apart: 0x1680: @!UP1 UTMALDG.2D [UR28], [UR6]",
         "  it is issued once for each group of lanes that gets here, and two do",
         "  some lanes come by 0x1520 → 0x15f0",
@@ -130,15 +130,15 @@ def test_lanes_must_have_joined(rest: str) -> None:
     joined = _AFTER_ARM.format(arm="STS [R1], R2", join="BSYNC B0", rest=rest)
     assert audit(joined) == ()
     apart = _AFTER_ARM.format(arm="STS [R1], R2", join="NOP", rest=rest)
-    assert [each.text for each in failures(apart)] == [rest]
+    assert [finding.text for finding in failures(apart)] == [rest]
     awaited = _AFTER_ARM.format(arm="STS [R1], R2", join="WARPSYNC.ALL", rest=rest)
     assert audit(awaited) == ()
 
 
 @pytest.mark.parametrize("arm", NEEDS_ALL)
-def test_what_needs_the_warp_may_not_stand_in_an_arm(arm: str) -> None:
+def test_warp_wide_instructions_may_not_be_in_a_divergent_arm(arm: str) -> None:
     sass = _AFTER_ARM.format(arm=arm, join="BSYNC B0", rest="NOP")
-    assert [each.text for each in failures(sass)] == [arm]
+    assert [finding.text for finding in failures(sass)] == [arm]
 
 
 @pytest.mark.parametrize("arm", [*ISSUED_ONCE, *AMONG_THOSE_HERE])
@@ -147,9 +147,9 @@ def test_one_part_of_a_warp_may_issue(arm: str) -> None:
 
 
 @pytest.mark.parametrize("guarded", NEEDS_ALL)
-def test_what_needs_the_warp_may_not_be_guarded_by_lanes(guarded: str) -> None:
+def test_warp_wide_instructions_may_not_be_guarded_per_lane(guarded: str) -> None:
     sass = _AFTER_ARM.format(arm="NOP", join="BSYNC B0", rest=f"@P0 {guarded}")
-    assert [each.text for each in failures(sass)] == [f"@P0 {guarded}"]
+    assert [finding.text for finding in failures(sass)] == [f"@P0 {guarded}"]
 
 
 _BRANCH = """
@@ -194,12 +194,12 @@ _BRANCH = """
         ("ISETP.NE.AND P1, PT, R0, RZ, PT", "P2R R3, PR, RZ, 0x4", False),
     ],
 )  # fmt: skip
-def test_what_lanes_may_differ_in(first: str, second: str, *, is_apart: bool) -> None:
+def test_sources_of_divergence(first: str, second: str, *, is_apart: bool) -> None:
     last = "@P0 BRA"
     if not second.startswith(("ISETP", "SYNCS")):  # R3 is still to be compared
         first, second = f"{first} ;\n/*0018*/ {second}", "ISETP.NE.AND P0, PT, R3, RZ, PT"
-    found = failures(_BRANCH.format(first=first, second=second, branch=last))
-    assert bool(found) == is_apart
+    findings = failures(_BRANCH.format(first=first, second=second, branch=last))
+    assert bool(findings) == is_apart
 
 
 @pytest.mark.parametrize("branch", ["@P0 BRA.U.ANY", "UBRA", "@UP0 BRA"])
@@ -224,35 +224,37 @@ _LOOP = """
 
 
 def test_lanes_leave_a_loop_apart() -> None:
-    known = {"body": "STS [R1], R2", "rest": "UTMACMDFLUSH"}
-    apart = _LOOP.format(before="NOP", after="NOP", **known)
-    assert [each.address for each in failures(apart)] == [0x70]
-    joined = _LOOP.format(before="BSSY B0, `(.L_1)", after="BSYNC B0", **known)
+    fields = {"body": "STS [R1], R2", "rest": "UTMACMDFLUSH"}
+    apart = _LOOP.format(before="NOP", after="NOP", **fields)
+    assert [finding.address for finding in failures(apart)] == [0x70]
+    joined = _LOOP.format(before="BSSY B0, `(.L_1)", after="BSYNC B0", **fields)
     assert audit(joined) == ()
 
 
 def test_a_barrier_may_be_kept_in_a_register() -> None:
-    known = {"body": "BMOV R9, B0", "rest": "UTMACMDFLUSH", "before": "BSSY B0, `(.L_1)"}
+    fields = {"body": "BMOV R9, B0", "rest": "UTMACMDFLUSH", "before": "BSSY B0, `(.L_1)"}
     back = "BMOV B1, {} ;\n/*0068*/ BSYNC B1"
-    assert audit(_LOOP.format(after=back.format("R9"), **known)) == ()
-    another = _LOOP.format(after=back.format("R8"), **known)
-    assert [each.address for each in failures(another)] == [0x70]
+    assert audit(_LOOP.format(after=back.format("R9"), **fields)) == ()
+    another = _LOOP.format(after=back.format("R8"), **fields)
+    assert [finding.address for finding in failures(another)] == [0x70]
 
 
 def test_one_lane_never_parts_from_itself() -> None:
     alone = "ISETP.NE.AND P0, PT, R0, RZ, PT ;\n/*0018*/ @P0 EXIT"
-    known = {"body": "UTMALDG.2D [UR4], [UR6]", "after": "NOP", "rest": "UTMACMDFLUSH"}
-    assert audit(_LOOP.format(before=alone, **known)) == ()
+    fields = {"body": "UTMALDG.2D [UR4], [UR6]", "after": "NOP", "rest": "UTMACMDFLUSH"}
+    assert audit(_LOOP.format(before=alone, **fields)) == ()
     two = alone.replace("ISETP.NE.AND P0, PT, R0, RZ, PT", "ISETP.GT.AND P0, PT, R0, 0x1, PT")
-    assert [each.address for each in failures(_LOOP.format(before=two, **known))] == [0x70]
+    assert [finding.address for finding in failures(_LOOP.format(before=two, **fields))] == [0x70]
 
 
-def test_the_lane_that_is_elected_is_alone() -> None:
+def test_an_elected_lane_is_a_single_lane() -> None:
     alone = "ELECT P0, URZ, PT ;\n/*0018*/ @!P0 EXIT"
-    known = {"body": "UTMALDG.2D [UR4], [UR6]", "after": "NOP", "rest": "UTMACMDFLUSH"}
-    assert audit(_LOOP.format(before=alone, **known)) == ()
-    others = alone.replace("@!P0", "@P0")
-    assert [each.address for each in failures(_LOOP.format(before=others, **known))] == [0x70]
+    fields = {"body": "UTMALDG.2D [UR4], [UR6]", "after": "NOP", "rest": "UTMACMDFLUSH"}
+    assert audit(_LOOP.format(before=alone, **fields)) == ()
+    complement = alone.replace("@!P0", "@P0")
+    assert [finding.address for finding in failures(_LOOP.format(before=complement, **fields))] == [
+        0x70
+    ]
 
 
 _BREAK = """
@@ -276,7 +278,7 @@ _BREAK = """
 
 def test_lanes_that_break_out_are_not_awaited() -> None:
     assert audit(_BREAK.format(join="BSYNC B0")) == ()
-    assert [each.address for each in failures(_BREAK.format(join="NOP"))] == [0xA0]
+    assert [finding.address for finding in failures(_BREAK.format(join="NOP"))] == [0xA0]
 
 
 def test_a_subroutine_returns_to_its_callers_alone() -> None:
@@ -304,10 +306,10 @@ def test_a_subroutine_returns_to_its_callers_alone() -> None:
 /*00f0*/ RET.REL.NODEC R8 `(kernel) ;
 """
     assert audit(sass.format(join="BSYNC B0")) == ()
-    assert [each.address for each in failures(sass.format(join="NOP"))] == [0x70]
+    assert [finding.address for finding in failures(sass.format(join="NOP"))] == [0x70]
 
 
-def test_what_cannot_be_read_is_a_failure() -> None:
+def test_unparsable_sass_is_a_failure() -> None:
     (strange,) = failures("/*0000*/ ?? ;")
     assert strange.kind == "unreadable"
     (indirect,) = failures("/*0000*/ BRX R2 -0x190 ;\n/*0010*/ EXIT ;")
@@ -326,13 +328,15 @@ def test_targets_of_an_indirect_branch_are_in_its_annotation() -> None:
 /*0040*/ EXIT ;
 """
     assert audit(sass.format(read="LDC R2, c[0x0][0x28]")) == ()
-    assert [each.address for each in failures(sass.format(read="S2R R2, SR_LANEID"))] == [0x30]
+    assert [finding.address for finding in failures(sass.format(read="S2R R2, SR_LANEID"))] == [
+        0x30
+    ]
 
 
-def test_spills_in_loops_are_told_and_allowed() -> None:
+def test_spills_in_loops_are_reported_but_allowed() -> None:
     spilled = _LOOP.format(before="NOP", body="STL [R1], R9", after="NOP", rest="NOP")
-    (found,) = audit(spilled)
-    assert (found.kind, found.address, found.is_failure) == ("spill in a loop", 0x20, False)
+    (finding,) = audit(spilled)
+    assert (finding.kind, finding.address, finding.is_failure) == ("spill in a loop", 0x20, False)
     assert audit(_LOOP.format(before="STL [R1], R9", body="NOP", after="NOP", rest="NOP")) == ()
 
 
@@ -345,12 +349,12 @@ def test_spills_in_loops_are_told_and_allowed() -> None:
         ("// wgmma.mma_async; wgmma.mma_async;\n", False),
     ],
 )
-def test_only_what_overlaps_in_ptx_can_be_serialized(ptx: str, *, is_found: bool) -> None:
+def test_only_overlap_in_ptx_can_be_serialized(ptx: str, *, is_found: bool) -> None:
     sass = (CASES / "planted" / "serialized.sass").read_text()
     assert bool(failures(sass, ptx)) == is_found
     pipelined = sass.replace("WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1")
-    # Its results are now read in flight, which is another finding.
-    assert {each.kind for each in failures(pipelined, ptx)} == {"in flight"}
+    # Its results are now read in flight, a different finding.
+    assert {finding.kind for finding in failures(pipelined, ptx)} == {"in flight"}
 
 
 # ------------------------------------------------------------------------------ from ptxas now
@@ -399,9 +403,9 @@ def _fresh(*body: str) -> list[Finding]:
     return failures(disassemble(assemble(ptx, parse_target("sm_90a")).cubin), ptx)
 
 
-def test_copies_that_ptx_predicates_by_thread_are_found_in_fresh_sass() -> None:
-    found = _fresh(*(f"@%p1 {each}" for each in _OPERATIONS))
-    assert {each.kind for each in found} == {"issued apart"}
+def test_copies_predicated_per_thread_in_ptx_are_found_in_fresh_sass() -> None:
+    findings = _fresh(*(f"@%p1 {operation}" for operation in _OPERATIONS))
+    assert {finding.kind for finding in findings} == {"issued apart"}
 
 
 def test_copies_of_an_elected_lane_are_right_in_fresh_sass() -> None:
@@ -441,7 +445,7 @@ def _groups(*sizes: int) -> str:
         lines += ["HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24"] * (size - 1)
         lines += ["HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"]
     lines += ["WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT"]
-    return "\n".join(f"/*{16 * at:04x}*/ {line} ;" for at, line in enumerate(lines))
+    return "\n".join(f"/*{16 * index:04x}*/ {line} ;" for index, line in enumerate(lines))
 
 
 @pytest.mark.parametrize(
@@ -460,5 +464,5 @@ def test_commit_groups_have_all_their_matrix_instructions(
 ) -> None:
     group = "wgmma.mma_async.a; " * 4 + "wgmma.commit_group; "
     ptx = group + "wgmma.mma_async.a; " * 2 + "wgmma.commit_group; wgmma.wait_group.sync.aligned 0;"
-    kinds = [each.kind for each in failures(_groups(*sizes), ptx)]
+    kinds = [finding.kind for finding in failures(_groups(*sizes), ptx)]
     assert kinds == ["matrix instructions merged"] * is_found

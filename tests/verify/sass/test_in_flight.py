@@ -1,4 +1,4 @@
-"""Registers of matrix instructions in flight, in SASS: who may touch them, on every path."""
+"""Registers of wgmmas in flight, in SASS: accesses on every path."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ WAIT, WAIT_ONE = "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1
 
 
 def _found(*instructions: str) -> list[tuple[str, str]]:
-    """Return what is touched too early: the instruction, and how. A line may be a label."""
+    """Return premature accesses: the instruction, and the kind. A line may be a label."""
     lines: list[str] = []
     address = 0
-    for each in (*instructions, "EXIT"):
-        if each.startswith(".L"):
-            lines.append(each)
+    for line in (*instructions, "EXIT"):
+        if line.startswith(".L"):
+            lines.append(line)
             continue
-        lines.append(f"        /*{address:04x}*/                   {each} ;")
+        lines.append(f"        /*{address:04x}*/                   {line} ;")
         address += 16
-    findings = [each for each in audit("\n".join(lines)) if each.kind == "in flight"]
-    assert all(each.is_failure for each in findings)
-    return [(each.text, each.meaning.partition(" while ")[0]) for each in findings]
+    findings = [line for line in audit("\n".join(lines)) if line.kind == "in flight"]
+    assert all(line.is_failure for line in findings)
+    return [(line.text, line.meaning.partition(" while ")[0]) for line in findings]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def _found(*instructions: str) -> list[tuple[str, str]]:
     ],
 )
 def test_registers_are_touched_after_the_wait(touch: str, how: str) -> None:
-    found = _found(FIRST, SECOND, touch, WAIT)
-    assert found == ([(touch, how)] if how else [])
+    findings = _found(FIRST, SECOND, touch, WAIT)
+    assert findings == ([(touch, how)] if how else [])
     assert not _found(touch, FIRST, SECOND, WAIT, touch)
 
 
@@ -49,16 +49,16 @@ def test_a_wait_covers_all_but_the_newest_groups() -> None:
     other = SECOND.replace("R24", "R48").replace("R8", "R12")
     touch = ["MOV R4, R60", "MOV R8, R60", "MOV R12, R60"]
     assert [text for text, _ in _found(SECOND, other, WAIT_ONE, *touch)] == [touch[2]]
-    # The first instruction belongs to the group that the second one closes.
+    # The first instruction belongs to the group closed by the second one.
     assert not _found(FIRST, SECOND, other, WAIT_ONE, *touch[:2], WAIT)
 
 
 def test_an_accumulator_is_continued_as_a_whole() -> None:
     assert not _found(FIRST, SECOND, FIRST, SECOND, WAIT)
-    (found,) = _found(SECOND, FIRST.replace("R24", "R28"), WAIT)
-    assert found[1] == "R28 is written"
-    (found,) = _found(SECOND, FIRST.replace("R4", "R24").replace("R24,", "R48,", 1), WAIT)
-    assert found[1] == "R24 is read"
+    (finding,) = _found(SECOND, FIRST.replace("R24", "R28"), WAIT)
+    assert finding[1] == "R28 is written"
+    (finding,) = _found(SECOND, FIRST.replace("R4", "R24").replace("R24,", "R48,", 1), WAIT)
+    assert finding[1] == "R24 is read"
 
 
 def test_the_next_iteration_uses_the_registers_of_the_last_slice() -> None:
@@ -68,4 +68,4 @@ def test_the_next_iteration_uses_the_registers_of_the_last_slice() -> None:
     loop += [WAIT_ONE, "LDSM.16.M88.4 R8, [R92+UR5]", SECOND, WAIT_ONE]
     loop += ["@P0 BRA `(.L_x_1)", WAIT]
     assert _found(*loop) == [("LDC.64 R8, c[0x0][0x218]", "R8 is written")]
-    assert not _found(*[each for each in loop if "LDC" not in each])
+    assert not _found(*[line for line in loop if "LDC" not in line])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.abc
+import importlib.util
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up time
 _NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
 _MAX_COUNTS = 4096  # distinct launches of a process that are counted
 _OPTIONS = (
@@ -299,13 +301,46 @@ def _fields(value: Any) -> list[str]:
 def _kernel(function: Any) -> dict[str, Any]:
     inner = function.fn
     code = inner.__code__
-    captured = {"captured": list(code.co_freevars)} if code.co_freevars else {}
-    return {
+    told: dict[str, Any] = {
         "file": os.path.abspath(code.co_filename),  # noqa: PTH100 - start-up time
         "function": inner.__qualname__,
         "module": inner.__module__,
-        **captured,
     }
+    if code.co_freevars:
+        told["captured"] = list(code.co_freevars)
+    return {**told, **_extracted(function)}
+
+
+_extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by function, which is kept alive
+
+
+def _extracted(function: Any) -> dict[str, Any]:
+    """Return the name of a function's extract, which is written when it is first asked for."""
+    known = _extracts.get(id(function))
+    if known is None:
+        known = _extracts[id(function)] = (_extract(function), function)
+    return known[0]
+
+
+def _extract(function: Any) -> dict[str, Any]:
+    try:
+        made = _extracting().extract(function)
+        is_changed = _extracting().has_other_source(function)
+    except Exception as error:  # noqa: BLE001 - the program goes on, and the kernel's file may do
+        return {"unsaid": str(error)}
+    for file, text in made.files.items():
+        _write({"extract": file, "text": text})
+    return {"extract": made.file, **({"changed": True} if is_changed else {})}
+
+
+@functools.lru_cache(None)
+def _extracting() -> Any:
+    """Return the module that extracts: loaded from its file, since its package may not be there."""
+    path = os.path.join(_HERE, "..", "..", "..", "triton", "extract.py")  # noqa: PTH118 - start-up time
+    spec: Any = importlib.util.spec_from_file_location("_aotc_extract", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 _TORCH_DTYPES = {

@@ -39,6 +39,18 @@ class Absent:
             return args[0]
         return self._fail(*args, **kwargs)
 
+    def __instancecheck__(self, value: object) -> bool:
+        return False  # nothing is of a class that is not there
+
+    __subclasscheck__ = __instancecheck__
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        return ()  # a class may extend it, and has nothing of it
+
+    def __or__(self, other: Any) -> Any:
+        return self  # as in an annotation
+
+    __ror__ = __or__
     __bool__ = __iter__ = __len__ = __getitem__ = __enter__ = __index__ = _fail
 
     def __repr__(self) -> str:

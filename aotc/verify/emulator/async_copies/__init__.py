@@ -1,4 +1,4 @@
 """Asynchronous copies: `cp.async`, bulk and tensor copies, `st.async`, and tensor maps.
 
-Each is issued by one lane and happens later; mbarriers or groups say when.
+One lane issues each, and it completes later, at an mbarrier or with its group.
 """

@@ -1,4 +1,4 @@
-"""Bulk copies of consecutive bytes, their reductions, and the groups they are waited for in.
+"""Bulk copies of consecutive bytes, their reductions, and their bulk groups.
 
 Source: PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch",
 "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
@@ -46,9 +46,9 @@ _HINT, _MULTICAST = "L2::cache_hint", "multicast::cluster"
 
 
 def _direction(words: Sequence[str], *, optional: frozenset[str]) -> tuple[str, str]:
-    """Return where a copy goes and where it comes from.
+    """Return the destination and source spaces of a copy.
 
-    Raises: Unsupported for modifiers that are not known.
+    Raises: Unsupported for other modifiers.
     """
     target, source, *rest = words
     mechanism = "bulk_group" if target == "global" else COMPLETES
@@ -134,7 +134,7 @@ def _to_global(ctx: Context, lane: _Lane) -> None:
 
 
 def _to_other_cta(ctx: Context, lane: _Lane) -> None:
-    """Copy to another CTA of the cluster: what is read is free when the mbarrier says so."""
+    """Copy to another CTA of the cluster; the mbarrier also releases the source bytes."""
     shared = ctx.machine.shared
     chunks = chunks_of(lane.source, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
@@ -153,7 +153,7 @@ def _to_other_cta(ctx: Context, lane: _Lane) -> None:
 
 @executes("cp.reduce.async.bulk")
 def reduce(instruction: Instruction) -> Execute:
-    """Combine bytes of shared memory with those of global memory or of another CTA."""
+    """Combine bytes of shared memory into global memory or another CTA's shared memory."""
     words = instruction.modifiers[3:]
     types = words[-1:]
     operation = next((word for word in words if word in REDUCTIONS), "")
@@ -178,7 +178,7 @@ def reduce(instruction: Instruction) -> Execute:
 def reduction(
     instruction: Instruction, operation: str, type_name: str, target: str
 ) -> tuple[Combine, int]:
-    """Return how an operation combines two elements of a type, and their size in bytes."""
+    """Return the combining function of a reduction, and the element size in bytes."""
     space = "global" if target == "global" else "shared"
     typed = Instruction(
         "red", (space, operation, type_name), (), None, instruction.line, instruction.text
@@ -188,7 +188,7 @@ def reduction(
 
 
 def combine_global(ctx: Context, lane: int, where: Ints, elements: Bytes, combine: Combine) -> None:
-    """Combine elements (n, size) with those at addresses (n,) of global memory."""
+    """Combine elements (n, size) into global memory at addresses (n,)."""
     size = elements.shape[1]
     values = reshape(view(np.ascontiguousarray(elements), cell_dtype(size)), -1)
     ctx.machine.global_memory.update(
@@ -219,7 +219,7 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
 
 
 def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int) -> None:
-    """Combine with another CTA's bytes, which are not in flight: reductions may meet there."""
+    """Combine into another CTA's bytes, which are not in flight: reductions may overlap there."""
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)
     issuer = np.array([lane.lane])
@@ -229,7 +229,7 @@ def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int)
     flight = shared.begin(owners, chunks, CHUNK_BYTES, instruction, writes=False)
     where = _elements(lane.target, lane.size_bytes, size)
 
-    def happen() -> None:
+    def complete() -> None:
         with blamed_on(instruction):
             values = reshape(as_chunks(shared.peek(flight)), -1, size)
             cells = reshape(view(np.ascontiguousarray(values), cell_dtype(size)), -1)
@@ -244,7 +244,7 @@ def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int)
             )
             mbarriers.complete_bytes(issuer, row, np.array([lane.size_bytes]))
 
-    machine.defer(issuer, happen)
+    machine.defer(issuer, complete)
 
 
 # ---- groups and hints -----------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int)
 
 @executes("cp.async.bulk.commit_group")
 def commit_group(instruction: Instruction) -> Execute:
-    """Close the group of copies that each lane has issued."""
+    """Close each lane's open bulk group."""
     del instruction
 
     def execute(ctx: Context) -> None:
@@ -263,7 +263,7 @@ def commit_group(instruction: Instruction) -> Execute:
 
 @executes("cp.async.bulk.wait_group")
 def wait_group(instruction: Instruction) -> Execute:
-    """Wait for all but the last few groups to be done; with `.read`, to have read shared memory."""
+    """Wait until at most n groups are pending; with `.read`, only for their reads."""
     if instruction.modifiers[3:] not in ((), ("read",)):
         raise Unsupported("modifiers other than .read")
     (count,) = instruction.operands

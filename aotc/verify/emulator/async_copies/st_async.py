@@ -23,7 +23,7 @@ _WORDS = frozenset({"async", COMPLETES})
 
 @executes("st.async")
 def store(instruction: Instruction) -> Execute:
-    """Store registers to a CTA of the cluster, and complete their bytes at an mbarrier there."""
+    """Store registers to a CTA of the cluster, and complete their bytes at its mbarrier."""
     form = form_of(instruction, _WORDS)
     if form.space != "shared" or COMPLETES not in form.rest or form.bits not in (32, 64):
         raise Unsupported("a store that does not complete at an mbarrier of .shared::cluster")
@@ -35,25 +35,27 @@ def store(instruction: Instruction) -> Execute:
         shared, mbarriers = ctx.machine.shared, ctx.machine.part(Mbarriers)
         lanes = np.asarray(ctx.lane_indices())
         rows = mbarriers.find(lanes, ctx.address(mbarrier), instruction, asynchronous=True)
-        values = np.stack([ctx.read(each, form.bits) for each in sources], axis=1).astype(dtype)
+        values = np.stack([ctx.read(register, form.bits) for register in sources], axis=1).astype(
+            dtype
+        )
         address = window_removed(ctx.address(target))
         flight = shared.begin(lanes, address, form.size_bytes, instruction, writes=True)
         sizes = np.full(len(lanes), form.size_bytes)
 
-        def happen() -> None:
+        def complete() -> None:
             with blamed_on(instruction):
                 shared.poke(flight, view(values, np.uint8))
                 shared.finish(flight, asynchronous=True)
                 mbarriers.complete_bytes(lanes, rows, sizes)
 
-        ctx.machine.defer(lanes, happen)
+        ctx.machine.defer(lanes, complete)
 
     return execute
 
 
 @executes("red.async")
 def reduce(instruction: Instruction) -> Execute:
-    """Combine a register with memory of a CTA of the cluster, and complete its bytes there."""
+    """Combine a register into memory of a CTA of the cluster, and complete its bytes there."""
     form = form_of(instruction, _WORDS | REDUCTIONS)
     operations = [word for word in form.rest if word in REDUCTIONS]
     if form.space != "shared" or COMPLETES not in form.rest or len(operations) != 1:
@@ -71,7 +73,7 @@ def reduce(instruction: Instruction) -> Execute:
         address = window_removed(ctx.address(target))
         sizes = np.full(len(lanes), size)
 
-        def happen() -> None:
+        def complete() -> None:
             with blamed_on(instruction):
                 shared.update(
                     lanes,
@@ -83,6 +85,6 @@ def reduce(instruction: Instruction) -> Execute:
                 )
                 mbarriers.complete_bytes(lanes, rows, sizes)
 
-        ctx.machine.defer(lanes, happen)
+        ctx.machine.defer(lanes, complete)
 
     return execute

@@ -1,4 +1,4 @@
-"""Kernel arguments that are tensor maps, or a table of them: made when addresses are known.
+"""Kernel arguments holding tensor maps, encoded once addresses are assigned.
 
 Invariant: the map describes the array as it is, its last axis innermost.
 """
@@ -51,9 +51,10 @@ _SWIZZLES_BYTES = (0, 32, 64, 128)  # by their code in a map
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """Describe boxes of an array; `box` and `element_strides` have an entry an axis, as its shape.
+    """Describe an array and its boxes; `box` and `element_strides` have one entry per axis.
 
-    `swizzle_bytes` is 0, 32, 64 or 128; with `fill_nan` what is outside reads as NaN, else as zero.
+    `swizzle_bytes` is 0, 32, 64 or 128. With `fill_nan`, out-of-bounds elements read as NaN, else
+    as zero.
     """
 
     array: npt.NDArray[Any]
@@ -69,9 +70,9 @@ class TensorArgument:
         readable: npt.NDArray[np.bool_] | None = None,
         writable: npt.NDArray[np.bool_] | None = None,
     ) -> bytes:
-        """Make the array accessible and return the bytes of its map.
+        """Map the array into memory and return the bytes of its tensor map.
 
-        Raises: EmulationError for what the driver would refuse.
+        Raises: EmulationError for a map the driver would refuse.
         """
         array = self.array
         element = _ELEMENT_TYPES.get(name_of(array.dtype))
@@ -96,10 +97,10 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """Describe a tensor that begins where `array`, of any kind, does: see `TensorArgument`.
+    """Describe a tensor at the start of `array`, of any dtype: see `TensorArgument`.
 
-    `element` is a dtype's name, `strides` are in elements, outermost first; the array holds
-    what of the tensor is used.
+    `element` is a dtype's name; `strides` are in elements, outermost first. The array holds the
+    used part of the tensor.
     """
 
     array: npt.NDArray[Any]
@@ -117,16 +118,16 @@ class PlacedTensor:
         readable: npt.NDArray[np.bool_] | None = None,
         writable: npt.NDArray[np.bool_] | None = None,
     ) -> bytes:
-        """Make the array accessible and return the bytes of the tensor's map.
+        """Map the array into memory and return the bytes of the tensor's map.
 
-        Raises: EmulationError for what the driver would refuse.
+        Raises: EmulationError for a map the driver would refuse.
         """
         return self.encode_at(memory.add(name, self.array, readable, writable), name)
 
     def encode_at(self, address: int, name: str) -> bytes:
-        """Return the bytes of the tensor's map, where the tensor is at an address.
+        """Return the bytes of the tensor's map for a tensor at `address`.
 
-        Raises: EmulationError for what the driver would refuse.
+        Raises: EmulationError for a map the driver would refuse.
         """
         element = _SCALAR_TYPES[self.element]
         size_bytes = ELEMENT_TYPES[element][1]
@@ -144,16 +145,16 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Describe tensor maps one after the other in global memory; a kernel gets their address.
+    """Describe consecutive tensor maps in global memory; the kernel gets their address.
 
-    Of tensors with `masks` of what may be read and written only that may be accessed.
+    `masks` give the readable and the writable elements of each tensor.
     """
 
     tensors: tuple[TensorArgument | PlacedTensor, ...]
     masks: tuple[tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.bool_] | None], ...] = ()
 
     def place(self, memory: GlobalMemory, name: str) -> int:
-        """Make the arrays and the maps accessible and return the address of the first map.
+        """Map the arrays and their tensor maps into memory; return the address of the first map.
 
         Raises: EmulationError as `TensorArgument.encode`.
         """

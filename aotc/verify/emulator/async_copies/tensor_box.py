@@ -1,8 +1,8 @@
-"""A box of a tensor: which bytes of global memory it takes, and where they lie in shared memory.
+"""A box of a tensor: its bytes in global memory, and its layout in shared memory.
 
 In shared memory a box is dense, the innermost dimension first, each row padded to the swizzle's
-span; the swizzle then moves its 16-byte chunks. Elements outside the tensor are filled when a box
-is loaded and dropped when it is stored.
+span; the swizzle then permutes its 16-byte chunks. Elements outside the tensor are filled by loads
+and dropped by stores.
 
 Invariant: pieces are as large as alignment allows, at most 16 bytes, and never straddle the
 tensor's edge.
@@ -31,19 +31,19 @@ from aotc.verify.emulator.memory.global_memory import Bytes
 from aotc.verify.emulator.memory.swizzle import swizzled
 from aotc.verify.emulator.memory.vector_clocks import Ints
 
-# By the code of `.swizzle_atomicity`: what is moved whole, as a power of two.
+# By the code of `.swizzle_atomicity`: log2 of the bytes moved as a unit.
 _CHUNK_BITS = {0: 4, 1: 5, 2: 5, 3: 6}
-_FLIP = 2  # the atomicity that swaps the halves of chunks in every other line, too
+_FLIP = 2  # the atomicity with the halves of chunks swapped in every other line
 _LINE_BYTES = 128
-_LARGEST_DISTANCE = 1 << 62  # as far as NumPy can count
+_LARGEST_DISTANCE = 1 << 62  # within the range of int64
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Hold the in-bounds bytes of a box: `places` count pieces from the start of the dense box."""
+    """Hold the in-bounds bytes of a box; `indices` count pieces of the dense box."""
 
     address: Ints
-    places: Ints
+    indices: Ints
     size_bytes: int
 
 
@@ -60,16 +60,18 @@ def pieces_of(tensor: TensorMap, coordinates: Sequence[int]) -> Pieces:
     piece = math.gcd(CHUNK_BYTES, first, length, skipped)
     steps = np.arange(0, length, piece)
     address = (tensor.address + first + row_bytes)[:, None] + steps
-    places = ((rows * pitch + skipped)[:, None] + steps) // piece
-    return Pieces(address.ravel(), places.ravel(), piece)
+    indices = ((rows * pitch + skipped)[:, None] + steps) // piece
+    return Pieces(address.ravel(), indices.ravel(), piece)
 
 
 def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return the rows of a box that are in bounds, and their distance from the tensor's start."""
+    """Return the in-bounds rows of a box, and their distance from the tensor's start."""
     steps, outer = tensor.element_strides, range(1, tensor.rank)
-    lasts = [coordinates[at] + steps[at] * (tensor.box_elems[at] - 1) for at in outer]
-    first = sum(coordinates[at] * tensor.strides_bytes[at - 1] for at in outer)
-    is_inside = all(coordinates[at] >= 0 and lasts[at - 1] < tensor.dims[at] for at in outer)
+    lasts = [coordinates[axis] + steps[axis] * (tensor.box_elems[axis] - 1) for axis in outer]
+    first = sum(coordinates[axis] * tensor.strides_bytes[axis - 1] for axis in outer)
+    is_inside = all(
+        coordinates[axis] >= 0 and lasts[axis - 1] < tensor.dims[axis] for axis in outer
+    )
     if is_inside and first < _LARGEST_DISTANCE:
         rows, distance = _all_rows(tensor.box_elems, steps, tensor.strides_bytes)
         return rows, distance + first
@@ -78,10 +80,10 @@ def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
     count = 1
     for axis in range(1, tensor.rank):
         extent = tensor.box_elems[axis]
-        place = coordinates[axis] + tensor.element_strides[axis] * np.arange(extent)
-        valid = (place >= 0) & (place < tensor.dims[axis])
+        positions = coordinates[axis] + tensor.element_strides[axis] * np.arange(extent)
+        valid = (positions >= 0) & (positions < tensor.dims[axis])
         rows = (rows + count * np.arange(extent)[:, None]).ravel()
-        distance = (distance + tensor.strides_bytes[axis - 1] * place[:, None]).ravel()
+        distance = (distance + tensor.strides_bytes[axis - 1] * positions[:, None]).ravel()
         inside = (inside & valid[:, None]).ravel()
         count *= extent
     return rows[inside], distance[inside]
@@ -91,7 +93,7 @@ def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
 def _all_rows(
     box: tuple[int, ...], element_strides: tuple[int, ...], strides_bytes: tuple[int, ...]
 ) -> tuple[Ints, Ints]:
-    """Return the rows of a box that is inside, and their distance from its first one."""
+    """Return all rows of an in-bounds box, and their distance from the first row."""
     distance = np.zeros(1, np.int64)
     for extent, step, stride in zip(box[1:], element_strides[1:], strides_bytes, strict=False):
         distance = (distance + stride * step * np.arange(extent)[:, None]).ravel()
@@ -99,41 +101,41 @@ def _all_rows(
 
 
 def fill_of(tensor: TensorMap) -> Bytes:
-    """Return the bytes of an element outside the tensor: zero, or a NaN of every type.
+    """Return the bytes of an out-of-bounds element: zero, or a NaN of every type.
 
-    The NaN repeats 0x7FF7, as an H200 fills it in.
+    The NaN repeats 0x7FF7, the H200's fill.
     """
     pattern = (0xF7, 0x7F) if tensor.fill else (0, 0)
     return np.resize(np.array(pattern, np.uint8), tensor.element_bytes)
 
 
 def assemble(tensor: TensorMap, pieces: Pieces, data: Bytes) -> Bytes:
-    """Return the dense box (n, 16) with `data` (pieces, size) at its places, the rest filled."""
+    """Return the dense box (n, 16): `data` (pieces, size) at its indices, fill elsewhere."""
     count = tensor.box_bytes // tensor.element_bytes
     box = reshape(np.tile(fill_of(tensor), count), -1, pieces.size_bytes)
-    box[pieces.places] = data
+    box[pieces.indices] = data
     return as_chunks(box)
 
 
 def pick(pieces: Pieces, box: Bytes) -> Bytes:
     """Return the in-bounds pieces (n, size) of a dense box (n, 16)."""
-    return reshape(np.ascontiguousarray(box), -1, pieces.size_bytes)[pieces.places]
+    return reshape(np.ascontiguousarray(box), -1, pieces.size_bytes)[pieces.indices]
 
 
 @lru_cache(maxsize=256)
 def shared_chunks(tensor: TensorMap, base: int) -> Ints:
-    """Return where in shared memory the dense box's chunks lie."""
+    """Return the shared addresses of the dense box's chunks."""
     pitch, span = tensor.box_elems[0] * tensor.element_bytes, SWIZZLE_SPANS_BYTES[tensor.swizzle]
     rows = tensor.box_bytes // pitch
     row, chunk = np.ogrid[:rows, : pitch // CHUNK_BYTES]
     address = (base + row * max(pitch, span) + chunk * CHUNK_BYTES).ravel()
-    places = swizzled(address, span, chunk_bits=_CHUNK_BITS[tensor.atomicity])
-    places.flags.writeable = False  # it is kept
-    return places
+    chunk_addresses = swizzled(address, span, chunk_bits=_CHUNK_BITS[tensor.atomicity])
+    chunk_addresses.flags.writeable = False  # the cache keeps it
+    return chunk_addresses
 
 
 def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
-    """Return the dense box with the halves of chunks swapped where the swizzle asks for it."""
+    """Return the dense box with chunk halves swapped, as the swizzle's 8-byte flip does."""
     if tensor.atomicity != _FLIP:
         return box
     swap = (chunks // _LINE_BYTES & 1).astype(np.bool_)
@@ -143,7 +145,7 @@ def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
 
 @lru_cache(maxsize=256)
 def check_supported(tensor: TensorMap, *, load: bool) -> None:
-    """Raise TensorMapError for a map that the driver refuses, or that is not emulated."""
+    """Raise TensorMapError for a map refused by the driver, or not emulated."""
     tensor.check()
     if tensor.interleave:
         raise TensorMapError("interleaved tensors are not emulated")

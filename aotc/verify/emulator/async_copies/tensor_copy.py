@@ -49,7 +49,7 @@ _SHARED = ("shared::cluster", "shared::cta")
 
 @dataclass(frozen=True)
 class _Box:
-    """Hold one lane's box: its tensor, its bytes in global memory, its chunks in shared memory."""
+    """Hold one lane's box: its tensor, its global pieces, its shared chunks."""
 
     lane: int
     map_address: int
@@ -84,16 +84,16 @@ def _check_words(words: Sequence[str], expected: Sequence[str], optional: Sequen
 def _boxes(
     ctx: Context, operand: TensorAddress, addresses: Sequence[int], rank: int, *, load: bool
 ) -> list[_Box]:
-    """Return the box that each lane means, at an address of shared memory, checked.
+    """Return each lane's checked box, with its shared-memory `addresses`.
 
-    Raises: Misuse for a map that is broken or not published, a box of another rank, bytes of
-    shared memory that are not aligned, coordinates that hardware refuses, and parts of the tensor outside its buffer.
+    Raises: Misuse for a broken or unpublished map, a box of another rank, misaligned shared memory,
+    coordinates refused by hardware, and a tensor partly outside its buffer.
     """
     lanes, maps = ctx.lane_indices().tolist(), ctx.address(operand).tolist()
-    read = [view(ctx.read(each, 32), np.int32).tolist() for each in operand.coordinates]
+    read = [view(ctx.read(coordinate, 32), np.int32).tolist() for coordinate in operand.coordinates]
     return [
-        _box(ctx, lane, where, address, [each[at] for each in read], rank, load=load)
-        for at, (lane, where, address) in enumerate(zip(lanes, maps, addresses, strict=True))
+        _box(ctx, lane, where, address, [axis[index] for axis in read], rank, load=load)
+        for index, (lane, where, address) in enumerate(zip(lanes, maps, addresses, strict=True))
     ]
 
 
@@ -139,7 +139,7 @@ def _box(
 def _check_coordinates(
     tensor: TensorMap, coordinates: Sequence[int], lane: int, *, load: bool
 ) -> None:
-    """Refuse what an H200 calls an illegal instruction.
+    """Refuse coordinates on which an H200 reports an illegal instruction.
 
     Only a load may start before the tensor, and a box's rows start at multiples of 16 bytes.
 
@@ -170,7 +170,7 @@ def _tensor_address(operand: Operand) -> TensorAddress:
 
 @executes("cp.async.bulk.tensor")
 def copy(instruction: Instruction) -> Execute:
-    """Load a box, or store one.
+    """Load or store a box.
 
     Raises: Unsupported for the im2col, gather and scatter modes.
     """
@@ -221,11 +221,11 @@ def _load(instruction: Instruction, rank: int) -> Execute:
 
 
 def _store(instruction: Instruction, rank: int) -> Execute:
-    def put(ctx: Context, box: _Box, data: Bytes) -> None:
+    def write_box(ctx: Context, box: _Box, data: Bytes) -> None:
         memory = ctx.machine.global_memory
         memory.write(box.pieces.address, pick(box.pieces, data), box.owners)
 
-    return _out(instruction, rank, put)
+    return _copy_out(instruction, rank, write_box)
 
 
 @executes("cp.reduce.async.bulk.tensor")
@@ -237,7 +237,7 @@ def reduce(instruction: Instruction) -> Execute:
     expected = ("global", "shared::cta", "bulk_group", operation)
     _check_words(words[1:], expected, ("tile", _HINT))
 
-    def put(ctx: Context, box: _Box, data: Bytes) -> None:
+    def write_box(ctx: Context, box: _Box, data: Bytes) -> None:
         tensor, pieces = box.tensor, box.pieces
         if tensor.element_type == "s64" and operation in _BITWISE:
             raise Misuse("tensor-map", "combines bits of a tensor of s64: hardware takes u64 alone")
@@ -246,13 +246,13 @@ def reduce(instruction: Instruction) -> Execute:
         where = (pieces.address[:, None] + steps).ravel()
         combine_global(ctx, box.lane, where, reshape(pick(pieces, data), -1, size), combine)
 
-    return _out(instruction, rank, put)
+    return _copy_out(instruction, rank, write_box)
 
 
-def _out(
-    instruction: Instruction, rank: int, put: Callable[[Context, _Box, Bytes], None]
+def _copy_out(
+    instruction: Instruction, rank: int, write: Callable[[Context, _Box, Bytes], None]
 ) -> Execute:
-    """Return what copies boxes out of shared memory and hands them to `put`."""
+    """Return a step that copies boxes out of shared memory and passes them to `write`."""
     target, source = _tensor_address(instruction.operands[0]), instruction.operands[1]
 
     def execute(ctx: Context) -> None:
@@ -261,7 +261,7 @@ def _out(
         chunks = [box.chunks for box in boxes]
         flights = begin_each(ctx, [box.lane for box in boxes], chunks, writes=False)
         for box, flight in zip(boxes, flights, strict=True):
-            copy = copy_out(ctx, box.lane, flight, lambda data, box=box: put(ctx, box, data))
+            copy = copy_out(ctx, box.lane, flight, lambda data, box=box: write(ctx, box, data))
             ctx.machine.part(TensorMaps).use(box.map_address, copy)
 
     return execute

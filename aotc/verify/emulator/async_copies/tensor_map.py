@@ -1,11 +1,11 @@
-"""Tensor maps: what a `CUtensorMap` says of a tensor in global memory and of the box to copy.
+"""Tensor maps: a `CUtensorMap`'s description of a tensor and of its boxes.
 
-The real 128 bytes are known to the driver alone, and no program may look into them. So the
-emulator has an encoding of its own, which `to_bytes` makes and `from_bytes` reads; a kernel can
-pass it on, copy it and edit it with `tensormap.replace`, as it can the real one. Dimension 0 is
-the innermost, as in the driver's interface.
+Only the driver knows the real 128 bytes, and no program may look into them. So the emulator has its
+own encoding, written by `to_bytes` and read by `from_bytes`. A kernel can pass it on, copy it and
+edit it with `tensormap.replace`, like the real one. Dimension 0 is the innermost, as in the
+driver's API.
 
-Invariant: a map that `check` accepts is one that `cuTensorMapEncodeTiled` accepts.
+Invariant: `cuTensorMapEncodeTiled` accepts every map that `check` accepts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_DIM = 1 << 32
 _STRIDE_LIMIT_BYTES = 1 << 40
 _MAX_BOX = 256
 _MAX_ELEMENT_STRIDE = 8
-_GRAIN_BYTES = 16  # what TMA moves at a time: addresses, strides and inner boxes are multiples
+_GRAIN_BYTES = 16  # TMA's unit: addresses, strides and inner boxes are multiples
 
 # Name to (code in `tensormap.replace`, size in bytes, whether a NaN can fill).
 ELEMENT_TYPES: Mapping[str, tuple[int, int, bool]] = {
@@ -42,7 +42,7 @@ ELEMENT_TYPES: Mapping[str, tuple[int, int, bool]] = {
     "tf32.ftz": (12, 4, True),
 }
 _ELEMENT_NAMES = {code: name for name, (code, _, _) in ELEMENT_TYPES.items()}
-# Bytes of the span within which chunks are swizzled, by the code of `.swizzle_mode`.
+# Bytes of the swizzled span, by the code of `.swizzle_mode`.
 SWIZZLE_SPANS_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
 INTERLEAVES = {0: "none", 1: "16B", 2: "32B"}
 _FILLS = {0: "zero", 1: "nan"}
@@ -53,7 +53,7 @@ assert _LAYOUT.size == SIZE_BYTES
 
 
 class TensorMapError(ValueError):
-    """Say which field of a tensor map breaks which rule."""
+    """Name the field of a tensor map and the rule it breaks."""
 
 
 def _pad(values: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -102,14 +102,14 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Bytes of a box in shared memory, those out of bounds too: what a copy completes."""
+        """Bytes of a box in shared memory, with out-of-bounds ones: a copy's transaction count."""
         total = self.element_bytes
         for extent in self.box_elems:
             total *= extent
         return total
 
     def to_bytes(self) -> bytes:
-        """Return the 128 bytes that stand for the map.
+        """Return the 128 bytes of the map's encoding.
 
         Raises: TensorMapError as `check`.
         """
@@ -117,7 +117,7 @@ class TensorMap:
         return self.pack()
 
     def pack(self) -> bytes:
-        """Return the bytes without a check: a map that is being edited may break rules."""
+        """Return the bytes unchecked: a map under edit may break rules."""
         return _LAYOUT.pack(
             _MAGIC,
             self.rank,
@@ -137,7 +137,7 @@ class TensorMap:
     @staticmethod
     @lru_cache(maxsize=256)
     def from_bytes(data: bytes) -> TensorMap:
-        """Read what `to_bytes` or `pack` wrote.
+        """Decode the bytes of `to_bytes` or `pack`.
 
         Raises: TensorMapError for other bytes.
         """
@@ -163,7 +163,7 @@ class TensorMap:
 
     @staticmethod
     def from_template(data: bytes) -> TensorMap:
-        """Read a map that is to be edited: zeros are one of a single dimension, with nothing set.
+        """Decode a map to edit; all zeros stand for an empty map of rank 1.
 
         Raises: TensorMapError as `from_bytes`.
         """
@@ -174,10 +174,10 @@ class TensorMap:
     # ---- rules ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check what the driver checks when it encodes a tiled map.
+        """Apply the driver's checks for encoding a tiled map.
 
-        Raises: TensorMapError naming the dimension.
-        Source: CUDA driver API, cuTensorMapEncodeTiled.
+        Raises: TensorMapError naming the dimension. Source: CUDA driver API,
+        cuTensorMapEncodeTiled.
         """
         self._check_codes()
         grain = 32 if self.interleave == 2 else _GRAIN_BYTES

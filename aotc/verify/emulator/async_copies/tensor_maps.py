@@ -1,12 +1,13 @@
-"""Tensor maps in memory: reading them, editing them, and who has been told of an edit.
+"""Tensor maps in memory: reads, edits, and the fences that publish edits.
 
-A map in global memory that the kernel has edited must be published, by a `release` of the tensor-map
-proxy, and each warp that uses it must have acquired that edit after it, or come after a warp of its CTA
-that has. Both fences are of scope `gpu`
-or `sys`, within a CTA too: what reads maps is no thread of it, and NVIDIA's code has no narrower ones. A
-map that the host wrote is acquired from the system, by any thread of the CTA.
+An edited map in global memory must be published by a `release` of the tensor-map proxy. Each warp
+that uses it must then acquire the edit, or be ordered after a warp of its CTA that did. Both fences
+need scope `gpu` or `sys`, even within a CTA: the TMA unit is no thread of the CTA, and NVIDIA's
+code uses no narrower scope. A map written by the host is acquired from the system, by any thread of
+the CTA.
 
-Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence": fence.proxy.tensormap.
+Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence":
+fence.proxy.tensormap.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": _SYSTEM}
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    """An edit that was published: how many there were, by which lane, when, and to which scope."""
+    """A published edit: the edit count, and the releasing lane, its stamp and its scope."""
 
     edits: int
     lane: int
@@ -53,22 +54,22 @@ class _Release:
 
 
 class TensorMaps:
-    """Hold which maps in global memory were edited, and how much of that warps have acquired."""
+    """Track the edits of maps in global memory, and the edits that warps have acquired."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._edits: dict[int, int] = {}  # by address: how often it was edited
+        self._edits: dict[int, int] = {}  # by address: number of edits
         self._published: dict[int, _Release] = {}
-        # By CTA and address: of how many edits, and by which lane at which stamp.
+        # By CTA and address: the edit count, and the stamp of each acquiring lane.
         self._acquired: dict[tuple[int, int], tuple[int, dict[int, int]]] = {}
         self._from_host: set[tuple[int, int]] = set()  # acquired: CTA and address
-        self._edited: dict[int, tuple[int, int]] = {}  # by address: the last lane, and its stamp
-        self._copies: dict[int, list[Pending]] = {}  # by address: those that may read it
+        self._edited: dict[int, tuple[int, int]] = {}  # by address: the last editor, and its stamp
+        self._copies: dict[int, list[Pending]] = {}  # by address: copies that may read the map
 
     def read(self, lane: int, address: int) -> TensorMap:
-        """Return the map at a generic address, as a copy issued by `lane` sees it.
+        """Return the map at a generic address, as seen by a copy that `lane` issues.
 
-        Raises: Misuse for an address that is no map's, and for an edit that was not acquired.
+        Raises: Misuse for an address without a map, and for an edit not acquired.
         """
         if address % ALIGNMENT_BYTES:
             raise Misuse(
@@ -92,24 +93,23 @@ class TensorMaps:
         return tensor
 
     def edit(self, lane: int, address: int) -> None:
-        """Record that `lane` changes a map in global memory.
+        """Record an edit by `lane` of a map in global memory.
 
-        Raises: Misuse for a map that another thread has edited with nothing that orders the two, and
-            for one that a copy was issued with that was not waited for.
+        Raises: Misuse if the edit races with another thread's edit, or with a copy in flight.
         """
-        order, who = self._machine.order, np.array([lane])
+        order, editor = self._machine.order, np.array([lane])
         before = self._edited.get(address)
         if before is not None and self._is_unordered(lane, *before):
             message = "edits a tensor map that another thread edits, too: nothing orders the two"
             raise Misuse("race", message, lane=lane)
-        self._edited[address] = lane, int(order.stamps(who, 0)[0])
-        if not all(copy.done for copy in self._copies.pop(address, ())):
+        self._edited[address] = lane, int(order.stamps(editor, 0)[0])
+        if not all(copy.is_done for copy in self._copies.pop(address, ())):
             message = "edits a tensor map that a copy in flight may still read"
             raise Misuse("race", message, lane=lane)
         self._edits[address] = self._edits.get(address, 0) + 1
 
     def _is_unordered(self, lane: int, other: int, stamp: int) -> bool:
-        """Say whether a lane has not seen an edit of another one."""
+        """Return whether `other`'s edit does not happen before `lane`'s current instruction."""
         order = self._machine.order
         lanes = 32 * order.cluster_warps
         if lane // lanes != other // lanes and not order.whole:
@@ -117,10 +117,10 @@ class TensorMaps:
         return bool(order.unordered(np.array([lane]), np.array([[stamp]]))[0, 0])
 
     def check_store(self, lane: int, tensor: TensorMap) -> None:
-        """Refuse a store to a tensor whose rows are no whole pieces of 16 bytes.
+        """Refuse a store to a tensor whose rows are not multiples of 16 bytes.
 
-        Hardware stores no less, so what comes after a row in memory would be written. Launchers make
-        no such map to store by; kernels might.
+        Hardware stores whole 16-byte pieces, and so would overwrite the bytes after a row.
+        Launchers make no such map for stores; kernels might.
 
         Raises: Misuse.
         """
@@ -133,13 +133,15 @@ class TensorMaps:
             raise Misuse("tensor-map", f"{message} ({remedy})", lane=lane)
 
     def use(self, address: int, copy: Pending) -> None:
-        """Record a copy that reads the map; of those that the kernel never edits none is kept."""
+        """Record a copy that reads the map; maps never edited need no record."""
         if address in self._edits:
-            held = [each for each in self._copies.get(address, ()) if not each.done]
-            self._copies[address] = [*held, copy]
+            in_flight = [
+                pending for pending in self._copies.get(address, ()) if not pending.is_done
+            ]
+            self._copies[address] = [*in_flight, copy]
 
     def release(self, lane: int, scope: int) -> None:
-        """Publish to a scope all edits that `lane` has made or seen."""
+        """Publish to a scope all edits that `lane` made or observed."""
         for address, (editor, stamp) in self._edited.items():
             if editor == lane or not self._is_unordered(lane, editor, stamp):
                 self.publish(lane, address, scope)
@@ -150,7 +152,7 @@ class TensorMaps:
         self._published[address] = _Release(self._edits[address], lane, stamp, scope)
 
     def acquire(self, lanes: Ints, addresses: Ints, scope: int) -> None:
-        """Let the warps of lanes (n,) use the maps at addresses (n,) as they were published."""
+        """Let the warps of lanes (n,) use the published maps at addresses (n,)."""
         stamps = self._machine.order.stamps(lanes, 0).tolist()
         for lane, address, stamp in zip(lanes.tolist(), addresses.tolist(), stamps, strict=True):
             if scope == _SYSTEM:
@@ -165,7 +167,7 @@ class TensorMaps:
                 self._acquired[self._cta(lane), address] = release.edits, acquirers
 
     def _has_acquired(self, lane: int, address: int, edits: int) -> bool:
-        """Say whether a lane's warp has acquired so many edits, or comes after one that has."""
+        """Return whether a lane's warp acquired the last edit, or is ordered after a warp that did."""
         acquired, acquirers = self._acquired.get((self._cta(lane), address), (0, {}))
         return acquired == edits and any(
             lane >> 5 == other >> 5 or not self._is_unordered(lane, other, stamp)
@@ -233,8 +235,8 @@ def replace(instruction: Instruction) -> Execute:
             data[index] = np.frombuffer(packed, np.uint8)
         _write(ctx, SPACES[space], address, data)
         if space == "global":
-            for lane, each in zip(lanes.tolist(), address.tolist(), strict=True):
-                ctx.machine.part(TensorMaps).edit(lane, each)
+            for lane, map_address in zip(lanes.tolist(), address.tolist(), strict=True):
+                ctx.machine.part(TensorMaps).edit(lane, map_address)
 
     return execute
 

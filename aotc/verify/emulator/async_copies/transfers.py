@@ -1,8 +1,8 @@
-"""What all bulk copies share: bytes that move later between shared memory and somewhere else.
+"""Common parts of bulk copies: deferred moves between shared memory and elsewhere.
 
-A copy is issued by one lane. Bytes of shared memory that it writes or reads are in flight from then
-on, through the asynchronous proxy. Copies into shared memory end by completing bytes at an mbarrier,
-those out of it when their group is waited for.
+One lane issues a copy. From then on, the shared-memory bytes it accesses are in flight, through the
+asynchronous proxy. Copies into shared memory end by completing bytes at an mbarrier, copies out of
+it at the wait for their group.
 
 Source: PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Async proxy".
 """
@@ -34,7 +34,7 @@ COMPLETES = "mbarrier::complete_tx::bytes"
 
 @dataclass(eq=False)
 class _Outgoing:
-    """A copy out of shared memory, which is read first, and written elsewhere at some time after."""
+    """A copy out of shared memory: a read, and a later write elsewhere."""
 
     flight: Flight
     reading: Pending
@@ -42,9 +42,9 @@ class _Outgoing:
 
 
 class BulkGroups:
-    """Hold the copies out of shared memory that each lane has issued and not waited for.
+    """Track each lane's copies out of shared memory not yet waited for.
 
-    Groups of which only the reads were waited for are `_read` ones, older than all others.
+    `_read` holds groups with only their reads waited for; they are older than all others.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -54,16 +54,16 @@ class BulkGroups:
         self._read: dict[int, deque[list[_Outgoing]]] = defaultdict(deque)
 
     def issue(self, lane: int, copy: _Outgoing) -> None:
-        """Take on a copy, as part of the group that its lane has open."""
+        """Add a copy to its lane's open group."""
         self._open[lane].append(copy)
 
     def commit(self, lanes: Ints) -> None:
-        """Close the open group of each lane, which may be empty."""
+        """Close each lane's open group; it may be empty."""
         for lane in lanes.tolist():
             self._groups[lane].append(self._open.pop(lane, []))
 
     def wait_reads(self, lanes: Ints, allowed: int) -> None:
-        """Let all groups of each lane but the last `allowed` have read shared memory."""
+        """Finish the reads of all groups of each lane but the last `allowed`."""
         for lane in lanes.tolist():
             groups, read = self._groups[lane], self._read[lane]
             while len(groups) > allowed:
@@ -73,7 +73,7 @@ class BulkGroups:
                     self._shared.finish(copy.flight)
 
     def wait_writes(self, lanes: Ints, allowed: int) -> None:
-        """Let all groups of each lane but the last `allowed` have written what they have read."""
+        """Finish the writes of all groups of each lane but the last `allowed`."""
         self.wait_reads(lanes, allowed)
         for lane in lanes.tolist():
             groups, read = self._groups[lane], self._read[lane]
@@ -85,14 +85,14 @@ class BulkGroups:
 def begin_each(
     ctx: Context, lanes: Sequence[int], chunks: Sequence[Ints], *, writes: bool
 ) -> list[Flight]:
-    """Mark chunks of shared memory that a copy of each lane writes or reads.
+    """Mark the shared-memory chunks of each lane's copy as in flight.
 
-    Of lanes of different clusters, whose copies cannot meet, all are checked at once.
+    Lanes of different clusters cannot overlap, so they are checked together.
 
     Raises: Misuse as `SharedMemory.begin`.
     """
     shared, instruction = ctx.machine.shared, ctx.instruction
-    sizes = [len(each) for each in chunks]
+    sizes = [len(lane_chunks) for lane_chunks in chunks]
     cluster_lanes = ctx.machine.cluster_size * ctx.machine.warps_per_cta * _WARP
     clusters = dict.fromkeys(lane // cluster_lanes for lane in lanes)
     if len(set(sizes)) == 1 < len(lanes) == len(clusters):
@@ -117,19 +117,19 @@ def copy_in(
     count_bytes: int | None = None,
     flight: Flight | None = None,
 ) -> Pending:
-    """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory; return it.
+    """Start a copy of `fetch()`, (n, 16), to chunks (n,) of shared memory; return it.
 
-    Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
-    in each of these CTAs of the cluster. A `flight` is one that `begin_each` began.
+    It then completes `count_bytes`, by default all of them, at the mbarrier. With `ranks`, both
+    happen in each of these CTAs of the cluster. `flight` comes from `begin_each`.
 
     Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find_for_copies`.
     """
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)
     issuer = np.array([lane])
-    places = [(chunks, mbarrier)]
+    destinations = [(chunks, mbarrier)]
     if ranks is not None:
-        places = [
+        destinations = [
             (
                 map_to_rank(chunks, np.array(rank)),
                 int(map_to_rank(np.array(mbarrier), np.array(rank))),
@@ -142,11 +142,11 @@ def copy_in(
             flight or shared.begin(owners, where, CHUNK_BYTES, instruction, writes=True),
             mbarriers.find_for_copies(issuer, np.array([barrier]), instruction),
         )
-        for where, barrier in places
+        for where, barrier in destinations
     ]
     completed = np.array([len(chunks) * CHUNK_BYTES if count_bytes is None else count_bytes])
 
-    def happen() -> None:
+    def complete() -> None:
         with blamed_on(instruction):
             data = fetch()
             for landing, row in landings:
@@ -154,13 +154,15 @@ def copy_in(
                 shared.finish(landing, asynchronous=True)
                 mbarriers.complete_bytes(issuer, row, completed)
 
-    return machine.defer(issuer, happen, is_silent=True)
+    return machine.defer(issuer, complete, is_silent=True)
 
 
-def copy_out(ctx: Context, lane: int, flight: Flight, put: Callable[[Bytes], None]) -> Pending:
-    """Start a copy of chunks (n,) of shared memory, which `put` is given as (n, 16).
+def copy_out(
+    ctx: Context, lane: int, flight: Flight, write_out: Callable[[Bytes], None]
+) -> Pending:
+    """Start a copy out of shared memory; `write_out` receives its chunks (n, 16).
 
-    `flight` is one that `begin_each` began. Returns the part of it that a wait for reads waits for.
+    `flight` comes from `begin_each`. Returns the read, the part that `wait_group.read` waits for.
     """
     machine, instruction = ctx.machine, ctx.instruction
     data: list[Bytes] = []
@@ -171,11 +173,11 @@ def copy_out(ctx: Context, lane: int, flight: Flight, put: Callable[[Bytes], Non
 
     def write() -> None:
         with blamed_on(instruction):
-            put(data.pop())
+            write_out(data.pop())
 
     issuer = np.array([lane])
     reading = machine.defer(issuer, read, is_silent=True)
-    writing = machine.defer(issuer, write, ready=lambda: reading.done)
+    writing = machine.defer(issuer, write, ready=lambda: reading.is_done)
     machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
     return reading
 
@@ -192,7 +194,7 @@ def ranks_of(mask: int) -> list[int]:
 
 @contextmanager
 def blamed_on(instruction: Instruction) -> Generator[None]:
-    """Let what goes wrong inside be the instruction's fault."""
+    """Blame the instruction for a `Misuse` raised inside."""
     try:
         yield
     except Misuse as misuse:

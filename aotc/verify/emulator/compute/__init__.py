@@ -1,4 +1,4 @@
-"""Instructions that only compute: functions from the bits of operands to the bits of results.
+"""Purely computing instructions: functions from the bits of operands to the bits of results.
 
 They know no lanes, no memory and no schedule.
 """

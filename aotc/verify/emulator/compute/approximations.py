@@ -1,15 +1,15 @@
-"""The errors of approximate instructions, put on top of their correctly rounded results.
+"""Model the errors of approximate instructions, on top of correctly rounded results.
 
-Rules compute what `ex2.approx` and its kin approximate. Hardware is off by a step or two, for some
-operands, always the same for the same one. So is the emulator here: whether a result is moved, which
-way and how far follows from the bits of the operands. The share of results that are moved is what an
-H200 showed (docs/internals/calibration.md), and the distance is within the PTX ISA's bound. What hardware gives
-exactly stays as it is: zeros, infinities, NaN and powers of two, and subnormal results.
+Rules compute `ex2.approx` and its kin correctly rounded. Hardware is a step or two off for some
+operands, always the same for the same operand. So the bits of the operands decide whether a result
+is moved, which way, and how far. The share of moved results was measured on an H200
+(docs/internals/calibration.md); the distance is within the PTX ISA's bound. Results exact on
+hardware stay: zeros, infinities, NaN, powers of two, and subnormals.
 
 Invariant: equal operands of equal instructions give equal results, in any launch and on any lane.
 """
 
-# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# The stubs leave the type of an array shifted by a NumPy scalar unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _KINDS = frozenset(("approx", "full"))
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Say which share of results is off by one step, and which by `far` steps."""
+    """Shares of results off by one step (`near`) and by `far` steps (`beyond`)."""
 
     near: float
     beyond: float = 0.0
     far: int = 2
 
 
-# By opcode and type. The share of results that an H200 does not round correctly; of those with a
-# bound of more than a step, a tenth takes more. `tanh` is off by up to 2^-12 of it.
+# By opcode and type: the share of results an H200 does not round correctly. With an error bound
+# above one step, a tenth of them take more. `tanh` is off by up to 2^-12.
 _SPREADS: dict[tuple[str, str], _Spread] = {
     ("ex2", "f32"): _Spread(0.26, 0.03),
     ("lg2", "f32"): _Spread(0.24, 0.03),
@@ -57,7 +57,7 @@ _MIX = (np.uint32(0x9E3779B1), np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 
 
 def with_error(instruction: Instruction, compute: Compute) -> Compute:
-    """Return `compute` with the error of an approximate instruction, itself if it is exact."""
+    """Return `compute` with an approximate instruction's error; unchanged if exact."""
     if _KINDS.isdisjoint(instruction.modifiers):
         return compute
     kind = next((TYPES[name] for name in reversed(instruction.modifiers) if name in TYPES), None)
@@ -75,21 +75,21 @@ def with_error(instruction: Instruction, compute: Compute) -> Compute:
 
 
 def _mover(form: FloatFormat, spread: _Spread) -> Compute:
-    """Return a function of results and the operands they are of that moves some by some steps."""
+    """Return a function (result, *operands) that moves some results by some steps."""
     far = np.uint32(_WHOLE * spread.beyond)
-    moved = np.uint32(_WHOLE * (spread.beyond + spread.near))
+    near_limit = np.uint32(_WHOLE * (spread.beyond + spread.near))
     exponent, mantissa = form.infinity, form.max_subnormal
     word = form.dtype.type
 
     def move(result: Bits, *words: Bits) -> Bits:
         draw = _draw(words)
         size = result & form.magnitude
-        # Both neighbours are finite, and normal: a mantissa of zero is left alone.
+        # Both neighbours must be finite and normal, so a zero mantissa is left alone.
         fits = (result & mantissa != 0) & (size < exponent) & (size > mantissa)
         steps = np.where(draw < far, word(spread.far), word(1))
         room = np.minimum(result & mantissa, mantissa - (result & mantissa))
         steps = np.minimum(steps, room)
-        hit = fits & (draw < moved)
+        hit = fits & (draw < near_limit)
         up = draw & np.uint32(1) != 0
         return np.where(hit, np.where(up, result + steps, result - steps), result).astype(
             form.dtype, copy=False
@@ -99,7 +99,7 @@ def _mover(form: FloatFormat, spread: _Spread) -> Compute:
 
 
 def _draw(words: tuple[Bits, ...]) -> Bits:
-    """Return a number below 2 ** 32 for the operands' bits, spread evenly."""
+    """Hash the operands' bits to a uniform number below 2 ** 32."""
     draw = np.asarray(np.uint32(0x2545F491))
     for word in words:
         draw = (draw ^ word.astype(np.uint32)) * _MIX[0]

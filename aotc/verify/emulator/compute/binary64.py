@@ -1,8 +1,8 @@
-"""binary64 arithmetic beyond NumPy's: fma, and everything in directed roundings.
+"""binary64 arithmetic beyond NumPy's: fma, and all operations in directed roundings.
 
-There is no wider format to compute in, so sums and products are split into a value and its exact
-error. What that does not cover (extreme exponents; directed roundings of anything but sums, which
-are rare) is computed lane by lane with rational numbers.
+No wider format is available, so sums and products are split into a value and its exact error. The
+rest is computed lane by lane with rational numbers: extreme exponents, and rare directed roundings
+of anything but sums.
 
 Source: Boldo and Melquiond, "Emulation of FMA and Correctly Rounded Sums: Proved Algorithms Using
 Rounding to Odd", IEEE Transactions on Computers 57(4), 2008.
@@ -45,7 +45,7 @@ def round_fraction(value: Fraction, mode: str) -> float:
 
 
 def _one_step(nearest: float, side: int, mode: str) -> float:
-    """Return the nearest value corrected; `side` says where the exact one lies as seen from it."""
+    """Correct a nearest-rounded value; `side` is the sign of (exact - nearest)."""
     away = math.copysign(1, nearest) > 0
     if (mode == "rp" and side > 0) or (mode == "rz" and side > 0 and not away):
         return math.nextafter(nearest, math.inf)
@@ -62,7 +62,7 @@ def _fma(a: float, b: float, c: float, mode: str) -> float:
     total = Fraction(a) * Fraction(b) + Fraction(c)
     if total:
         return round_fraction(total, mode)
-    # An exact zero: of two zeros of one sign that sign, else +0, or -0 rounding down.
+    # An exact zero: two zeros of one sign keep it; else +0, or -0 rounding down.
     product_negative = math.copysign(1, a) * math.copysign(1, b) < 0
     if product_negative == (math.copysign(1, c) < 0):
         return math.copysign(0.0, c)
@@ -100,13 +100,13 @@ _SCALAR: dict[str, tuple[Callable[..., float], int]] = {
 
 
 def directed(name: str, mode: str) -> Callable[..., Bits]:
-    """Return the function `name` of binary64 bits: mul, div, sqrt or fma, rounded in `mode`.
+    """Return `name` (mul, div, sqrt or fma) on binary64 bits, rounded in `mode`.
 
-    Slow: a few microseconds a lane.
+    Slow: a few microseconds per lane.
     """
     function, count = _SCALAR[name]
-    each = np.frompyfunc(lambda *values: function(*values, mode), count, 1)
-    return lambda *words: F64.store(_floats(each(*(F64.load(word) for word in words))))
+    elementwise = np.frompyfunc(lambda *values: function(*values, mode), count, 1)
+    return lambda *words: F64.store(_floats(elementwise(*(F64.load(word) for word in words))))
 
 
 def _floats(values: Any) -> Floats:
@@ -121,7 +121,7 @@ _exactly = np.frompyfunc(_fma, 4, 1)
 
 
 def directed_sum(mode: str) -> Callable[[Bits, Bits], Bits]:
-    """Return the sum of binary64 bits rounded in `mode`: the nearest one and its error tell."""
+    """Return the sum of binary64 bits rounded in `mode`, from the nearest sum and its error."""
 
     def compute(a: Bits, b: Bits) -> Bits:
         x, y = np.broadcast_arrays(F64.load(a), F64.load(b))
@@ -129,7 +129,7 @@ def directed_sum(mode: str) -> Callable[[Bits, Bits], Bits]:
         bits = step(F64.store(total), F64, error > 0, error < 0, mode)
         if mode == "rm":
             bits = negative_zero(bits, x, y, F64)
-        # A sum that overflows, or nearly, has no error to look at.
+        # The error of a sum that overflows, or nearly does, is NaN.
         hard = np.isnan(error) & np.isfinite(x) & np.isfinite(y)
         if hard.any():
             bits[hard] = F64.store(_floats(_exactly(x[hard], 1.0, y[hard], mode)))
@@ -139,14 +139,14 @@ def directed_sum(mode: str) -> Callable[[Bits, Bits], Bits]:
 
 
 def _split(value: Floats) -> tuple[Floats, Floats]:
-    """Return two halves of at most 26 bits that sum to the value."""
+    """Split a value into two halves of at most 26 bits."""
     scaled = value * _SPLIT
     high = scaled - (scaled - value)
     return high, value - high
 
 
 def two_product(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the rounded product and its error, which is exact away from extreme exponents."""
+    """Return the rounded product and its error, exact away from extreme exponents."""
     product = x * y
     (x_high, x_low), (y_high, y_low) = _split(x), _split(y)
     error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
@@ -167,7 +167,7 @@ def fma(a: Bits, b: Bits, c: Bits) -> Bits:
 
 
 def _is_moderate(x: Floats, y: Floats, product: Floats, z: Floats) -> Flags:
-    """Return where no step of the splitting overflows or underflows."""
+    """Return a mask of lanes where splitting neither overflows nor underflows."""
     size, addend = np.abs(product), np.abs(z)
     within = (np.abs(x) < _MOST) & (np.abs(y) < _MOST) & (addend < _MOST)
     return within & (size > _LEAST) & (size < _MOST) & ((addend > _LEAST) | (addend == 0))

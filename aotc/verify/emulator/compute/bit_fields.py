@@ -1,9 +1,9 @@
-"""Bit fields, and bits counted and found.
+"""Bit fields, population counts and bit searches.
 
 Source: PTX ISA 9.7.1 "Integer Arithmetic Instructions": `popc` to `szext`.
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -22,15 +22,15 @@ from aotc.verify.emulator.errors import Unsupported
 
 
 def _ones(count: Bits) -> Bits:
-    """Return words of `count` ones at the bottom; `count` is up to their width, and of it."""
+    """Return words with the low `count` bits set; `count` has the words' dtype."""
     return ~(~np.zeros((), count.dtype) << count)
 
 
 def _field(position: Bits, length: Bits, bits: int) -> tuple[Bits, Bits]:
-    """Return where a field starts and how many of its bits lie inside the word.
+    """Return the start of a field, and its length within the word.
 
-    PTX reads 8 bits of both, and so does an H200 for words of 32. For those of 64, code that ptxas
-    makes of other instructions reads all.
+    PTX reads 8 bits of both, and so does an H200 for 32-bit words. For 64-bit words ptxas emits a
+    sequence of other instructions, which reads all bits.
     """
     read, width = np.uint32(0xFF if bits == 32 else 0xFFFFFFFF), np.uint32(bits)
     start = np.minimum(position & read, width)
@@ -45,17 +45,19 @@ def _bfe(form: Form) -> Compute:
     form.reads(kind.bits, 32, 32)
     read = np.uint32(0xFF if kind.bits == 32 else 0xFFFFFFFF)
     top, width = np.uint32(kind.bits - 1), np.uint32(kind.bits)
-    one = bits_dtype(kind.bits).type(1)
+    low_bit = bits_dtype(kind.bits).type(1)
 
     def compute(a: Bits, position: Bits, length: Bits) -> Bits:
         start, inside = _field(position, length, kind.bits)
         field = (a >> start) & _ones(inside)
         if not kind.signed:
             return field
-        # The sign is the field's last bit, or the word's if the field goes past its end.
-        asked = np.minimum(length & read, width)
-        last = np.minimum(np.minimum(position & read, width) + asked - (asked > 0), top)
-        sign = ((a >> last.astype(a.dtype)) & one) * (asked > 0)
+        # The sign is the field's last bit, or the word's if the field extends past its end.
+        clamped_length = np.minimum(length & read, width)
+        last = np.minimum(
+            np.minimum(position & read, width) + clamped_length - (clamped_length > 0), top
+        )
+        sign = ((a >> last.astype(a.dtype)) & low_bit) * (clamped_length > 0)
         return field | np.where(sign, ~_ones(inside), bits_dtype(kind.bits).type(0))
 
     return compute
@@ -91,15 +93,15 @@ def _szext(form: Form) -> Compute:
     kind = sized(form, 32)
     form.reads(32, 32)
     wrap = form.choice("clamp", "wrap") == "wrap"
-    one = np.uint32(1)
+    low_bit = np.uint32(1)
 
     def compute(a: Bits, b: Bits) -> Bits:
         count = (b & np.uint32(31)) if wrap else np.minimum(b, np.uint32(32))
         mask = _ones(np.asarray(count))
         if not kind.signed:
             return a & mask
-        # The top bit of the mask is the sign's; of an empty mask there is none.
-        sign = a & (mask ^ (mask >> one))
+        # The sign is the mask's top bit; an empty mask has none.
+        sign = a & (mask ^ (mask >> low_bit))
         return np.where(sign, a | ~mask, a & mask)
 
     return compute
@@ -120,11 +122,11 @@ def _smeared(a: Bits) -> Bits:
 def population(a: Bits) -> Bits:
     """Return how many bits of each word are set, as u32."""
     kind = a.dtype.type
-    ones = (1 << 8 * a.dtype.itemsize) - 1
-    a = a - ((a >> kind(1)) & kind(ones // 3))
-    a = (a & kind(ones // 5)) + ((a >> kind(2)) & kind(ones // 5))
-    a = (a + (a >> kind(4))) & kind(ones // 17)
-    total = (a * kind(ones // 255)) >> kind(8 * a.dtype.itemsize - 8)
+    all_ones = (1 << 8 * a.dtype.itemsize) - 1
+    a = a - ((a >> kind(1)) & kind(all_ones // 3))
+    a = (a & kind(all_ones // 5)) + ((a >> kind(2)) & kind(all_ones // 5))
+    a = (a + (a >> kind(4))) & kind(all_ones // 17)
+    total = (a * kind(all_ones // 255)) >> kind(8 * a.dtype.itemsize - 8)
     return np.asarray(total).astype(np.uint32)
 
 
@@ -146,13 +148,13 @@ def _bfind(form: Form) -> Compute:
     kind = sized(form, 32, 64)
     distance = form.flag("shiftamt")
     dtype, top = integer_dtype(kind), np.uint32(kind.bits - 1)
-    none = np.uint32(0xFFFFFFFF)
+    not_found = np.uint32(0xFFFFFFFF)
 
     def compute(a: Bits) -> Bits:
         if kind.signed:
             a = np.where(view(a, dtype) < 0, ~a, a)
         position = population(_smeared(a)) - np.uint32(1)
-        return np.where(position == none, none, top - position) if distance else position
+        return np.where(position == not_found, not_found, top - position) if distance else position
 
     return compute
 
@@ -160,11 +162,12 @@ def _bfind(form: Form) -> Compute:
 @rule("int", "brev", sources=1)
 def _brev(form: Form) -> Compute:
     bits = sized(form, 32, 64).bits
-    ones = (1 << bits) - 1
+    all_ones = (1 << bits) - 1
     word = bits_dtype(bits).type
-    # Swap neighbours, then pairs, and so on; the masks have every other run of `at` bits set.
+    # Swap neighbours, then pairs, and so on; masks have alternate runs of 2 ** log2_run bits set.
     swaps = [
-        (word(1 << at), word(ones // ((1 << (1 << at)) + 1))) for at in range(bits.bit_length() - 1)
+        (word(1 << log2_run), word(all_ones // ((1 << (1 << log2_run)) + 1)))
+        for log2_run in range(bits.bit_length() - 1)
     ]
 
     def compute(a: Bits) -> Bits:
@@ -188,11 +191,11 @@ def _nth_set(mask: int, base: int, offset: int) -> int:
     mask, base, offset = int(mask), int(base), int(offset)
     offset -= (offset >> 31) << 32
     if offset == -(1 << 31):
-        return 0  # it has no magnitude to count down
+        return 0  # its negation overflows
     if base > 31:
         return 0xFFFFFFFF
     if offset == 0:
         return base if mask >> base & 1 else 0xFFFFFFFF
-    places = range(base, 32) if offset > 0 else range(base, -1, -1)
-    found = [place for place in places if mask >> place & 1]
-    return found[abs(offset) - 1] if len(found) >= abs(offset) else 0xFFFFFFFF
+    positions = range(base, 32) if offset > 0 else range(base, -1, -1)
+    set_bits = [position for position in positions if mask >> position & 1]
+    return set_bits[abs(offset) - 1] if len(set_bits) >= abs(offset) else 0xFFFFFFFF

@@ -1,10 +1,10 @@
-"""Bits moved, combined, shifted and picked by the byte: no arithmetic.
+"""Moves, logic, shifts and byte permutation.
 
 Source: PTX ISA 9.7.8 "Logic and Shift Instructions", 9.7.9 "Data Movement and Conversion
 Instructions": `mov`, `prmt`.
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -25,9 +25,9 @@ from aotc.verify.emulator.syntax import Immediate, Vector
 
 
 def sized(form: Form, *bits: int) -> PtxType:
-    """Return the integer type, whose width must be one of `bits`.
+    """Return the integer type; its width must be one of `bits`.
 
-    Raises: Unsupported if it is not.
+    Raises: Unsupported otherwise.
     """
     kind = form.type
     if kind.kind != "int" or kind.count > 1 or kind.bits not in bits:
@@ -57,13 +57,17 @@ def _mov(form: Form) -> Compute:
         return lambda value: value
     part = bits // len(target.elements)
     dtype, word = bits_dtype(part), bits_dtype(bits).type
-    return lambda value: tuple((value >> word(at)).astype(dtype) for at in range(0, bits, part))
+    return lambda value: tuple(
+        (value >> word(shift)).astype(dtype) for shift in range(0, bits, part)
+    )
 
 
 def _pack(parts: tuple[Bits, ...], bits: int) -> Bits:
     dtype = bits_dtype(bits)
     shifts = range(0, bits, bits // len(parts))
-    wide = (part.astype(dtype) << dtype.type(at) for part, at in zip(parts, shifts, strict=True))
+    wide = (
+        part.astype(dtype) << dtype.type(shift) for part, shift in zip(parts, shifts, strict=True)
+    )
     return reduce(np.bitwise_or, wide)
 
 
@@ -124,15 +128,17 @@ def _funnel(form: Form) -> Compute:
 
     def compute(a: Bits, b: Bits, c: Bits) -> Bits:
         n = (c & np.uint32(31)) if wrap else np.minimum(c, np.uint32(32))
-        both, n = (b.astype(np.uint64) << half) | a, n.astype(np.uint64)
-        return np.asarray((both << n) >> half if left else both >> n).astype(np.uint32)
+        double_word, n = (b.astype(np.uint64) << half) | a, n.astype(np.uint64)
+        return np.asarray((double_word << n) >> half if left else double_word >> n).astype(
+            np.uint32
+        )
 
     return compute
 
 
 @rule("int", "lop3")
 def _lop3(form: Form) -> Compute:
-    """Combine three words by a table of 8 bits; a second result says whether any bit is set."""
+    """Combine three words by a truth table of 8 bits; optionally test the result for zero."""
     sized(form, 32)
     combine = form.choice("or", "and", default="")
     sources = flatten(form.instruction.operands[1:])
@@ -173,7 +179,7 @@ _BYTE_MODES: dict[str, Callable[[int], tuple[int, int, int, int]]] = {
 
 @rule("int", "prmt")
 def _prmt(form: Form) -> Compute:
-    """Pick four of the eight bytes `b:a`; a selector's top bit asks for the sign of its byte."""
+    """Pick four of the eight bytes `b:a`; a selector's top bit replicates the byte's sign."""
     sized(form, 32)
     form.reads(32, 32, 32)
     mode = form.choice(*_BYTE_MODES, default="")
@@ -181,7 +187,7 @@ def _prmt(form: Form) -> Compute:
         return _picked_by_mode(mode)
     selector = flatten(form.instruction.operands[1:])[-1]
     if isinstance(selector, Immediate):
-        return _picked_by_constant([selector.value >> at & 15 for at in (0, 4, 8, 12)])
+        return _picked_by_constant([selector.value >> shift & 15 for shift in (0, 4, 8, 12)])
 
     def compute(a: Bits, b: Bits, c: Bits) -> Bits:
         wide = c.astype(np.uint64)
@@ -191,20 +197,24 @@ def _prmt(form: Form) -> Compute:
 
 
 def _picked_by_constant(nibbles: list[int]) -> Compute:
-    """Return the function for a known selector: neighbouring bytes move together."""
-    runs: list[tuple[int, int, int]] = []  # first byte, where it goes, how many
-    filled: dict[int, int] = {}  # the bits that the sign of each byte fills
-    for at, nibble in enumerate(nibbles):
+    """Return the function for a constant selector: neighbouring bytes move together."""
+    runs: list[tuple[int, int, int]] = []  # first byte, destination, number of bytes
+    filled: dict[int, int] = {}  # mask filled with the sign, by byte
+    for position, nibble in enumerate(nibbles):
         first, to, count = runs[-1] if runs else (0, 0, 0)
         if nibble & 8:
-            filled[nibble & 7] = filled.get(nibble & 7, 0) | 0xFF << 8 * at
-        elif nibble & 3 and (nibble, at) == (first + count, to + count):
+            filled[nibble & 7] = filled.get(nibble & 7, 0) | 0xFF << 8 * position
+        elif nibble & 3 and (nibble, position) == (first + count, to + count):
             runs[-1] = (first, to, count + 1)
         else:
-            runs.append((nibble, at, 1))
+            runs.append((nibble, position, 1))
     moves = [
-        (nibble >> 2, 8 * (at - (nibble & 3)), np.uint32(((1 << 8 * count) - 1) << 8 * at))
-        for nibble, at, count in runs
+        (
+            nibble >> 2,
+            8 * (position - (nibble & 3)),
+            np.uint32(((1 << 8 * count) - 1) << 8 * position),
+        )
+        for nibble, position, count in runs
     ]
     fills = [
         (byte >> 2, np.uint32(8 * (byte & 3) + 7), np.uint32(mask)) for byte, mask in filled.items()
@@ -218,8 +228,8 @@ def _picked_by_constant(nibbles: list[int]) -> Compute:
         for word, shift, mask in moves:
             source = b if word else a
             by = np.uint32(abs(shift))
-            moved = source << by if shift > 0 else source >> by if shift else source
-            parts.append(moved & mask)
+            shifted = source << by if shift > 0 else source >> by if shift else source
+            parts.append(shifted & mask)
         return np.asarray(reduce(np.bitwise_or, parts))
 
     return compute
@@ -230,16 +240,16 @@ def _picked_by_mode(mode: str) -> Compute:
 
     def compute(a: Bits, b: Bits, c: Bits) -> Bits:
         chosen = table[c & np.uint32(3)]
-        return _pick(a, b, [chosen[..., at] for at in range(4)])
+        return _pick(a, b, [chosen[..., position] for position in range(4)])
 
     return compute
 
 
 def _pick(a: Bits, b: Bits, selectors: list[Any]) -> Bits:
-    both = (b.astype(np.uint64) << np.uint64(32)) | a
+    double_word = (b.astype(np.uint64) << np.uint64(32)) | a
     result = np.uint64(0)
     for index, selector in enumerate(selectors):
-        byte = (both >> ((selector & np.uint64(7)) << np.uint64(3))) & np.uint64(0xFF)
+        byte = (double_word >> ((selector & np.uint64(7)) << np.uint64(3))) & np.uint64(0xFF)
         filled = (byte >> np.uint64(7)) * np.uint64(0xFF)
         byte = np.where(selector & np.uint64(8), filled, byte)
         result = result | (byte << np.uint64(8 * index))

@@ -1,10 +1,10 @@
-"""Comparisons, and choices made by them.
+"""Comparisons and selections.
 
 Source: PTX ISA 9.7.6 "Comparison and Selection Instructions", 9.7.7 the same for half precision,
 9.3.1 "Comparisons".
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -33,7 +33,7 @@ _ORDER: dict[str, Comparison] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-# Always of unsigned numbers: lower, lower or same, higher, higher or same.
+# Unsigned only: lower, lower or same, higher, higher or same.
 _UNSIGNED_ORDER = {"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
 _FLOAT: dict[str, Comparison] = {
     **_ORDER,
@@ -56,7 +56,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 
 
 def _comparison(form: Form) -> Comparison:
-    """Return the comparison of bits of the last type, which is taken element by element."""
+    """Return the comparison, element by element, for the form's last type."""
     kind = form.type.element
     if kind.kind == "float":
         return _float_comparison(form, element_format(form))
@@ -87,7 +87,7 @@ def _float_comparison(form: Form, fmt: FloatFormat) -> Comparison:
 @rule("int", "setp", packed="no")
 @rule("float", "setp", packed="itself")
 def _setp(form: Form) -> Compute:
-    """Compare; `p|q` is the result and its contrary, or the results of both halves."""
+    """Compare; `p|q` is the result and its negation, or the results of both halves."""
     compare = _comparison(form)
     combine = _COMBINE.get(form.choice(*_COMBINE, default=""))
     bits, packed = form.type.bits, form.type.count > 1
@@ -99,9 +99,9 @@ def _setp(form: Form) -> Compute:
         compare = _by_halves(compare, form.type)
 
     def compute(a: Bits, b: Bits, *c: Bits) -> Bits | tuple[Bits, ...]:
-        found = compare(a, b)
-        contrary = found[..., 1] if packed else ~found
-        results = (found[..., 0] if packed else found, contrary)
+        holds = compare(a, b)
+        contrary = holds[..., 1] if packed else ~holds
+        results = (holds[..., 0] if packed else holds, contrary)
         if combine:
             results = tuple(combine(result, *c) for result in results)
         return results if pair else results[0]
@@ -130,14 +130,14 @@ def _set(form: Form) -> Compute:
         compare = _by_halves(compare, form.type)
     element = target.element
     dtype = bits_dtype(element.bits)
-    ones = (1 << element.bits) - 1
-    true = format_of(element.name).one if element.kind == "float" else dtype.type(ones)
+    all_ones = (1 << element.bits) - 1
+    true = format_of(element.name).one if element.kind == "float" else dtype.type(all_ones)
 
     def compute(a: Bits, b: Bits, *c: Bits) -> Bits:
-        found = compare(a, b)
+        holds = compare(a, b)
         if combine:
-            found = combine(found, c[0][..., None] if packed else c[0])
-        result = np.where(found, true, dtype.type(0))
+            holds = combine(holds, c[0][..., None] if packed else c[0])
+        result = np.where(holds, true, dtype.type(0))
         return view(result, bits_dtype(target.bits))[..., 0] if packed else result
 
     return compute
@@ -161,7 +161,7 @@ def _selp(form: Form) -> Compute:
 @rule("int", "slct", types=2)
 @rule("float", "slct", types=2)
 def _slct(form: Form) -> Compute:
-    """Choose the first where the third is not negative; -0 is not, NaN counts as negative."""
+    """Select the first operand where the third is >= 0, else (NaN too) the second."""
     target, kind = form.types
     if kind.name not in ("s32", "f32"):
         raise Unsupported(f"type .{kind.name}")

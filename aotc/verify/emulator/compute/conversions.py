@@ -1,12 +1,12 @@
 """`cvt`: between integers, floats and packed pairs of small floats.
 
-Every conversion rounds once. A float that does not fit an integer becomes the nearest one that
-does. Negative numbers have no place in ue8m0, which keeps their size.
+Every conversion rounds once. A float out of an integer's range saturates. Negative numbers lose
+their sign in ue8m0, which has none.
 
 Source: PTX ISA 9.7.9.21 `cvt`, 9.7.9.22 `cvt.pack`.
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -86,13 +86,15 @@ def _between_integers(form: Form, target: PtxType, source: PtxType) -> Compute:
 
 
 def _common_range(read: np.dtype[Any], write: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return the limits of what both types hold, as numbers of the first."""
-    one, other = np.iinfo(read), np.iinfo(write)
-    return read.type(max(one.min, other.min)), read.type(min(one.max, other.max))
+    """Return the limits of both types' common range, as numbers of the first."""
+    read_range, write_range = np.iinfo(read), np.iinfo(write)
+    return read.type(max(read_range.min, write_range.min)), read.type(
+        min(read_range.max, write_range.max)
+    )
 
 
 def _widened(form: Form, target: PtxType) -> Callable[[Bits], Bits]:
-    """Return the function from integer values to bits, with the sign spread over the register."""
+    """Return a function from integers to bits, sign-extended to the register's width."""
     unsigned = bits_dtype(target.bits)
     register = form.instruction.operands[0]
     if not (target.signed and isinstance(register, Register) and register.bits > target.bits):
@@ -103,7 +105,7 @@ def _widened(form: Form, target: PtxType) -> Callable[[Bits], Bits]:
 
 
 def _pack_integers(form: Form) -> Compute:
-    """Clamp two integers and pack them, the first above the second, below what a third holds."""
+    """Clamp and pack two integers, the first above the second, below a third register's bits."""
     target, source = form.types[:2]
     form.choice("sat")
     third = len(form.types) == 3
@@ -133,10 +135,10 @@ def _pack_integers(form: Form) -> Compute:
 def _float_to_integer(form: Form, target: PtxType, source: PtxType) -> Compute:
     fmt, dtype = format_of(source.name), integer_dtype(target)
     whole = _TO_INTEGRAL[form.choice(*_TO_INTEGRAL)]
-    form.flag("sat")  # as it is anyway
+    form.flag("sat")  # implied
     flush = _flush(form, fmt)
     limits = np.iinfo(dtype)
-    # NaN is 0 only between types of at most 32 bits.
+    # NaN converts to 0 only between types of at most 32 bits.
     unordered = 0 if source.bits < 64 and target.bits < 64 else 1 << (target.bits - 1)
     nan = view(bits_dtype(target.bits).type(unordered), dtype)
     lowest, above = float(limits.min), 2.0 ** (target.bits - target.signed)
@@ -144,7 +146,7 @@ def _float_to_integer(form: Form, target: PtxType, source: PtxType) -> Compute:
 
     def compute(a: Bits) -> Bits:
         value = whole(wide(fmt, flush(a)))
-        # The limits are powers of two, exact in binary64; the upper one is the first not to fit.
+        # Both limits are powers of two, exact in binary64; `above` is the first value out of range.
         small, big = value < lowest, value >= above
         fits = ~(small | big | (value != value))  # noqa: PLR0124
         result = np.where(fits, value, 0.0).astype(dtype)
@@ -182,7 +184,7 @@ def _integer_rounding(fmt: FloatFormat, dtype: np.dtype[Any], mode: str) -> Call
 
 
 def _parts(value: Bits) -> tuple[Floats, Floats]:
-    """Return 64-bit integers as a float64 and what is missing from it."""
+    """Return 64-bit integers as the sum of two float64 numbers."""
     low = value & value.dtype.type(0x7FF)
     return two_sum((value - low).astype(np.float64), low.astype(np.float64))
 
@@ -191,7 +193,7 @@ def _parts(value: Bits) -> tuple[Floats, Floats]:
 
 
 def _flush(form: Form, *formats: FloatFormat) -> Callable[[Bits], Bits]:
-    """Take `.ftz`, which concerns the source if that is the first of `formats`; one must be f32."""
+    """Take `.ftz`, and return the flush of the source, the first of `formats`; one must be f32."""
     if not form.flag("ftz"):
         return lambda bits: bits
     if F32 not in formats:
@@ -204,7 +206,7 @@ def _between_floats(form: Form, target: PtxType, source: PtxType) -> Compute:
     flushes = "ftz" in form.instruction.modifiers
     flush = _flush(form, of, into)
     if into is F16:
-        flush = lambda bits: bits  # noqa: E731 - an H200 sees subnormal fp32, `.ftz` or not
+        flush = lambda bits: bits  # noqa: E731 - an H200 reads subnormal fp32 even with `.ftz`
     convert = _float_rounding(form, into, of, flushes=flushes)
     after = _finishes(form, into)
     if flushes and into is F32:
@@ -230,28 +232,28 @@ def _float_rounding(
         return lambda a: into.store(whole(of.load(a)))
     if into is of:
         form.choice(*ROUNDINGS, default="rn")
-        # Only flushing is arithmetic; without it NaN stays as it is.
+        # Only flushing is arithmetic; without it NaN stays unchanged.
         return (lambda a: into.store(of.load(a))) if flushes else lambda a: a
-    # Only a wider format with at least as many exponents holds all numbers.
+    # Only a wider format, with at least as many exponent bits, holds all numbers.
     exact = into.bits > of.bits
-    # Between the two formats of 16 bits ptxas takes no mode for `.rn`.
+    # Between the two 16-bit formats, ptxas accepts no default for `.rn`.
     mode = form.choice(*ROUNDINGS, default="rn" if into.bits >= of.bits else None)
     if of is F64:
         return _from_double(into, mode, flushes=flushes)
     if of.name == "bf16" and into is F32:
-        # A shift, which leaves NaN as it is.
+        # A shift, so NaN stays unchanged.
         return lambda a: a.astype(np.uint32) << np.uint32(16)
     if exact:
-        # What flushes fp32 makes NaN canonical.
+        # Flushing fp32 makes NaN canonical.
         load = F32.canonical if flushes and of is F32 else lambda a, _: a
         return lambda a: into.store(of.load(load(a, of.is_nan(a))))
     if mode == "rn":
-        return lambda a: into.store(of.load(a))  # from binary32, which rounds once
+        return lambda a: into.store(of.load(a))  # from binary32, in one rounding
     return lambda a: round_to(wide(of, a), into, mode)
 
 
 def _from_double(into: FloatFormat, mode: str, *, flushes: bool) -> Callable[[Bits], Bits]:
-    """Return the rounding of binary64, whose NaN keeps its sign and what fits of its payload."""
+    """Return the rounding of binary64; NaN keeps its sign and the payload bits that fit."""
 
     def convert(a: Bits) -> Bits:
         result, unordered = round_to(F64.load(a), into, mode), F64.is_nan(a)
@@ -265,18 +267,18 @@ def _from_double(into: FloatFormat, mode: str, *, flushes: bool) -> Callable[[Bi
 
 
 def _finishes(form: Form, fmt: FloatFormat) -> list[Callable[[Bits], Bits]]:
-    taken = (
+    flags = (
         (form.flag("satfinite"), fmt.saturate_finite),
         (form.flag("relu"), fmt.rectify),
         (form.flag("sat"), fmt.saturate),
     )
-    return [finish for asked, finish in taken if asked]
+    return [finish for is_set, finish in flags if is_set]
 
 
 def _to_tf32(form: Form, source: PtxType) -> Compute:
-    """Round to 10 bits of mantissa, the 13 below zero.
+    """Round to 10 mantissa bits, with the low 13 bits zero.
 
-    `.rna` has no instruction: code for it adds half a step to numbers and cuts off, NaN too.
+    `.rna` has no instruction: its code adds half a step to finite numbers and truncates, NaN too.
     """
     if source.name != "f32":
         raise Unsupported(f"type .{source.name}")
@@ -289,7 +291,7 @@ def _to_tf32(form: Form, source: PtxType) -> Compute:
         def away(a: Bits) -> Bits:
             finite = (a & F32.magnitude) < F32.infinity
             result = (a + np.where(finite, half, np.uint32(0))) & ~dropped
-            # The number below infinity, and of NaN what is as far below it.
+            # Clamp to the number below infinity, and step NaN down by as much.
             beyond = (result & F32.magnitude) >= F32.infinity
             return result - np.where(beyond, lowest, np.uint32(0)) if clamps else result
 
@@ -302,7 +304,7 @@ def _to_tf32(form: Form, source: PtxType) -> Compute:
         result = F32.canonical(raised & ~dropped, F32.is_nan(a))
         for finish in after:
             result = finish(result)
-        # Neither the largest fp32 number nor canonical NaN is one of tf32.
+        # Neither the largest fp32 number nor canonical NaN fits tf32.
         return result & ~dropped
 
     return compute
@@ -330,7 +332,7 @@ def _to_pair(form: Form, target: PtxType, source: PtxType) -> Compute:
         raise Unsupported(f"type .{source.name}")
     form.reads(source.bits)
     whole, half = bits_dtype(source.bits), source.bits // 2
-    # Codes of 4 bits lie in bytes; decoding drops what is above them.
+    # 4-bit codes lie in bytes; decoding drops the upper bits.
     element = bits_dtype(max(half, 8))
     return lambda a: joined((a >> whole.type(half)).astype(element), a.astype(element))
 
@@ -341,7 +343,7 @@ def _element(form: Form, target: str, source: str) -> Callable[[Bits], Bits]:
     into = format_of(target)
     after = _finishes(form, into)
     if source in SMALL_FORMATS:
-        form.choice("rn")  # it is exact
+        form.choice("rn")  # the conversion is exact
         small = SMALL_FORMATS[source]
         convert: Callable[[Bits], Bits] = lambda a: into.store(small.decode(a))  # noqa: E731
     elif source == "f32" and into in (F16, FORMATS["bf16"]):

@@ -1,18 +1,18 @@
-"""Floating-point arithmetic that is exact to the bit: sums, products, fma, quotients, roots.
+"""Floating-point arithmetic, exact to the bit: sums, products, fma, quotients, roots.
 
-Every result is rounded once, in the direction asked for. Results of fp16 and bf16 are computed in
-binary32 where that rounds on safely (24 bits are enough for one operation on 11), and else in
-binary64 rounded to odd.
+Every result is rounded once, in the requested direction. Results of fp16 and bf16 are computed in
+binary32 where the double rounding is safe (24 bits suffice for one operation on 11). Otherwise they
+are computed in binary64, rounded to odd.
 
-A result is flushed by `.ftz` if it is below the normal numbers after rounding with exponents without
-an end. `neg` and `abs` give canonical NaN, as an H200 does where nothing uses their result as an
-operand; in fp64 they make NaN quiet and leave its sign.
+`.ftz` flushes a result below the normal numbers, judged after rounding with unbounded exponents.
+`neg` and `abs` give canonical NaN, as an H200 does unless it folds them into a consumer's operand.
+In fp64 they quiet NaN and keep its sign.
 
 Source: PTX ISA 9.7.3 "Floating Point Instructions", 9.7.4 "Half Precision Floating Point
 Instructions", 9.7.5 "Mixed Precision Floating Point Instructions".
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -48,18 +48,18 @@ def element_format(form: Form) -> FloatFormat:
 
 
 def wide(form: FloatFormat, bits: Bits) -> Bits:
-    """Return the values of bits as float64."""
+    """Convert bits to float64 values."""
     return form.load(bits).astype(np.float64, copy=False)
 
 
 DEFAULT_NAN = np.uint64(0xFFF8000000000000)
-"""What binary64 gives where no operand is NaN."""
+"""The binary64 NaN of an invalid operation on numbers."""
 
 
 def with_nan(compute: Callable[..., Bits], *order: int) -> Callable[..., Bits]:
-    """Return `compute` of binary64 with an H200's NaN: that of the first operand in `order`.
+    """Return `compute` of binary64 with an H200's NaN: the first NaN operand in `order`, quieted.
 
-    It is made quiet. Without a NaN among the operands there is one for all cases.
+    Without a NaN operand, it is `DEFAULT_NAN`.
     """
 
     def around(*words: Bits) -> Bits:
@@ -81,9 +81,9 @@ def finished(
     compute: Callable[..., Bits],
     scaled: Callable[..., Bits] | None = None,
 ) -> Compute:
-    """Return `compute` with what `.ftz`, `.sat` and `.relu` do before and after it.
+    """Wrap `compute` in the effects of `.ftz`, `.sat` and `.relu`.
 
-    `scaled` gives the results times `2 ** SCALE`, of operations that round subnormal results.
+    `scaled` returns the results times `2 ** SCALE`, for operations that round subnormal results.
     """
     after: list[Callable[[Bits], Bits]] = []
     flush = form.flag("ftz")
@@ -134,9 +134,10 @@ def _add_sub(form: Form) -> Compute:
 
 
 def _mixed(form: Form, count: int) -> tuple[FloatFormat, Callable[[Compute], Compute]]:
-    """Return the format to compute in, and what lets a function of it read narrower sources.
+    """Return the format to compute in, and a wrapper to widen narrower sources.
 
-    Where two types are named, the first is the result's and that of the last of `count` sources.
+    With two types, the first is the result's and the last source's; `count` is the number of
+    sources.
     """
     if len(form.types) == 1:
         return element_format(form), lambda function: function
@@ -161,7 +162,7 @@ def _mul(form: Form) -> Compute:
     if fmt is F64:
         return with_nan(nearest if mode == "rn" else exact.directed("mul", mode), 1, 0)
 
-    # Products of 24 bits fit 53.
+    # Products of 24-bit mantissas fit in 53 bits.
     def product(a: Bits, b: Bits, scale: float = 1.0) -> Bits:
         return round_to(wide(fmt, a) * wide(fmt, b) * scale, fmt, mode)
 
@@ -183,7 +184,7 @@ def _fma(form: Form) -> Compute:
         return round_sum(product, wide(fmt, c) * scale, fmt, mode)
 
     def in_half(a: Bits, b: Bits, c: Bits) -> Bits:
-        # 53 bits lose something only where it cannot tip the balance at 11.
+        # At 53 bits, the lost part never decides a rounding to 11 bits.
         return fmt.store(wide(fmt, a) * wide(fmt, b) + wide(fmt, c))
 
     once = in_half if fmt is F16 and mode == "rn" else compute
@@ -197,9 +198,9 @@ def _fma(form: Form) -> Compute:
 def _div(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", "full", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind in ("approx", "full"):
-        _only(fmt, F32)
+        _require_format(fmt, F32)
         divide = _divide_approximately if kind == "approx" else _quotient("rn", fmt)
         return finished(form, fmt, divide)
     divide = _quotient(kind, fmt)
@@ -207,11 +208,11 @@ def _div(form: Form) -> Compute:
 
 
 def _scaled(bits: Bits) -> Bits:
-    """Return binary32 bits of numbers times `2 ** SCALE`, which fit where a quotient is small."""
+    """Return binary32 bits times `2 ** SCALE`; no overflow where the quotient is small."""
     return F32.store(F32.load(bits) * np.float32(2.0**SCALE))
 
 
-def _only(fmt: FloatFormat, *formats: FloatFormat) -> None:
+def _require_format(fmt: FloatFormat, *formats: FloatFormat) -> None:
     if fmt not in formats:
         raise Unsupported(f"type .{fmt.name}")
 
@@ -220,7 +221,7 @@ def _quotient(mode: str, fmt: FloatFormat) -> Callable[[Bits, Bits], Bits]:
     load, store = fmt.load, fmt.store
     nearest: Compute = lambda a, b: store(load(a) / load(b))  # noqa: E731
     if fmt is F64:
-        # Code, not an instruction: unlike sums and products it looks at the dividend first.
+        # A code sequence: unlike sums and products, it checks the dividend first.
         return with_nan(nearest if mode == "rn" else exact.directed("div", mode), 0, 1)
     if mode == "rn":
         return nearest
@@ -228,7 +229,7 @@ def _quotient(mode: str, fmt: FloatFormat) -> Callable[[Bits, Bits], Bits]:
     def compute(a: Bits, b: Bits) -> Bits:
         x, y = wide(fmt, a), wide(fmt, b)
         bits = store(load(a) / load(b))
-        # Exact, so its sign says on which side of the true quotient the nearest one lies.
+        # Exact, so its sign tells the side of the true quotient.
         left = (x - wide(fmt, bits) * y) * np.copysign(1.0, y)
         return step(bits, fmt, left > 0, left < 0, mode)
 
@@ -236,7 +237,7 @@ def _quotient(mode: str, fmt: FloatFormat) -> Callable[[Bits, Bits], Bits]:
 
 
 def _divide_approximately(a: Bits, b: Bits) -> Bits:
-    """Return `div.approx`, which multiplies by a reciprocal: 0 once that is subnormal."""
+    """Return `div.approx`: a product with the reciprocal, so 0 once that is subnormal."""
     quotient = F32.load(a) / F32.load(b)
     huge = (b & F32.magnitude) > np.uint32(0x7E800000)  # 2 ** 126
     finite = (b & F32.magnitude) < F32.infinity
@@ -248,22 +249,22 @@ def _divide_approximately(a: Bits, b: Bits) -> Bits:
 def _rcp(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind == "approx" and fmt is F64:
         return _high_word(form, lambda value: 1.0 / value)
-    divide, one = _quotient("rn" if kind == "approx" else kind, fmt), np.asarray(fmt.one)
-    scaled = None if kind == "approx" else lambda a: divide(_scaled(one), a)
-    return finished(form, fmt, lambda a: divide(one, a), scaled)
+    divide, dividend = _quotient("rn" if kind == "approx" else kind, fmt), np.asarray(fmt.one)
+    scaled = None if kind == "approx" else lambda a: divide(_scaled(dividend), a)
+    return finished(form, fmt, lambda a: divide(dividend, a), scaled)
 
 
 @rule("float", "sqrt", sources=1)
 def _sqrt(form: Form) -> Compute:
     fmt = element_format(form)
     kind = form.choice("approx", *ROUNDINGS)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if kind in ("approx", "rn"):
         if kind == "approx":
-            _only(fmt, F32)
+            _require_format(fmt, F32)
         root = lambda a: fmt.store(np.sqrt(fmt.load(a)))  # noqa: E731
         return finished(form, fmt, with_nan(root, 0) if fmt is F64 else root)
     if fmt is F64:
@@ -282,7 +283,7 @@ def _sqrt(form: Form) -> Compute:
 def _rsqrt(form: Form) -> Compute:
     fmt = element_format(form)
     form.choice("approx")
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     if fmt is F64 and "ftz" in form.instruction.modifiers:
         return _high_word(form, lambda value: 1.0 / np.sqrt(value))
     inverse = lambda a: fmt.store(1.0 / np.sqrt(wide(fmt, a)))  # noqa: E731
@@ -290,7 +291,7 @@ def _rsqrt(form: Form) -> Compute:
 
 
 def _high_word(form: Form, function: Callable[[Bits], Bits]) -> Compute:
-    """Return a gross fp64 approximation: of the operand's high word, with a low word of zeros.
+    """Return a coarse fp64 approximation: from the operand's high word, low word zero.
 
     Source: PTX ISA 9.7.3.14 `rcp.approx.ftz.f64`, 9.7.3.18 `rsqrt.approx.ftz.f64`.
     """
@@ -328,15 +329,15 @@ def _neg_abs(form: Form) -> Compute:
 
 @rule("float", "copysign", sources=2)
 def _copysign(form: Form) -> Compute:
-    """Give the second operand's magnitude the first one's sign."""
+    """Combine the first operand's sign with the second's magnitude."""
     fmt = element_format(form)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     return lambda a, b: (a & fmt.sign) | (b & fmt.magnitude)
 
 
 @rule("float", "min", "max", packed="halves")
 def _min_max(form: Form) -> Compute:
-    """Pick by size: -0 is less than +0; a number beats NaN unless `.NaN` asks for the contrary."""
+    """Take the minimum or maximum: -0 < +0; a number beats NaN unless `.NaN` is set."""
     fmt = element_format(form)
     count = len(flatten(form.instruction.operands[1:]))
     form.reads(*[form.type.bits] * (3 if count == 3 and fmt is F32 else 2))
@@ -351,7 +352,7 @@ def _min_max(form: Form) -> Compute:
         if xorsign:
             a, b = a & fmt.magnitude, b & fmt.magnitude
         x, y = fmt.load(a), fmt.load(b)
-        # Equal numbers have equal bits, but for zeros of either sign.
+        # Equal numbers have equal bits, except zeros of opposite sign.
         result = np.where(x == y, a | b if least else a & b, fmt.store(pick(x, y)))
         x_nan, y_nan = x != x, y != y  # noqa: PLR0124
         if (x_nan | y_nan).any():
@@ -368,7 +369,7 @@ def _min_max(form: Form) -> Compute:
 @rule("float", "testp", sources=1)
 def _testp(form: Form) -> Compute:
     fmt = element_format(form)
-    _only(fmt, F32, F64)
+    _require_format(fmt, F32, F64)
     tests: dict[str, Callable[[Bits], Bits]] = {
         "finite": lambda size: size < fmt.infinity,
         "infinite": lambda size: size == fmt.infinity,
@@ -395,10 +396,10 @@ _FUNCTIONS: dict[str, tuple[Callable[[Bits], Bits], tuple[FloatFormat, ...]]] = 
 
 @rule("float", *_FUNCTIONS, sources=1, packed="halves")
 def _approximate(form: Form) -> Compute:
-    """Compute in binary64 and round: the value that the hardware's approximations approximate."""
+    """Compute in binary64 and round: the exact value behind the hardware's approximation."""
     fmt = element_format(form)
     function, formats = _FUNCTIONS[form.instruction.opcode]
-    _only(fmt, *formats)
+    _require_format(fmt, *formats)
     form.choice("approx")
     if fmt is BF16 and form.instruction.opcode == "ex2":
         form.choice("ftz")

@@ -1,15 +1,14 @@
-"""What the modifiers of a computing instruction say, and how rules for them are declared.
+"""Modifiers of a computing instruction, and the declaration of rules for them.
 
-One opcode means different things for integers, floats and predicates, so a rule is declared for an
-opcode *and* a kind of type. A rule is given a `Form`, takes the modifiers it knows out of it and
-returns a function of bits. What is left over afterwards is not known, and refused: a rule cannot
-ignore a modifier by mistake.
+An opcode means different things for integers, floats and predicates, so a rule is declared for an
+opcode *and* a kind of type. A rule gets a `Form`, takes its modifiers out of it and returns a
+function of bits. Modifiers left over are refused, so a rule cannot ignore one by mistake.
 
-A packed type such as `f16x2` is its element's rule applied to both halves, which is done here.
-Operands that are not exactly as wide as the rule wants (constants, wide registers) are narrowed
-here too, so that what a rule returns may be as short as `np.add`.
+For a packed type such as `f16x2`, the element's rule is applied to both halves here. Operands wider
+than the rule's (constants, wide registers) are narrowed here too, so a rule may return as little as
+`np.add`.
 
-Invariant: floating-point warnings are the caller's to silence (`np.errstate(all="ignore")`).
+Invariant: callers silence floating-point warnings (`np.errstate(all="ignore")`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Registe
 
 @dataclass(frozen=True, slots=True)
 class PtxType:
-    """Name a fundamental type; `bits` is that of all its elements together.
+    """Name a fundamental type; `bits` is the total of all its elements.
 
     `kind` is "int" (`signed` or not; `.b32` too), "float" or "pred".
     """
@@ -41,7 +40,7 @@ class PtxType:
 
     @property
     def element(self) -> PtxType:
-        """What a packed type holds several of."""
+        """Element type of a packed type; itself otherwise."""
         return TYPES[self.name.removesuffix(f"x{self.count}")] if self.count > 1 else self
 
 
@@ -71,7 +70,7 @@ TYPES = {
 
 
 class Form:
-    """Hold what an instruction's modifiers say, until a rule takes it."""
+    """Hold an instruction's modifiers until a rule takes them."""
 
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
@@ -81,22 +80,22 @@ class Form:
 
     @property
     def type(self) -> PtxType:
-        """The type of the sources, which is named last."""
+        """The type of the sources, named last."""
         if not self.types:
             raise Unsupported("no type")
         return self.types[-1]
 
     def flag(self, name: str) -> bool:
-        """Take a modifier if it is there; return whether it was."""
-        found = name in self._left
-        if found:
+        """Take a modifier if present; return whether it was."""
+        is_present = name in self._left
+        if is_present:
             self._left.remove(name)
-        return found
+        return is_present
 
     def choice(self, *names: str, default: str | None = None) -> str:
-        """Take the one of `names` that is there.
+        """Take the modifier among `names`.
 
-        Raises: Unsupported if none is, and there is no default.
+        Raises: Unsupported if none is present and there is no default.
         """
         for name in names:
             if self.flag(name):
@@ -106,11 +105,11 @@ class Form:
         return default
 
     def reads(self, *bits: int) -> None:
-        """Say how many bits each source has, if not all those of the type."""
+        """Declare each source's width, where it differs from the type's."""
         self.source_bits = bits
 
     def finish(self) -> None:
-        """Raise Unsupported if a modifier is left that nobody took."""
+        """Raise Unsupported if a modifier is left over."""
         if self._left:
             raise Unsupported(f"modifier {', '.join('.' + name for name in self._left)}")
 
@@ -120,33 +119,33 @@ Packed: TypeAlias = Literal["no", "halves", "itself"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Declared:
+class _TypedRule:
     rule: Rule
     sources: int
     packed: Packed
     types: int
 
 
-_RULES: dict[tuple[str, str], _Declared] = {}
+_RULES: dict[tuple[str, str], _TypedRule] = {}
 
 
 def rule(
     kind: str, *opcodes: str, sources: int = 0, packed: Packed = "no", types: int = 1
 ) -> Callable[[Rule], Rule]:
-    """Declare a rule for `opcodes` whose last type is of `kind`; "" stands for every other kind.
+    """Declare a rule for `opcodes` with a last type of `kind`; "" matches any other kind.
 
     The instruction has `sources` sources of that type; with 0, the rule calls `Form.reads`. It
-    names `types` types; with 0, the rule counts them. Packed types are refused, or halved so that
-    the rule's function sees elements, or the rule's business.
+    names `types` types; with 0, the rule counts them. A packed type is refused ("no"), split into
+    elements for the rule ("halves"), or left to the rule ("itself").
     """
 
     def register(function: Rule) -> Rule:
         for opcode in opcodes:
-            if not any(known == opcode for known, _ in _RULES):
+            if not any(registered == opcode for registered, _ in _RULES):
                 computes(opcode)(_dispatch)
             if (opcode, kind) in _RULES:
                 raise ValueError(f"{opcode} has two rules for {kind or 'any'} types")
-            _RULES[opcode, kind] = _Declared(function, sources, packed, types)
+            _RULES[opcode, kind] = _TypedRule(function, sources, packed, types)
         return function
 
     return register
@@ -161,7 +160,7 @@ def _dispatch(instruction: Instruction) -> Compute:
     if declared.sources:
         form.reads(*[form.type.bits] * declared.sources)
     if declared.types and len(form.types) != declared.types:
-        raise Unsupported(f"types {', '.join('.' + one.name for one in form.types)}")
+        raise Unsupported(f"types {', '.join('.' + kind.name for kind in form.types)}")
     packed = form.type.count > 1
     if packed and declared.packed == "no":
         raise Unsupported(f"type .{form.type.name}")
@@ -173,7 +172,7 @@ def _dispatch(instruction: Instruction) -> Compute:
 
 
 def flatten(operands: Sequence[Operand]) -> list[Operand]:
-    """Return the operands with the elements of vectors in their places."""
+    """Return the operands with vectors replaced by their elements."""
     flat: list[Operand] = []
     for operand in operands:
         flat.extend(operand.elements if isinstance(operand, Vector) else (operand,))
@@ -181,7 +180,7 @@ def flatten(operands: Sequence[Operand]) -> list[Operand]:
 
 
 def in_halves(function: Compute, packed: PtxType) -> Compute:
-    """Return a function of packed words that applies `function` to each element."""
+    """Lift a function of elements to packed words."""
     whole, part = bits_dtype(packed.bits), bits_dtype(packed.element.bits)
 
     def apply(*words: Bits) -> Bits:
@@ -192,7 +191,7 @@ def in_halves(function: Compute, packed: PtxType) -> Compute:
 
 
 def _narrowed(function: Compute, sources: Sequence[Operand], bits: Sequence[int]) -> Compute:
-    """Return the function with its operands cut down to `bits`; itself if they are that wide."""
+    """Return the function with operands narrowed to `bits`; unchanged if all are that wide."""
     if len(sources) != len(bits):
         raise Unsupported(f"expected {len(bits)} sources, got {len(sources)}")
     casts = [_cast(source, width) for source, width in zip(sources, bits, strict=True)]
@@ -218,7 +217,7 @@ def _cast(source: Operand, bits: int) -> Callable[[Bits], Bits] | None:
         return lambda word: word != 0
     dtype: np.dtype[Any] = bits_dtype(bits)
     if isinstance(source, Immediate):
-        return _kept(dtype)
+        return _cached_cast(dtype)
     return lambda word: word.astype(dtype, copy=False)
 
 
@@ -227,13 +226,13 @@ def _rounded(word: Bits) -> Bits:
     return view(view(word, np.float64).astype(np.float32), np.uint32)
 
 
-def _kept(dtype: np.dtype[Any]) -> Callable[[Bits], Bits]:
-    """Return a cast of what is the same array each time."""
-    known: list[Bits] = [np.zeros(0), np.zeros(0)]
+def _cached_cast(dtype: np.dtype[Any]) -> Callable[[Bits], Bits]:
+    """Return a cast that caches its last array, for constants."""
+    cached: list[Bits] = [np.zeros(0), np.zeros(0)]
 
     def cast(word: Bits) -> Bits:
-        if word is not known[0]:
-            known[:] = word, word.astype(dtype, copy=False)
-        return known[1]
+        if word is not cached[0]:
+            cached[:] = word, word.astype(dtype, copy=False)
+        return cached[1]
 
     return cast

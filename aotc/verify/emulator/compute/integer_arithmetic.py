@@ -1,16 +1,16 @@
-"""Integer arithmetic: sums, products, quotients, comparisons of size, carries, dot products.
+"""Integer arithmetic: sums, products, quotients, min and max, carries, dot products.
 
-Registers hold unsigned arrays, so wrapping costs nothing; signed meanings are views. The carry
-flag is the predicate register `%cc`, which the parser writes out: an instruction with `.cc` has
-`d|%cc` for its result, and `addc`, `subc` and `madc` have it as their last source.
+Registers hold unsigned arrays, so wrapping costs nothing; signed meanings are views. The carry flag
+is the predicate register `%cc`, made explicit by the parser. An instruction with `.cc` writes
+`d|%cc`, and `addc`, `subc` and `madc` have `%cc` as their last source.
 
-Where PTX leaves the result to the machine (a quotient by zero) it is what an H200 gives.
+Where PTX leaves the result open (a quotient by zero), it is an H200's.
 
 Source: PTX ISA 9.7.1 "Integer Arithmetic Instructions", 9.7.2 "Extended-Precision Integer
 Arithmetic Instructions".
 """
 
-# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# A rule is a lambda with one parameter per operand; `Compute` leaves their number open.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
@@ -30,9 +30,9 @@ _WRAPPING: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
 
 
 def integer_dtype(kind: PtxType) -> np.dtype[Any]:
-    """Return the dtype that an integer's value is computed in.
+    """Return the dtype for arithmetic on an integer type.
 
-    Raises: Unsupported for what registers do not hold.
+    Raises: Unsupported for types that registers do not hold.
     """
     if kind.kind != "int" or kind.bits not in (8, 16, 32, 64):
         raise Unsupported(f"type .{kind.name}")
@@ -47,7 +47,7 @@ def _word(form: Form) -> PtxType:
 
 
 def signed_view(function: Callable[..., Any], kind: PtxType) -> Callable[..., Bits]:
-    """Return a function of bits that applies one of values."""
+    """Lift a function of integer values to bits."""
     if not kind.signed:
         return function
     dtype, unsigned = integer_dtype(kind), bits_dtype(kind.bits)
@@ -93,7 +93,7 @@ def _add_sub_carry(form: Form) -> Compute:
 
 
 def _carrying(opcode: str, *, writes_carry: bool) -> Compute:
-    """Return the sum or difference of two words and, if given, a carry, which may be a borrow."""
+    """Return the sum or difference of two words and an optional carry or borrow."""
     function, adds = _WRAPPING[opcode], opcode == "add"
 
     def compute(a: Bits, b: Bits, *carry: Bits) -> Bits | tuple[Bits, Bits]:
@@ -103,7 +103,7 @@ def _carrying(opcode: str, *, writes_carry: bool) -> Compute:
             return total
         over = (part < a) if adds else (a < b)
         if carry:
-            # Only an end of the range is tipped over by one more.
+            # Adding a carry of 1 overflows only at the end of the range.
             over = over | (((total if adds else part) == 0) & carry[0])
         return total, over
 
@@ -114,7 +114,7 @@ def _carrying(opcode: str, *, writes_carry: bool) -> Compute:
 
 
 def _full_product(kind: PtxType) -> Callable[[Bits, Bits], Bits]:
-    """Return the function from two words to all bits of their product, up to 32-bit words."""
+    """Return the function from two words, up to 32 bits, to their full product."""
     narrow = integer_dtype(kind)
     wide = np.dtype(f"{narrow.kind}{2 * narrow.itemsize}")
     unsigned = bits_dtype(2 * kind.bits)
@@ -146,7 +146,7 @@ def _high_product_s64(a: Bits, b: Bits) -> Bits:
 
 
 def _product(form: Form, kind: PtxType) -> tuple[Callable[[Bits, Bits], Bits], int]:
-    """Return the product that `.lo`, `.hi` or `.wide` asks for, and its bits."""
+    """Return the product for `.lo`, `.hi` or `.wide`, and its width."""
     part = form.choice("lo", "hi", "wide")
     if part == "lo":
         return np.multiply, kind.bits
@@ -200,7 +200,7 @@ def _product24(form: Form) -> Callable[[Bits, Bits], Bits]:
         shifted = view(word << np.uint32(8), integer_dtype(kind))
         return shifted.astype(wide) >> shift
 
-    # The high half is bits 16 to 47 of a product of 48.
+    # The high half is bits 16 to 47 of the 48-bit product.
     drop = np.int64(16 if high else 0)
     return lambda a, b: _low((value(a) * value(b)) >> drop, 32)
 
@@ -249,15 +249,15 @@ def _dot(form: Form) -> Compute:
 @rule("int", "div", "rem", sources=2)
 def _div_rem(form: Form) -> Compute:
     kind = _word(form)
-    one, ones = bits_dtype(kind.bits).type(1), bits_dtype(kind.bits).type((1 << kind.bits) - 1)
+    unit, all_ones = bits_dtype(kind.bits).type(1), bits_dtype(kind.bits).type((1 << kind.bits) - 1)
     divide = signed_view(_truncated if kind.signed else np.floor_divide, kind)
 
     def quotient(a: Bits, b: Bits) -> Bits:
-        return np.where(b == 0, ones, divide(a, np.where(b == 0, one, b)))
+        return np.where(b == 0, all_ones, divide(a, np.where(b == 0, unit, b)))
 
     if form.instruction.opcode == "div":
         return quotient
-    return lambda a, b: np.where(b == 0, ones, a - quotient(a, b) * b)
+    return lambda a, b: np.where(b == 0, all_ones, a - quotient(a, b) * b)
 
 
 def _truncated(a: Bits, b: Bits) -> Bits:

@@ -1,14 +1,15 @@
-"""The table of instructions that only compute: opcode to rule.
+"""The table of purely computing instructions: opcode to rule.
 
-A rule is run once for each instruction of the text and returns what is run each time the instruction
-executes: a function from the bits of the source operands to the bits of the results. It knows no
-state, no lanes, no memory. Operands are those after the first (destination) one, vectors flattened,
-each an unsigned array of the register's width (bool for a predicate) or a 0-d array for a constant;
-what comes back is one array, or a tuple for a vector or a pair of destinations. Arrays have any shape
-that broadcasts. Arguments are never written to.
+A rule runs once per instruction of the text. It returns the function for each execution, from the
+bits of the source operands to the bits of the results. It knows no state, no lanes, no memory.
 
-A rule that does not know a modifier raises `Unsupported`, which becomes an error naming the
-instruction; nothing is ever skipped.
+Operands are the sources, vectors flattened. Each is an unsigned array of the register's width (bool
+for a predicate), or a 0-d array for a constant. The function returns one array, or a tuple for a
+vector or a pair of destinations. Arrays have any shape that broadcasts. Arguments are never written
+to.
+
+A rule raises `Unsupported` for an unknown modifier; the error then names the instruction. Nothing
+is ever skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COMPUTES: dict[str, Callable[[Instruction], Compute]] = {}
 def computes(
     *opcodes: str,
 ) -> Callable[[Callable[[Instruction], Compute]], Callable[[Instruction], Compute]]:
-    """Register a rule for instructions that only compute."""
+    """Register a rule for purely computing instructions."""
 
     def register(rule: Callable[[Instruction], Compute]) -> Callable[[Instruction], Compute]:
         for opcode in opcodes:
@@ -43,5 +44,5 @@ def computes(
 
 
 def bits_dtype(bits: int) -> np.dtype[Any]:
-    """Return the dtype that registers of a width are kept in."""
+    """Return the dtype of registers of a width."""
     return np.dtype(bool) if bits == 1 else np.dtype(f"u{bits // 8}")

@@ -1,18 +1,18 @@
 """Floating-point formats as bits, and rounding to them once, in any direction.
 
-NumPy computes in binary32 and binary64, rounding to nearest. Everything else is built on those:
-- What is exact in binary64, or *rounded to odd* there, rounds on to a narrower format as the exact
-  value would: a value rounded to odd remembers in its last bit that something was cut off.
+NumPy computes in binary32 and binary64, rounding to nearest. Everything else builds on those:
+- A value exact in binary64, or *rounded to odd* there, rounds on to a narrower format as the
+  exact value would: the last bit of a value rounded to odd remembers a discarded remainder.
 - A directed rounding is the nearest value, moved one step if it lies on the wrong side of the
   exact one. In sign-and-magnitude, one step is one in the integer of the bits.
 
-NaN results are PTX's canonical ones. In fp64, where PTX leaves them open, they are what an H200
-gives: an operand's payload, made quiet, or one NaN that does not depend on the host.
+NaN results are PTX's canonical ones. In fp64, where PTX leaves them open, they are an H200's: an
+operand's payload, made quiet, or one fixed NaN independent of the host.
 
 Invariant: arrays of bits are unsigned and as wide as the format; none is written to.
 """
 
-# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# The stubs leave the type of an array shifted by a NumPy scalar unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 SCALE = 8
-"""Results are scaled by `2 ** SCALE` to see how they would round if exponents had no end."""
+"""Results scaled by `2 ** SCALE` show their rounding with unbounded exponents."""
 
 
 class FloatFormat:
     """Describe an IEEE-like format with infinities.
 
-    `load` gives the exact values of bits, as float32 (float64 for f64); `store` rounds values of
-    either dtype to nearest even, once, to bits.
+    `load` returns the exact values of bits, as float32 (float64 for f64). `store` rounds float32 or
+    float64 values to nearest even, once, to bits.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FloatFormat:
         return np.where(unordered, self.nan, bits) if unordered.any() else bits
 
     def narrowed_nan(self, bits: Bits) -> Bits:
-        """Return this format's NaN of the sign and the upper payload of binary64's NaN, quiet."""
+        """Return this format's quiet NaN with the sign and upper payload of a binary64 NaN."""
         sign = (bits >> np.uint64(64 - self.bits)).astype(self.dtype) & self.sign
         payload = (bits >> np.uint64(52 - self._mantissa_bits)).astype(self.dtype)
         return sign | self.infinity | self.quiet | (payload & self.max_subnormal)
@@ -92,23 +92,23 @@ class FloatFormat:
         return np.where(self.is_nan(bits), bits | self.quiet, bits)
 
     def is_nan(self, bits: Bits) -> Flags:
-        """Return which are NaN."""
+        """Return a mask of NaNs."""
         return np.asarray((bits & self.magnitude) > self.infinity)
 
     def flush(self, bits: Bits) -> Bits:
         """Return bits with subnormal numbers turned into zeros of their sign."""
-        one = self.dtype.type(1)
-        # Zero wraps round to the top, so that it takes the quick way too.
-        below = (bits & self.magnitude) - one
+        unit = self.dtype.type(1)
+        # Zero wraps round to the maximum, so it takes the fast path too.
+        below = (bits & self.magnitude) - unit
         if reduce_min(below, axis=None, initial=self.magnitude) >= self.max_subnormal:
             return bits
         return np.where(below < self.max_subnormal, bits & self.sign, bits)
 
     def flush_raised(self, bits: Bits, scaled: Callable[[], Bits]) -> Bits:
-        """Return bits with zeros where only rounding among subnormal numbers made a normal one.
+        """Zero the normal numbers that only the rounding of a subnormal produced.
 
-        A GPU judges a result after rounding it as if exponents had no end. `scaled` gives the same
-        results `2 ** SCALE` times as large, where they are rounded like that.
+        A GPU judges a result after rounding it with unbounded exponents. `scaled` returns the same
+        results times `2 ** SCALE`, where they round so.
         """
         edge = (bits & self.magnitude) == self.least_normal
         if not edge.any():
@@ -120,11 +120,11 @@ class FloatFormat:
     def saturate(self, bits: Bits) -> Bits:
         """Return bits clamped to [+0, 1], NaN as +0."""
         order = view(np.where(self.is_nan(bits), self.dtype.type(0), bits), self.signed_dtype)
-        # Negative floats are negative integers; positive ones are ordered as integers are.
+        # Negative floats are negative integers; positive floats order as integers.
         return view(clipped(order, 0, view(self.one, self.signed_dtype)), self.dtype)
 
     def rectify(self, bits: Bits) -> Bits:
-        """Return bits with negative numbers as +0, canonical NaN as it is."""
+        """Return bits with negative numbers as +0; canonical NaN is unchanged."""
         return view(
             np.maximum(view(bits, self.signed_dtype), self.signed_dtype.type(0)), self.dtype
         )
@@ -187,7 +187,7 @@ FORMATS = {form.name: form for form in (F16, BF16, F32, F64)}
 def format_of(name: str) -> FloatFormat:
     """Return the format of a scalar type.
 
-    Raises: Unsupported if it is no type to compute with.
+    Raises: Unsupported for any type without arithmetic.
     """
     if name not in FORMATS:
         raise Unsupported(f"type .{name}")
@@ -198,7 +198,7 @@ def format_of(name: str) -> FloatFormat:
 
 
 def round_to(values: Floats, form: FloatFormat, mode: str) -> Bits:
-    """Return bits of float64 values that are exact, or rounded to odd, rounded in `mode`."""
+    """Round float64 values, exact or rounded to odd, to bits in `mode`."""
     bits = form.store(values)
     if mode == "rn":
         return bits
@@ -207,9 +207,9 @@ def round_to(values: Floats, form: FloatFormat, mode: str) -> Bits:
 
 
 def step(bits: Bits, form: FloatFormat, above: Flags, below: Flags, mode: str) -> Bits:
-    """Return the nearest bits rounded in `mode` instead.
+    """Turn the nearest bits into the rounding in `mode`.
 
-    `above` and `below` say where the exact value lies as seen from the nearest.
+    `above` and `below` tell whether the exact value lies above or below the nearest.
     """
     negative = (bits & form.sign) != 0
     if mode == "rz":
@@ -224,7 +224,7 @@ def step(bits: Bits, form: FloatFormat, above: Flags, below: Flags, mode: str) -
 
 
 def two_sum(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the rounded sum and its error: together the exact sum, unless it overflows."""
+    """Return the rounded sum and its error; their sum is exact unless it overflows."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
@@ -237,9 +237,9 @@ def sum_odd(x: Floats, y: Floats) -> Floats:
 
 
 def fix_odd(total: Floats, error: Floats) -> Floats:
-    """Return float64 values, whose exact value is `total + error`, rounded to odd."""
+    """Round `total + error` to odd, as float64."""
     bits = view(total, np.int64)
-    # The error of an infinite sum is NaN, which is not above 0.
+    # The error of an infinite sum is NaN, and NaN > 0 is false.
     off = (np.abs(error) > 0) & (bits & 1 == 0)
     away = (error > 0) == (total > 0)
     return view(np.asarray(bits + (off & away) - (off & ~away)), np.float64)
@@ -254,24 +254,24 @@ def round_sum(x: Floats, y: Floats, form: FloatFormat, mode: str) -> Bits:
 
 
 def negative_zero(bits: Bits, x: Floats, y: Floats, form: FloatFormat) -> Bits:
-    """Return bits of the sum of x and y with a zero that cancelled as -0: rounding is downwards."""
+    """Return the bits of x + y with a cancelled zero as -0, as rounding down gives."""
     cancelled = (bits == 0) & (x == -y) & (np.signbit(x) | np.signbit(y))
     return np.where(cancelled, form.sign, bits)
 
 
-# Of a float64's bits, a float32 drops 29; shifted to the top, a middle is the highest alone.
-_KEPT = np.uint64(35)
+# A float32 drops 29 bits of a float64; shifted to the top, a midpoint is the top bit alone.
+_TO_TOP = np.uint64(35)
 _MIDWAY = np.uint64(1 << 63)
 _LEAST_NORMAL = np.uint32(1 << 23)
 
 
 def _round_sum_f32(x: Floats, y: Floats) -> Bits:
-    """Return the sum rounded to nearest; rounding twice errs only where the first hits a middle."""
+    """Return the sum rounded to nearest; double rounding errs only at midpoints."""
     total = np.asarray(x + y)
     bits = F32.store(total)
-    suspect = (view(total, np.uint64) << _KEPT) == _MIDWAY
+    suspect = (view(total, np.uint64) << _TO_TOP) == _MIDWAY
     small = (bits & F32.magnitude) <= _LEAST_NORMAL
     if small.any():
-        # Middles of subnormal numbers lie elsewhere; zeros are exact.
+        # Midpoints of subnormal numbers differ; zeros are exact.
         suspect |= small & (total != 0)
     return F32.store(sum_odd(x, y)) if suspect.any() else bits

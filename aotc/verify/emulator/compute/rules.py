@@ -1,4 +1,4 @@
-"""Every rule for an instruction that only computes: importing this declares them all."""
+"""All modules with rules of purely computing instructions; importing this one registers them."""
 
 from aotc.verify.emulator.compute import (
     bit_fields,

@@ -1,13 +1,13 @@
-"""Floating-point formats of 8 bits and fewer, which only conversions know: by tables.
+"""Floating-point formats of at most 8 bits, used only by conversions, as tables.
 
-A format has so few numbers that its decoding is a list, and rounding to it is a search among the
-middles between neighbours. They are encoded saturating: what is too large, infinity too, becomes
-the largest number.
+A format has so few numbers that decoding is a table look-up, and rounding a search among the
+midpoints of neighbours. Encoding saturates: values too large, infinity included, become the largest
+number.
 
 Source: PTX ISA 5.2.3 "Alternate Floating-Point Data Formats"; OCP Microscaling Formats 1.0.
 """
 
-# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# The stubs leave the type of an array shifted by a NumPy scalar unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Table = npt.NDArray[np.float64]
 class SmallFormat:
     """Describe a format by the values of its codes.
 
-    `values` are those of the codes without a sign, in order, infinities and NaN left out; `codes`
-    are all of them, indexed by code. `nan` is the code that NaN is encoded as.
+    `values` are those of the non-negative codes in order, without infinity and NaN. `codes` holds
+    all values, indexed by code. `nan` is NaN's code in encoding.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class SmallFormat:
         self.nan = np.uint8(nan)
         self.sign = np.uint8(sign)
         middles = (values[:-1] + values[1:]) / 2
-        # A tie goes to the even code: just above an odd code's middle already means the next one.
+        # A tie goes to the even code, so an odd code's midpoint counts as above.
         odd = np.arange(middles.size) % 2 == 1
         self._nearest = np.where(odd, np.nextafter(middles, 0), middles)
         self._values = values
         self._rounds_up = rounds_up
 
     def decode(self, codes: Bits) -> Floats:
-        """Return the exact values as float64; what lies above a code's bits does not count."""
+        """Return exact values as float64; bits above a code's width are ignored."""
         return self.codes[codes & np.uint8(self.codes.size - 1)]
 
     def encode(self, values: Floats, mode: str = "rn") -> Bits:
@@ -64,7 +64,7 @@ class SmallFormat:
 
 
 def _ieee_like(exponent_bits: int, mantissa_bits: int) -> _Table:
-    """Return the values of all codes without a sign, as if none stood for infinity or NaN."""
+    """Return the values of all non-negative codes, as if all were finite."""
     bias = (1 << (exponent_bits - 1)) - 1
     code = np.arange(1 << (exponent_bits + mantissa_bits))
     exponent, mantissa = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
@@ -76,7 +76,7 @@ def _ieee_like(exponent_bits: int, mantissa_bits: int) -> _Table:
 def _signed(
     exponent_bits: int, mantissa_bits: int, *, infinity: int | None = None, nans: int = 0
 ) -> SmallFormat:
-    """Return a format whose last `nans` codes are NaN, after a code for infinity if there is one."""
+    """Return a signed format; its last `nans` codes are NaN, after an optional infinity."""
     values = _ieee_like(exponent_bits, mantissa_bits)
     codes = copied(values)
     codes[codes.size - nans :] = np.nan

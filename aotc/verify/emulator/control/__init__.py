@@ -1,4 +1,4 @@
-"""Instructions about lanes alone: branches, exits, shuffles and votes, ranks in a cluster.
+"""Instructions on lanes only: branches, exits, shuffles, votes, cluster ranks.
 
-None of them orders memory.
+They order no memory.
 """

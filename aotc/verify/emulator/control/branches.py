@@ -1,4 +1,4 @@
-"""Instructions that say where lanes go on: jumps, exits, and the end of a failed assertion."""
+"""Control flow: jumps, exits, traps and calls of device functions."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def _bra(site: Site) -> End:
     def branch(scheduler: LaneControl, group: Group) -> None:
         mask = predicate(group.lanes)
         if mask.all():
-            scheduler.go_on(group, target)
+            scheduler.continue_at(group, target)
         elif not mask.any():
-            scheduler.go_on(group, following)
+            scheduler.continue_at(group, following)
         else:
             lanes = lane_array(group.lanes)
             ways = (lanes[mask], lanes[~mask])
-            taken, passed = scheduler.fork(group, ways, site.reconvergence)
-            scheduler.go_on(taken, target)
-            scheduler.go_on(passed, following)
+            jumping, falling = scheduler.fork(group, ways, site.reconvergence)
+            scheduler.continue_at(jumping, target)
+            scheduler.continue_at(falling, following)
 
     return branch
 
@@ -65,7 +65,7 @@ def _brx(site: Site) -> End:
         ways = [lanes[chosen == value] for value in values]
         children = scheduler.fork(group, ways, site.reconvergence)
         for child, value in zip(children, values, strict=True):
-            scheduler.go_on(child, targets[value])
+            scheduler.continue_at(child, targets[value])
 
     return branch
 
@@ -93,12 +93,14 @@ def _trap(site: Site) -> End:
 
 @ends("call")
 def _call(site: Site) -> End:
-    operands = [each for each in site.instruction.operands if not isinstance(each, Label)]
-    callee = next((each for each in site.instruction.operands if isinstance(each, Label)), None)
+    operands = [operand for operand in site.instruction.operands if not isinstance(operand, Label)]
+    callee = next(
+        (operand for operand in site.instruction.operands if isinstance(operand, Label)), None
+    )
     rule = _FUNCTIONS.get("" if callee is None else callee.name)
     if rule is None:
         raise Unsupported(f"only {' and '.join(_FUNCTIONS)} can be called")
-    params = operands[-1]  # what comes before them is for a result
+    params = operands[-1]  # operands before it are for a result
     assert isinstance(params, Vector)
     names = [param.name for param in params.elements if isinstance(param, Symbol)]
     return rule(site, names)
@@ -118,7 +120,7 @@ def _assert_fail(site: Site, names: Sequence[str]) -> End:
 
 
 def _print(site: Site, names: Sequence[str]) -> End:
-    """Keep what each lane prints, one after the other, as the hardware does in any order."""
+    """Record each lane's output in lane order; hardware's order is arbitrary."""
     text_name, buffer_name = names
 
     def call(scheduler: LaneControl, group: Group) -> None:
@@ -127,12 +129,12 @@ def _print(site: Site, names: Sequence[str]) -> End:
             text = _string(scheduler, int(batch.call_params[text_name][lane]))
             start = int(batch.call_params[buffer_name][lane]) - LOCAL_WINDOW
             numbers: list[Number] = []
-            for place in places_of(text):
-                address = np.array([start + place.offset])
-                data = batch.local.read(np.array([lane]), address, place.size_bytes)
-                numbers.append(place.number(data.tobytes()))
+            for argument in places_of(text):
+                address = np.array([start + argument.offset])
+                data = batch.local.read(np.array([lane]), address, argument.size_bytes)
+                numbers.append(argument.number(data.tobytes()))
             batch.printed.append(format_numbers(text, iter(numbers)))
-        scheduler.go_on(group, site.following)
+        scheduler.continue_at(group, site.following)
 
     return call
 
@@ -144,37 +146,37 @@ _FUNCTIONS: Mapping[str, Callable[[Site, Sequence[str]], End]] = {
 
 
 def _string(scheduler: LaneControl, address: int) -> str:
-    """Return the text that ends with a zero byte at an address."""
-    found = bytearray()
+    """Return the zero-terminated string at an address."""
+    text = bytearray()
     while True:
         (byte,) = reshape(scheduler.batch.global_memory.read(np.array([address]), 1), -1).tolist()
         if byte == 0:
-            return found.decode("utf-8", "replace")
-        found.append(byte)
+            return text.decode("utf-8", "replace")
+        text.append(byte)
         address += 1
 
 
 @executes("st.param")
 def store_call_param(instruction: Instruction) -> Callable[[Context], None]:
-    """Keep a parameter of the call that follows."""
-    place, value = instruction.operands
-    if not isinstance(place, Address) or not isinstance(place.base, Symbol) or place.offset:
+    """Record a parameter of the next call."""
+    address, value = instruction.operands
+    if not isinstance(address, Address) or not isinstance(address.base, Symbol) or address.offset:
         raise Unsupported("only whole parameters of a call can be stored")
-    name = place.base.name
+    name = address.base.name
     bits = int(instruction.modifiers[-1][1:])
 
     def store(context: Context) -> None:
         assert isinstance(context, LaneContext)
         batch: Batch = context.machine
-        kept = batch.call_params.setdefault(name, np.zeros(batch.num_lanes, np.uint64))
-        kept[context.lanes] = context.read(value, bits)
+        lane_values = batch.call_params.setdefault(name, np.zeros(batch.num_lanes, np.uint64))
+        lane_values[context.lanes] = context.read(value, bits)
 
     return store
 
 
 @executes("nanosleep")
 def nanosleep(instruction: Instruction) -> Callable[[Context], None]:
-    """Let time pass, of which there is none here; the scheduler lets others run."""
+    """Do nothing: the emulator has no time, and the scheduler lets others run."""
     (duration,) = instruction.operands
 
     def sleep(context: Context) -> None:

@@ -1,8 +1,8 @@
-"""Clusters, register pools and hints: instructions about where a CTA runs and what it may use.
+"""Cluster addresses, register pools, and hints.
 
-An address of `shared::cluster` space holds one more than the CTA's rank in bits 24 and up, and so
-does the address of a variable in a cluster: a GPU has the rank itself there, which is 0 for one CTA.
-0 means the CTA itself.
+An address of `shared::cluster` space holds the CTA's rank plus one in bits 24 and up, and so does a
+variable's address in a cluster; 0 means the CTA itself. A GPU has the plain rank there, which is 0
+for a single CTA.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _bits_of(instruction: Instruction) -> int:
 
 @executes("mapa")
 def mapa(instruction: Instruction) -> Execute:
-    """Give the address of a byte of shared memory in another CTA of the cluster.
+    """Return the address of a byte of shared memory in another CTA of the cluster.
 
     Source: PTX ISA, "mapa".
     """
@@ -75,7 +75,7 @@ def mapa(instruction: Instruction) -> Execute:
 
 @executes("getctarank")
 def getctarank(instruction: Instruction) -> Execute:
-    """Give the rank of the CTA that an address of shared memory lies in.
+    """Return the rank of the CTA to which an address of shared memory belongs.
 
     Source: PTX ISA, "getctarank".
     """
@@ -95,9 +95,9 @@ def getctarank(instruction: Instruction) -> Execute:
 
 
 class RegisterPools:
-    """Keep how many registers each warp's threads may use; 0 until the warp has said so.
+    """Track the registers per thread of each warp; 0 until the warp sets them.
 
-    A CTA has at most what ptxas can give each of its threads when one CTA has the whole file.
+    A CTA's pool is the most that ptxas could give each thread with one CTA per SM.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -108,26 +108,26 @@ class RegisterPools:
         self._chosen = np.zeros(machine.num_ctas * machine.warps_per_cta, np.int64)
 
     def choose(self, warps: Ints, registers: int, *, increase: bool) -> None:
-        """Let warps have `registers` a thread.
+        """Set the registers per thread of warps.
 
-        Raises: Misuse for a change in the wrong direction, and when a CTA asks for more than it
-        has: the hardware would wait for ever.
+        Raises: Misuse for a change in the wrong direction, and for a CTA over its pool; hardware
+        would wait forever.
         """
         current = self._chosen[warps]
-        # What ptxas launched with may be less than the most that it can: an increase from there
-        # is always one, a decrease is one unless it is to more than that.
+        # ptxas may launch with fewer registers than the pool allows. So from the launch state, any
+        # increase counts as one, and any value up to the pool's counts as a decrease.
         if increase:
             wrong = current > registers
         else:
             wrong = np.where(current == 0, self.launched, current) < registers
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
+            row = int(np.flatnonzero(wrong)[0])
             verb = "increases" if increase else "decreases"
-            has = int(current[at]) or self.launched
+            has = int(current[row]) or self.launched
             raise Misuse(
                 "setmaxnreg",
                 f"{verb} the registers of a thread to {registers}, it has {has}",
-                lane=int(warps[at]) * WARP_LANES,
+                lane=int(warps[row]) * WARP_LANES,
             )
         self._chosen[warps] = registers
         pool = self.launched * self._launched_warps
@@ -145,7 +145,7 @@ class RegisterPools:
 
 @executes("setmaxnreg")
 def setmaxnreg(instruction: Instruction) -> Execute:
-    """Change how many registers a warpgroup's threads may use.
+    """Set the registers per thread of a warpgroup.
 
     Source: PTX ISA, "setmaxnreg".
     """
@@ -172,7 +172,7 @@ def setmaxnreg(instruction: Instruction) -> Execute:
 
 @executes("griddepcontrol")
 def griddepcontrol(instruction: Instruction) -> Execute:
-    """Do nothing: no kernel runs before or after the one that is emulated.
+    """Do nothing: no other kernel runs before or after.
 
     Source: PTX ISA, "griddepcontrol".
     """
@@ -183,7 +183,7 @@ def griddepcontrol(instruction: Instruction) -> Execute:
 
 @executes("multimem")
 def multimem(instruction: Instruction) -> Execute:
-    """Refuse: there is one GPU here.
+    """Refuse: the emulator has one GPU.
 
     Source: PTX ISA, "multimem.ld_reduce", "multimem.st", "multimem.red".
     """

@@ -1,6 +1,6 @@
-"""Instructions in which the lanes of a warp look at each other: shuffles, votes, matches, redux.
+"""Exchanges within a warp: shuffles, votes, matches, `redux` and `elect`.
 
-They exchange registers and order no memory: only `bar.warp.sync` does that for a warp.
+They exchange registers and order no memory: only `bar.warp.sync` orders a warp's memory accesses.
 
 Source: PTX ISA, "shfl.sync", "vote.sync", "match.sync", "activemask", "redux.sync", "elect.sync".
 """
@@ -29,7 +29,7 @@ _ALL = 0xFFFFFFFF
 
 # ---- shuffles -----------------------------------------------------------------------------------
 
-# Given lane, b, the clamp and the segment's mask: the lane to read from, and the bound it must keep.
+# The source lane, from the lane, b, the clamp and the segment's mask.
 _SOURCES: dict[str, Callable[[Ints, Ints, Ints, Ints], Ints]] = {
     "up": lambda lane, b, clamp, segment: lane - b,  # noqa: ARG005 - a row of a table
     "down": lambda lane, b, clamp, segment: lane + b,  # noqa: ARG005
@@ -40,7 +40,7 @@ _SOURCES: dict[str, Callable[[Ints, Ints, Ints, Ints], Ints]] = {
 
 @executes("shfl")
 def shuffle(instruction: Instruction) -> Execute:
-    """Read a register of another lane; the predicate says whether that lane was in range."""
+    """Read a register of another lane; the predicate tells whether it was in range."""
     if instruction.modifiers[0] != "sync" or instruction.modifiers[2] != "b32":
         raise Unsupported("shfl other than .sync and .b32")
     mode = instruction.modifiers[1]
@@ -57,13 +57,13 @@ def shuffle(instruction: Instruction) -> Execute:
             b = ctx.read_warps(index, 32).astype(np.int64)
             c = ctx.read_warps(clamp, 32).astype(np.int64)
             lanes, inside = _source_lanes(mode, b, c)
-            taken = np.take_along_axis(registers, lanes, axis=1)
+            shuffled = np.take_along_axis(registers, lanes, axis=1)
         else:
             lanes, inside = fixed
-            taken = registers.take(lanes, axis=1)
+            shuffled = registers.take(lanes, axis=1)
         if not whole:
             _check_sources(ctx, np.broadcast_to(lanes, registers.shape))
-        ctx.write_warps(value, taken)
+        ctx.write_warps(value, shuffled)
         if not isinstance(predicate, Sink):
             ctx.write_warps(predicate, np.broadcast_to(inside, registers.shape))
 
@@ -71,7 +71,7 @@ def shuffle(instruction: Instruction) -> Execute:
 
 
 def _source_lanes(mode: str, index: Ints, clamp: Ints) -> tuple[Ints, Bools]:
-    """Return the lane that each of 32 lanes reads, its own if out of range, and which are in it."""
+    """Return each lane's source, itself if out of range, and the in-range mask."""
     b, bound, segment = index & 31, clamp & 31, clamp >> 8 & 31
     last = _LANES & segment | bound & ~segment
     lanes = _SOURCES[mode](_LANES, b, bound, segment)
@@ -123,7 +123,7 @@ def vote(instruction: Instruction) -> Execute:
 
 @executes("activemask")
 def active_mask(instruction: Instruction) -> Execute:
-    """Return which lanes of the warp execute this together."""
+    """Return the mask of lanes that execute this instruction together."""
     (result,) = instruction.operands
 
     def run(ctx: Context) -> None:
@@ -134,11 +134,11 @@ def active_mask(instruction: Instruction) -> Execute:
 
 
 class Leaders:
-    """Say which lane of a warp is elected among those that take part.
+    """Rank the lanes of each warp for `elect`.
 
-    PTX leaves it open; hardware elects the same lane of a mask each time, and programs that let the
-    elected lane commit what it elected itself to issue rely on that. In step it is the first one;
-    in random order the schedule draws for each warp who goes before whom.
+    PTX leaves the choice open. Hardware elects the same lane for a mask each time, and programs
+    rely on it: the elected lane commits copies that an earlier elected lane issued. In step it is
+    the first lane; in random order the schedule draws a ranking for each warp.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -150,7 +150,7 @@ class Leaders:
 
 @executes("elect")
 def elect(instruction: Instruction) -> Execute:
-    """Choose one lane of a warp, the same each time for the same lanes."""
+    """Elect one lane of a warp, the same each time for the same lanes."""
     value, predicate = _split(instruction.operands[0])
     members = instruction.operands[1]
 
@@ -178,7 +178,7 @@ def elect(instruction: Instruction) -> Execute:
 
 @executes("match")
 def match(instruction: Instruction) -> Execute:
-    """Say which lanes hold the same value, or whether all do."""
+    """Return the mask of lanes with the same value, or whether all agree."""
     mode, kind = instruction.modifiers[0], instruction.modifiers[-1]
     if mode not in ("any", "all") or kind not in ("b32", "b64"):
         raise Unsupported(f"modifiers .{mode} and .{kind}")
@@ -202,12 +202,12 @@ def match(instruction: Instruction) -> Execute:
 
 
 def _float_key(values: Words) -> Words:
-    """Return integers in the order of floats, -0 below +0; it is its own inverse."""
+    """Map floats to integers of the same order, -0 below +0; it is its own inverse."""
     signed = view(values, np.int32)
     return np.where(signed < 0, signed ^ 0x7FFFFFFF, signed)
 
 
-# Ufunc and identity; the type's letter says how bits are viewed.
+# The ufunc, and its identity by type letter: u, s, b or f.
 _REDUCTIONS: dict[str, tuple[np.ufunc, dict[str, int]]] = {
     "add": (np.add, {"u": 0, "s": 0}),
     "and": (np.bitwise_and, {"b": _ALL}),
@@ -262,13 +262,13 @@ def _reduce(ufunc: np.ufunc, values: Words, masks: Words, identity: int) -> Word
     return ufunc.reduce(chosen, axis=2, dtype=values.dtype)
 
 
-# ---- who takes part -------------------------------------------------------------------------------
+# ---- members -------------------------------------------------------------------------------------
 
 
 def _check_members(ctx: Context, members: Operand) -> bool:
-    """Check that the lanes that a mask names are here, themselves among them.
+    """Check that masks cover the active lanes, and name active lanes only.
 
-    Returns whether all 32 lanes of each warp are.
+    Returns whether all 32 lanes of each warp are active.
     """
     everyone = ctx.count == 32 * len(ctx.warps())
     if everyone and isinstance(members, Immediate) and members.value & _ALL == _ALL:
@@ -282,12 +282,12 @@ def _check_members(ctx: Context, members: Operand) -> bool:
             f"is executed by lane {lane}, which is not in its mask {int(masks[warp, lane]):#x}",
             lane=int(ctx.warps()[warp]) * 32 + lane,
         )
-    here = _packed(active)[:, None]
-    gone = ~_packed(ctx.alive())[:, None]
-    missing = active & (masks & ~here & ~gone != 0)
+    present = _packed(active)[:, None]
+    exited = ~_packed(ctx.alive())[:, None]
+    missing = active & (masks & ~present & ~exited != 0)
     if missing.any():
         warp, lane = (int(i[0]) for i in np.nonzero(missing))
-        absent = int(masks[warp, lane] & ~here[warp, 0] & ~gone[warp, 0])
+        absent = int(masks[warp, lane] & ~present[warp, 0] & ~exited[warp, 0])
         raise Misuse(
             "convergence",
             f"waits for lane {(absent & -absent).bit_length() - 1} of its mask "
@@ -298,7 +298,7 @@ def _check_members(ctx: Context, members: Operand) -> bool:
 
 
 def _packed(lanes: Bools) -> npt.NDArray[np.uint32]:
-    """Return booleans (n, 32) as one word a row, lane 0 in the lowest bit: (n,)."""
+    """Pack booleans (n, 32) into one word per row, lane 0 in the lowest bit: (n,)."""
     return view(np.packbits(lanes, axis=1, bitorder="little"), "<u4")[:, 0]
 
 

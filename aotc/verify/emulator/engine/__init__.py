@@ -1,4 +1,4 @@
-"""What runs instructions: decoder, register file, warps, segments, barriers and scheduler.
+"""The execution engine: decoder, register file, warps, segments, barriers and scheduler.
 
-Rules of instructions stand on it and are found through its registries.
+Instruction rules build on it and register in its tables.
 """

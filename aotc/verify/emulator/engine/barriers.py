@@ -1,13 +1,13 @@
-"""The named barriers of a CTA: `bar.sync`, `bar.arrive`, `bar.red` and their `barrier.cta` forms.
+"""Named barriers of a CTA: `bar.sync`, `bar.arrive`, `bar.red` and `barrier.cta`.
 
-A barrier counts warps, 32 threads each, exited ones too if it is not told how many to expect: a
-warp that has left can never come, and those that wait for it are a deadlock. All CTAs of the
-batch are handled at once.
+A barrier counts warps, 32 threads each. Without an explicit count it expects exited warps too: they
+can never arrive, so waiting for them is a deadlock. All CTAs of the batch are handled at once.
 
-A barrier for a part of a CTA goes by number alone, so it counts whoever comes. Nothing may leave open
-who that is: a warp that comes after others were let go has to be ordered after their coming.
+A barrier for part of a CTA goes by number alone, so it counts any warp that arrives. The set must
+be unambiguous: an arriving warp must be ordered after the earlier arrivals of other, already
+released warps.
 
-Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
+Invariant: an idle barrier has no arrivals, no expected count and no waiter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUM_BARRIERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Hold lanes that wait, where they go on, and what each gives to a reduction."""
+    """Hold waiting lanes, their next instruction, and their values for a reduction."""
 
     lanes: Ints
     pc: int
@@ -42,20 +42,20 @@ class Waiter:
     instruction: Instruction
     values: npt.NDArray[np.bool_] | None = None
 
-    def split(self, goes: npt.NDArray[np.bool_]) -> tuple[Waiter, Waiter]:
-        """Return those of `goes` and the others."""
+    def split(self, mask: npt.NDArray[np.bool_]) -> tuple[Waiter, Waiter]:
+        """Split into the lanes of `mask` and the rest."""
         values = self.values
         return (
-            replace(self, lanes=self.lanes[goes], values=None if values is None else values[goes]),
+            replace(self, lanes=self.lanes[mask], values=None if values is None else values[mask]),
             replace(
-                self, lanes=self.lanes[~goes], values=None if values is None else values[~goes]
+                self, lanes=self.lanes[~mask], values=None if values is None else values[~mask]
             ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Say how an instruction arrives: at which barrier, expecting how many threads."""
+    """Describe an arrival: the barrier, its expected threads, and the instruction's kind."""
 
     barrier: int
     threads: int
@@ -72,16 +72,18 @@ class NamedBarriers:
         shape = (NUM_BARRIERS, batch.num_ctas)
         self._threads = batch.launched_warps * WARP
         self._arrived = np.zeros(shape, np.int64)  # threads
-        self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
-        self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived
-        # The greatest stamp when each warp came to each barrier that some of a CTA meet at.
-        self._came = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
-        self._gathered = np.full(batch.num_lanes, -1, np.int8)  # lanes whose warp is incomplete
+        self._expected = np.zeros(shape, np.int64)  # threads; 0 while idle
+        self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # arrived
+        # The latest stamp at each warp's arrival, for barriers of part of a CTA.
+        self._arrival_stamps = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
+        self._partial_arrivals = np.full(
+            batch.num_lanes, -1, np.int8
+        )  # arrived lanes of incomplete warps
         self._waiters: list[list[Waiter]] = [[] for _ in range(NUM_BARRIERS)]
         self._tokens: Clocks | None = None
 
     def passes_at_once(self, context: LaneContext, arrival: Arrival) -> bool:
-        """Let everybody through if all threads of the batch are here; say whether they are."""
+        """Pass the barrier if all threads of the batch arrive together; return whether they do."""
         batch = self._batch
         if not (
             context.count == batch.num_alive == batch.num_threads
@@ -96,7 +98,7 @@ class NamedBarriers:
         return True
 
     def arrive(self, context: LaneContext, waiter: Waiter, arrival: Arrival) -> None:
-        """Count the warps of a context in; release those for whom that completes a barrier."""
+        """Count the warps of a context; release the waiters of completed barriers."""
         batch = self._batch
         number, limit = arrival.barrier, batch.order.limit()
         if arrival.aligned:
@@ -115,13 +117,13 @@ class NamedBarriers:
         self._count(context, arrival, warps, limit)
 
     def exited(self, lanes: Ints) -> None:
-        """Count warps in that were waiting for lanes which have exited instead."""
-        if not (self._gathered >= 0).any():
+        """Count warps in, now complete because their missing lanes have exited."""
+        if not (self._partial_arrivals >= 0).any():
             return
         for number in range(NUM_BARRIERS):
             for waiter in list(self._waiters[number]):
                 touched = np.isin(waiter.lanes >> 5, lanes >> 5) & (
-                    self._gathered[waiter.lanes] == number
+                    self._partial_arrivals[waiter.lanes] == number
                 )
                 if touched.any():
                     context = LaneContext(self._batch, waiter.instruction, waiter.lanes[touched])
@@ -131,28 +133,31 @@ class NamedBarriers:
                     self._count(context, arrival, warps, self._batch.order.limit())
 
     def waiting(self) -> Iterator[tuple[Waiter, str]]:
-        """Yield who waits, and for what."""
+        """Yield each waiter and the reason it waits."""
         for number, waiters in enumerate(self._waiters):
             for waiter in waiters:
                 cta = int(self._batch.cta_of_lane[waiter.lanes[0]])
-                here = int(self._arrived[number, cta])
-                wanted = int(self._expected[number, cta])
-                yield waiter, f"waits at barrier {number}, where {here} of {wanted} threads are"
+                arrived = int(self._arrived[number, cta])
+                expected = int(self._expected[number, cta])
+                yield (
+                    waiter,
+                    f"waits at barrier {number}, where {arrived} of {expected} threads are",
+                )
 
     # ---- inside -------------------------------------------------------------
 
     def _complete_warps(self, context: LaneContext, number: int) -> Ints:
-        """Note lanes that arrive one by one; return the warps that are complete now."""
-        self._gathered[context.lanes] = number
+        """Record lanes that arrive individually; return the warps now complete."""
+        self._partial_arrivals[context.lanes] = number
         warps = context.warps()
-        here = reshape(self._gathered == number, -1, WARP)[warps]
+        arrived = reshape(self._partial_arrivals == number, -1, WARP)[warps]
         alive = reshape(self._batch.alive, -1, WARP)[warps]
-        complete = warps[(here | ~alive).all(axis=1)]
-        reshape(self._gathered, -1, WARP)[complete] = -1
+        complete = warps[(arrived | ~alive).all(axis=1)]
+        reshape(self._partial_arrivals, -1, WARP)[complete] = -1
         return complete
 
     def _count(self, context: LaneContext, arrival: Arrival, warps: Ints, limit: int) -> None:
-        """Count warps in whose last act was stamped up to a limit."""
+        """Count warps in; `limit` bounds the stamps of their last accesses."""
         batch = self._batch
         number = arrival.barrier
         ctas = warps // batch.warps_per_cta
@@ -176,7 +181,7 @@ class NamedBarriers:
             )
         if arrival.threads < self._threads:
             self._require_order(context, number, warps)
-            self._came[number, warps] = limit
+            self._arrival_stamps[number, warps] = limit
         self._warps[number, warps] = True
         expected[ctas] = arrival.threads
         np.add.at(self._arrived[number], ctas, WARP)
@@ -186,23 +191,23 @@ class NamedBarriers:
             message = f"more than {arrival.threads} threads arrive at barrier {number} at once"
             warp = int(warps[int(np.argmax(ctas == over[0]))])
             raise self._misuse(context, warp, f"{message}, where so many are to be counted")
-        done = touched[self._arrived[number, touched] == arrival.threads]
-        if len(done):
-            self._complete(number, done)
+        complete = touched[self._arrived[number, touched] == arrival.threads]
+        if len(complete):
+            self._complete(number, complete)
 
     def _require_order(self, context: LaneContext, number: int, warps: Ints) -> None:
-        """Raise a fault if a warp might have come before others that a barrier has let go.
+        """Raise a fault if a warp may arrive before warps the barrier has released.
 
-        It would have been counted in place of one of them, in another order of warps.
+        In another order of warps, it would have been counted in place of one of them.
         """
         batch, size = self._batch, self._batch.warps_per_cta
-        others = (warps // size * size)[:, None] + np.arange(size)
+        cta_warps = (warps // size * size)[:, None] + np.arange(size)
         early = ~batch.order.have_seen(
-            warps, batch.order.columns_of_warps(others), self._came[number, others]
+            warps, batch.order.columns_of_warps(cta_warps), self._arrival_stamps[number, cta_warps]
         )
-        early &= (others != warps[:, None]) & ~self._warps[number, others]
+        early &= (cta_warps != warps[:, None]) & ~self._warps[number, cta_warps]
         if early.any():
-            row, other = np.argwhere(early)[0].tolist()  # others are in the order of their CTA
+            row, other = np.argwhere(early)[0].tolist()  # columns follow the CTA's warp order
             raise self._misuse(
                 context,
                 int(warps[row]),
@@ -212,17 +217,17 @@ class NamedBarriers:
 
     def _complete(self, number: int, ctas: Ints) -> None:
         batch = self._batch
-        done = np.zeros(batch.num_ctas, bool)
-        done[ctas] = True
+        is_complete = np.zeros(batch.num_ctas, bool)
+        is_complete[ctas] = True
         self._arrived[number, ctas] = 0
         self._expected[number, ctas] = 0
         reshape(self._warps[number], batch.num_ctas, -1)[ctas] = False
         leaving: list[Waiter] = []
         staying: list[Waiter] = []
         for waiter in self._waiters[number]:
-            goes, stays = waiter.split(done[batch.cta_of_lane[waiter.lanes]])
-            leaving += [goes] if len(goes.lanes) else []
-            staying += [stays] if len(stays.lanes) else []
+            released, parked = waiter.split(is_complete[batch.cta_of_lane[waiter.lanes]])
+            leaving += [released] if len(released.lanes) else []
+            staying += [parked] if len(parked.lanes) else []
         self._waiters[number] = staying
         if not leaving:
             return
@@ -244,7 +249,7 @@ class NamedBarriers:
             batch.order.join(reshape(warps[counts[ctas] == count], -1, count))
 
     def _reduce(self, waiters: list[Waiter]) -> None:
-        """Give each thread of a `bar.red` what all threads of its CTA gave."""
+        """Write each `bar.red` result from the values of all threads of its CTA."""
         batch = self._batch
         true = np.zeros(batch.num_ctas, np.int64)
         total = np.zeros(batch.num_ctas, np.int64)

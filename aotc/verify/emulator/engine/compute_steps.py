@@ -1,4 +1,4 @@
-"""Steps of instructions that only compute: rows of the register file in, rows out.
+"""Steps of purely computing instructions: rows of the register file in, rows out.
 
 These closures are the inner loop of the emulator, so they do nothing else.
 """
@@ -18,7 +18,7 @@ Step: TypeAlias = Callable[[Lanes], None]
 
 
 class Source(Protocol):
-    """Anything that lanes can be taken of: a row of the register file, or what stands in for one."""
+    """A row of the register file, or a substitute, indexed by lanes."""
 
     def __getitem__(self, lanes: Any, /) -> Any:
         """Return the values of lanes."""
@@ -26,7 +26,7 @@ class Source(Protocol):
 
 
 def single_result(function: Compute, target: Any, sources: Sequence[Source]) -> Step:
-    """Return a step that writes one row; those of one to three operands are spelt out."""
+    """Return a step that writes one row, specialised for one to three operands."""
     if isinstance(function, np.ufunc) and _fits(function, target, sources):
         return _in_place(function, target, sources)
     if len(sources) == 1:
@@ -58,7 +58,7 @@ def single_result(function: Compute, target: Any, sources: Sequence[Source]) -> 
 
 
 def _fits(function: np.ufunc, target: Any, sources: Sequence[Source]) -> bool:
-    """Say whether a ufunc of rows gives the target's dtype, so that it can write there itself."""
+    """Return whether a ufunc of rows yields the target's dtype, and so can write in place."""
     rows = [cast("Row", row) for row in (*sources, target) if isinstance(row, np.ndarray)]
     if len(sources) != 2 or len(rows) != 3:
         return False

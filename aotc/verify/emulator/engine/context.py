@@ -1,8 +1,8 @@
-"""What an executing instruction sees: the lanes that execute it and the machine they run on.
+"""Protocols for an executing instruction: its lanes and the machine.
 
-Many warps of many CTAs run in step, so every read is an array over lanes. Lanes are numbered
-through the batch of resident CTAs: lane `l` is thread `l % threads` (linear) of CTA
-`l // threads`, and belongs to warp `l // 32`; CTAs are padded to whole warps.
+Many warps of many CTAs run in step, so every read is an array over lanes. Lanes are numbered across
+the batch of resident CTAs. Lane `l` is thread `l % threads` (linear) of CTA `l // threads`, and
+belongs to warp `l // 32`. CTAs are padded to whole warps.
 
 Invariant: an instruction's function changes state only for its active lanes.
 """
@@ -28,26 +28,24 @@ Part = TypeVar("Part")
 
 
 class Machine(Protocol):
-    """The state shared by all warps of the CTAs that are resident together."""
+    """The state shared by all resident CTAs."""
 
     num_ctas: int  # resident in this batch
-    warps_per_cta: (
-        int  # those that a CTA lacks to whole warpgroups among them: none of their lanes runs
-    )
+    warps_per_cta: int  # padded to whole warpgroups; padding lanes never run
     launched_warps: int  # of a CTA
     cluster_size: int  # CTAs of a cluster are neighbours in the batch
     global_memory: GlobalMemory
     global_shadow: GlobalShadow
     shared: SharedMemory
     local: LocalMemory
-    params: npt.NDArray[np.uint8]  # of each launch its parameters as bytes; an address is an index
-    launch_of_lane: npt.NDArray[np.int64]  # of those that run at a time
+    params: npt.NDArray[np.uint8]  # parameter bytes of each launch; an address is an index
+    launch_of_lane: npt.NDArray[np.int64]  # by lane, among concurrent launches
     constants: npt.NDArray[np.uint8]  # `.const` variables, likewise
-    scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
-    order: Order  # who has synchronised with whom; see vector_clocks.py
-    registers: RegisterFile  # for what is read and written later than it is issued
-    is_shuffled: bool  # whether the schedule is a random one, not in step
-    random: np.random.Generator  # the schedule's seed; draws nothing when running in step
+    scopes: tuple[int, ...]  # of this kernel's strong accesses, ascending
+    order: Order  # happens-before between warps; see vector_clocks.py
+    registers: RegisterFile  # for registers accessed after issue
+    is_shuffled: bool  # whether the schedule is random, not in step
+    random: np.random.Generator  # seeded by the schedule; unused in step
 
     def defer(
         self,
@@ -58,51 +56,51 @@ class Machine(Protocol):
         is_silent: bool = False,
         is_awaited: bool = False,
     ) -> Pending:
-        """Queue an asynchronous operation of lanes (n,), ascending, which happens later.
+        """Queue an asynchronous operation of lanes (n,), ascending.
 
-        Where it `is_silent`, a warp that waits cannot tell that it has happened, but for events
-        that the operation notes itself. One that `is_awaited` lets nobody go on but who forces it.
+        The scheduler picks its moment: at the latest when it is forced (`Pending.force`), or when
+        no warp can continue.
 
-        The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or
-        when no warp can go on.
+        `is_silent`: it wakes no polling warp, except by events it notes itself. `is_awaited`: it
+        unblocks only a warp that forces it.
         """
         ...
 
     def part(self, kind: Callable[[Machine], Part]) -> Part:
-        """Return this batch's own `kind(machine)`, made when it is first asked for.
+        """Return this batch's instance of `kind`, created on first use.
 
-        State that only some instructions need, such as the mbarriers, is kept this way.
+        It holds state that only some instructions need, such as the mbarriers.
         """
         ...
 
     def note_event(self) -> None:
-        """Say that something happened which a waiting warp may be waiting for.
+        """Record an event that a polling warp may be waiting for.
 
-        When every warp waits and no event happens any more, the scheduler reports a deadlock.
+        When every warp waits and no more events occur, the scheduler reports a deadlock.
         """
         ...
 
 
 class Pending(Protocol):
-    """An asynchronous operation that has been issued."""
+    """An issued asynchronous operation."""
 
-    done: bool
+    is_done: bool
 
     def force(self) -> None:
-        """Let it happen now, if it has not happened yet."""
+        """Run it now, unless it is done."""
         ...
 
     def settle(self) -> None:
-        """Take it for done: somebody else has let it happen."""
+        """Mark it done: its effect was produced otherwise."""
         ...
 
 
 class Context(Protocol):
-    """The lanes that execute one instruction, in one step."""
+    """The lanes executing one instruction, in one step."""
 
     instruction: Instruction
     lanes: slice | npt.NDArray[np.int64]  # active lanes of the batch, ascending
-    count: int  # how many they are
+    count: int  # number of lanes
 
     @property
     def machine(self) -> Machine:
@@ -125,7 +123,7 @@ class Context(Protocol):
         ...
 
     def address(self, operand: Operand) -> npt.NDArray[np.int64]:
-        """Return the address that `[base + offset]` names, over the active lanes: (count,)."""
+        """Return the address `[base + offset]` over the active lanes: (count,)."""
         ...
 
     def lane_indices(self) -> npt.NDArray[np.int64]:
@@ -139,19 +137,19 @@ class Context(Protocol):
     # ---- instructions of whole warps --------------------------------------------------------
 
     def warps(self) -> npt.NDArray[np.int64]:
-        """Return the warps of the batch that have an active lane, ascending: (n,)."""
+        """Return the warps of the batch with an active lane, ascending: (n,)."""
         ...
 
     def active(self) -> npt.NDArray[np.bool_]:
-        """Return which lanes of `warps()` are active: (n, 32)."""
+        """Return the active mask of `warps()`: (n, 32)."""
         ...
 
     def alive(self) -> npt.NDArray[np.bool_]:
-        """Return which lanes of `warps()` exist and have not exited: (n, 32)."""
+        """Return the mask of existing, unexited lanes of `warps()`: (n, 32)."""
         ...
 
     def read_warps(self, operand: Operand, bits: int) -> npt.NDArray[Any]:
-        """Return an operand over all lanes of `warps()`, the inactive ones too: (n, 32)."""
+        """Return an operand over all lanes of `warps()`, inactive ones included: (n, 32)."""
         ...
 
     def write_warps(self, operand: Operand, value: npt.NDArray[Any]) -> None:
@@ -159,11 +157,11 @@ class Context(Protocol):
         ...
 
     def read_each(self, operands: Sequence[Operand], bits: int) -> npt.NDArray[Any]:
-        """Return operands as `read_warps` does each of them: (n, operands, 32)."""
+        """Return operands like `read_warps`: (n, operands, 32)."""
         ...
 
     def write_each(self, operands: Sequence[Operand], values: npt.NDArray[Any]) -> None:
-        """Write registers as `write_warps` does each, from (n, operands, 32)."""
+        """Write registers like `write_warps`, from (n, operands, 32)."""
         ...
 
     def require_whole_warps(self) -> None:
@@ -175,13 +173,13 @@ class Context(Protocol):
     def mark_waiting(
         self, lanes: npt.NDArray[np.bool_], why: Callable[[int], str] | None = None
     ) -> None:
-        """Say which active lanes poll for something that has not happened, such as `try_wait`.
+        """Mark active lanes as polling without success, as `try_wait` does.
 
-        The scheduler lets others go first, and reports a deadlock if all wait for ever. The report
-        asks `why` what a lane of the batch is waiting for: "waits for …".
+        The scheduler lets others go first, and reports a deadlock if all poll forever. The report
+        calls `why` with a lane of the batch, to explain its wait: "waits for …".
         """
         ...
 
     def fault(self, message: str, lane: int | None = None) -> Fault:
-        """Return the error that this instruction did what it may not, in `lane` of the batch."""
+        """Return the fault of an illegal act of this instruction, in `lane` of the batch."""
         ...

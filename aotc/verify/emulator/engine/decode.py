@@ -1,10 +1,10 @@
-"""From instructions to what is run each time they execute.
+"""Decode instructions into the functions that execute them.
 
-Each instruction becomes a *step*, a function of the lanes that execute it. What depends on the
-text alone is decided here: rules look at modifiers, operands become rows of the register file.
+Each instruction becomes a *step*, a function of the active lanes. All decisions by the text alone
+are made here: rules read modifiers, operands become rows of the register file.
 
-Invariant: every instruction of a kernel has a step before its first one runs, so what is not
-supported is found whatever path is taken.
+Invariant: every instruction of a kernel has a step before the first one runs, so unsupported ones
+are reported on any path.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from aotc.verify.emulator.syntax import (
 )
 from aotc.verify.emulator.text.effects import destination_count
 
-_FEWEST_FUSED = 4  # instructions: fewer cost less in steps of their own
+_FEWEST_FUSED = 4  # instructions: below this, separate steps are cheaper
 
 
 class _Constant:
-    """A source that is the same for all lanes."""
+    """A source with one value for all lanes."""
 
     __slots__ = ("_value",)
 
@@ -64,7 +64,7 @@ class _Constant:
 
 
 class _PerBatch:
-    """A source that each batch has its own of: a special register, a clock, or a shared address."""
+    """A source specific to the batch: a special register, clock or shared address."""
 
     __slots__ = ("_current", "_operand")
 
@@ -77,9 +77,9 @@ class _PerBatch:
         batch = self._current.batch
         if isinstance(operand, SpecialRegister) and not batch.is_clock(operand):
             return batch.special(operand.name)[lanes]
-        own = batch.own_address(operand) if isinstance(operand, Symbol) else None
-        if own is not None:
-            return own[lanes]
+        cta_addresses = batch.own_address(operand) if isinstance(operand, Symbol) else None
+        if cta_addresses is not None:
+            return cta_addresses[lanes]
         return batch.constant(operand, 64)
 
 
@@ -96,7 +96,7 @@ class _Negated:
 
 
 class _Discard:
-    """What `_` stands for."""
+    """The target of `_`: writes are dropped."""
 
     def __setitem__(self, lanes: Lanes, value: object) -> None:
         pass
@@ -105,7 +105,7 @@ class _Discard:
 class Decoder:
     """Turn the instructions of one kernel into steps over one register file.
 
-    Approximate instructions are off as hardware is if `approximate`, else correctly rounded.
+    With `approximate`, approximate instructions err as on hardware; else they round correctly.
     """
 
     def __init__(
@@ -117,27 +117,27 @@ class Decoder:
         self._steps: dict[int, Step] = {}  # by the instruction's identity
 
     def step(self, instruction: Instruction) -> Step:
-        """Return what an instruction does each time it executes.
+        """Return the step of an instruction.
 
-        Raises: EmulationError if no rule knows it.
+        Raises: EmulationError if no rule supports it.
         """
         step = self._steps.get(id(instruction))
         if step is None:
-            step = self._steps[id(instruction)] = self._made(instruction)
+            step = self._steps[id(instruction)] = self._decode(instruction)
         return step
 
     def steps(self, instructions: Sequence[Instruction]) -> tuple[Step, ...]:
-        """Return what runs instructions one after the other, those of one kind together.
+        """Return steps for consecutive instructions, with those of one kind fused.
 
-        Raises: EmulationError if no rule knows one of them.
+        Raises: EmulationError if no rule supports one of them.
         """
-        found = [self.step(instruction) for instruction in instructions]
-        single = dict(zip(map(id, instructions), found, strict=True))
-        made: list[Step] = []
+        unfused = [self.step(instruction) for instruction in instructions]
+        single = dict(zip(map(id, instructions), unfused, strict=True))
+        fused_steps: list[Step] = []
         for issued in issues_of(instructions, self._registers):
-            steps = [single[id(each)] for each in issued]
-            made += steps if len(steps) < _FEWEST_FUSED else [self._fused(issued, steps)]
-        return tuple(made)
+            steps = [single[id(instruction)] for instruction in issued]
+            fused_steps += steps if len(steps) < _FEWEST_FUSED else [self._fused(issued, steps)]
+        return tuple(fused_steps)
 
     def _fused(self, instructions: Sequence[Instruction], steps: Sequence[Step]) -> Step:
         first = instructions[0]
@@ -154,11 +154,11 @@ class Decoder:
         return fused(instructions, self._function(first), constants, self._registers, steps)
 
     def _function(self, instruction: Instruction) -> Compute:
-        """Return what an instruction computes, with its error if it is approximate."""
+        """Return an instruction's function, with the error of an approximation."""
         function = COMPUTES[instruction.opcode](instruction)
         return with_error(instruction, function) if self._approximate else function
 
-    def _made(self, instruction: Instruction) -> Step:
+    def _decode(self, instruction: Instruction) -> Step:
         try:
             step = self._unguarded(instruction)
         except Unsupported as error:
@@ -170,7 +170,7 @@ class Decoder:
         return self._guarded(instruction, step) if instruction.guard else step
 
     def predicate(self, instruction: Instruction) -> Callable[[Lanes], npt.NDArray[np.bool_]]:
-        """Return what says which lanes the guard of an instruction lets through."""
+        """Return a function from lanes to the mask that an instruction's guard lets through."""
         assert instruction.guard is not None
         register = instruction.guard.predicate
         row, states = self._registers.row(register), self._registers.states(register)
@@ -246,13 +246,13 @@ class Decoder:
         targets: Sequence[Operand],
         operands: Sequence[Operand],
     ) -> Step:
-        """Add what keeps the states of registers that may be undefined or in flight."""
+        """Wrap a step in checks and updates of register states (undefined, in flight)."""
         written = [states for _, states in self._states(targets)]
         read = self._states(operands)
         if not written and not read:
             return step
         copied = read[0][1] if read and is_copy(instruction) else None
-        # Compilers widen a number by a `mov` of it and of a half that was never written.
+        # Compilers widen a number by a `mov` of it together with an unwritten half.
         widens = instruction.opcode == "mov" and len(read) < len(operands) > 1
         current, registers = self._current, self._registers
         targeted = [(name, states) for name, states in self._states(targets)]
@@ -264,11 +264,11 @@ class Decoder:
             in_flight = False
             if copied is None:
                 for name, states in read:
-                    held = states[lanes]
-                    if not reduce_and(held) & 1:  # those that may be read are odd
+                    lane_states = states[lanes]
+                    if not reduce_and(lane_states) & 1:  # readable states are odd
                         if widens:
-                            held = np.where(states == UNDEFINED, DEFINED, states)
-                            refuse(lanes, name, held)
+                            lane_states = np.where(states == UNDEFINED, DEFINED, states)
+                            refuse(lanes, name, lane_states)
                         else:
                             refuse(lanes, name, states)
             else:
@@ -287,12 +287,12 @@ class Decoder:
         return checked
 
     def _states(self, operands: Sequence[Operand]) -> list[tuple[str, npt.NDArray[np.uint8]]]:
-        found: list[tuple[str, npt.NDArray[np.uint8]]] = []
+        tracked: list[tuple[str, npt.NDArray[np.uint8]]] = []
         for operand in operands:
             states = self._registers.states(operand) if isinstance(operand, Register) else None
             if states is not None:
-                found.append((cast("Register", operand).name, states))
-        return found
+                tracked.append((cast("Register", operand).name, states))
+        return tracked
 
     def _guarded(self, instruction: Instruction, step: Step) -> Step:
         predicate = self.predicate(instruction)

@@ -1,13 +1,13 @@
-"""Lanes on their way through the code: groups at one program counter, and where they meet again.
+"""Divergence and reconvergence: groups of lanes at one program counter.
 
-When lanes of one warp part, all lanes of the group are to meet at a `Join`. A warp goes on from
+When lanes of one warp diverge, all lanes of the group reconverge at a `Join`. A warp continues from
 there as soon as all its own lanes have arrived or exited: it never waits for another warp. Groups
-with the same program counter and the same join are merged when they happen to meet.
+with the same program counter and the same join are merged.
 
-Lanes that spin may be waiting for lanes that a join holds back, which hardware lets go on in the
-end. So a join loses patience with lanes that keep spinning.
+Spinning lanes may be waiting for lanes parked at a join, which hardware would let run eventually.
+So a join releases its lanes when others spin for long.
 
-Invariant: every lane that is alive is in one group, or parked at one join, barrier or poll.
+Invariant: every live lane is in one group, or parked at one join, barrier or poll.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Lanes: TypeAlias = "slice | Ints"
 
 SPIN_PATIENCE = 256
-"""Trips through a loop that spins before who waits for its end goes on alone."""
+"""Trips of a spinning loop before lanes parked at its join continue alone."""
 
 
 class Join:
-    """Hold back lanes at an instruction until all of their warp are there."""
+    """Park lanes at a reconvergence point until all of their warp have arrived."""
 
     __slots__ = ("_counts", "_left", "_parked", "_spins", "parent", "pc")
 
     def __init__(self, pc: int, parent: Join | None, lanes: Ints, num_warps: int) -> None:
         self.pc = pc
         self.parent = parent
-        self._counts = np.bincount(lanes >> 5, minlength=num_warps)  # lanes to come, a warp
+        self._counts = np.bincount(lanes >> 5, minlength=num_warps)  # missing lanes per warp
         self._left = len(lanes)
         self._parked: list[Ints] = []
-        self._spins = 0  # by lanes to come, since the first parked
+        self._spins = 0  # of missing lanes, since the first was parked
 
     def spin(self) -> Ints | None:
-        """Note that lanes to come are spinning; return the lanes that give up waiting for them."""
+        """Count a spin of the missing lanes; return the parked lanes once over the limit."""
         self._spins += len(self._parked) > 0
         if self._spins < SPIN_PATIENCE:
             return None
@@ -52,12 +52,12 @@ class Join:
         return np.concatenate(parked)
 
     def arrive(self, lanes: Ints) -> Ints:
-        """Take lanes in; return the lanes that may go on now, ascending."""
+        """Park lanes; return the lanes now complete, ascending."""
         self._parked.append(lanes)
         return self._without(lanes)
 
     def exit(self, lanes: Ints) -> Ints:
-        """Expect lanes no longer; return the lanes that may go on now, ascending."""
+        """Drop exited lanes; return the parked lanes now complete, ascending."""
         return self._without(lanes)
 
     def _without(self, lanes: Ints) -> Ints:
@@ -77,18 +77,18 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Say what polls in vain; `why` says for what, given a lane."""
+    """Describe a failed poll; `why` gives the reason for a lane."""
 
     instruction: Instruction
     why: Callable[[int], str] | None
 
 
 class Group:
-    """Hold lanes that execute together: `lanes` is a slice where they are consecutive.
+    """Hold lanes that execute together: `lanes` is a slice if they are consecutive.
 
-    `rounds` grows with the loops that the group has gone through; the scheduler lets those with
-    less go first, so that nobody who spins keeps others from running. `trips` count how often it
-    has gone round each loop that it is in, the outermost first.
+    `rounds` counts loop iterations, spinning ones weighted; the scheduler prefers lower counts, so
+    no spinning group starves others. `trips` counts the iterations of each enclosing loop,
+    outermost first.
     """
 
     __slots__ = (
@@ -112,13 +112,11 @@ class Group:
         self.join = join
         self.rounds = rounds
         self.seen_events = 0
-        self.poll: Poll | None = None  # what it waits for
-        self.clusters: frozenset[int] | None = (
-            None  # that its lanes are of, once somebody has asked
-        )
+        self.poll: Poll | None = None  # its pending poll
+        self.clusters: frozenset[int] | None = None  # clusters of its lanes, computed on demand
 
     def merge(self, other: Group) -> None:
-        """Take the lanes of another group in."""
+        """Absorb the lanes of another group."""
         lanes = np.concatenate((lane_array(self.lanes), lane_array(other.lanes)))
         lanes.sort()
         self.lanes = as_lanes(lanes)
@@ -141,7 +139,7 @@ def lane_array(lanes: Lanes) -> Ints:
 
 
 def count_lanes(lanes: Lanes) -> int:
-    """Return how many lanes there are."""
+    """Return the number of lanes."""
     return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
 
 

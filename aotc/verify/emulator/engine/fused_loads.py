@@ -1,6 +1,6 @@
-"""One step for several loads of one kind between which nothing is stored, such as a tile's `ldmatrix`.
+"""Fuse loads of one kind with no store in between, such as a tile's `ldmatrix`.
 
-Invariant: as in `fused_steps`; and what one load may not read is reported at that load.
+Invariant: as in `fused_steps`; a faulty read is reported at its own load.
 """
 
 from __future__ import annotations
@@ -27,29 +27,37 @@ def fused_loads(
     current: Current,
     steps: Sequence[Step],
 ) -> Step:
-    """Return one step for loads of one kind, each of which has one of `steps`."""
+    """Return one step for loads of one kind; `steps` are their single steps."""
     first = instructions[0]
-    addresses = [each.operands[1] for each in instructions]
+    addresses = [instruction.operands[1] for instruction in instructions]
     bases = [
-        each.base
-        for each in addresses
-        if isinstance(each, Address) and isinstance(each.base, Register)
+        address.base
+        for address in addresses
+        if isinstance(address, Address) and isinstance(address.base, Register)
     ]
-    offsets = np.array([each.offset for each in addresses if isinstance(each, Address)])[:, None]
+    offsets = np.array([address.offset for address in addresses if isinstance(address, Address)])[
+        :, None
+    ]
     targets = [
-        [each for each in elements_of(one.operands[0]) if isinstance(each, Register)]
-        for one in instructions
+        [
+            register
+            for register in elements_of(instruction.operands[0])
+            if isinstance(register, Register)
+        ]
+        for instruction in instructions
     ]
     base_table, target_table = registers.table(bases[0].bits), registers.table(targets[0][0].bits)
-    base_rows = np.array([registers.place(each)[1] for each in bases])
-    target_rows = np.array([[registers.place(each)[1] for each in one] for one in targets])
-    states = States(bases, [each for one in targets for each in one], registers)
+    base_rows = np.array([registers.table_row(register)[1] for register in bases])
+    target_rows = np.array(
+        [[registers.table_row(register)[1] for register in target] for target in targets]
+    )
+    states = States(bases, [register for target in targets for register in target], registers)
 
     def step(lanes: Lanes) -> None:
         context = LaneContext(current.batch, first, lanes)
         if context.count > MAX_LANES or not states.are_free(lanes):
-            for each in steps:
-                each(lanes)
+            for load_step in steps:
+                load_step(lanes)
             return
         is_slice = isinstance(lanes, slice)
         rows = base_rows if is_slice else base_rows[:, None]
@@ -58,8 +66,8 @@ def fused_loads(
         try:
             words = read(context, address, instructions)
         except Misuse:
-            for each in steps:  # of which one is to blame
-                each(lanes)
+            for load_step in steps:  # reports the faulty one
+                load_step(lanes)
             return
         target_table[target_rows if is_slice else target_rows[:, :, None], lanes] = words
         states.define(lanes)

@@ -1,15 +1,14 @@
-"""One step for several instructions that compute the same of different registers.
+"""Fuse instructions with the same operation on different registers into one step.
 
-A tile is many registers of each thread, so code is runs of one instruction: 64 products, 64
-exponentials. A step of its own for each costs ten times what it computes, where few lanes go on. So
-between instructions that do anything else, those that only compute are gathered: each joins the
-earliest step of its kind after what it depends on, as a superscalar machine would issue it, and a
-step computes on a matrix, a row for each instruction. What warps compute together, such as
-`mma.sync`, joins in, and so do loads of shared memory, between which nothing is stored: their steps
-are made by `fused_warps` and `fused_loads`.
+A tile is many registers of each thread, so code has runs of one instruction: 64 products, 64
+exponentials. With few lanes, a step per instruction costs ten times the computation itself. So runs
+of purely computing instructions are regrouped: each joins the earliest step of its kind after its
+dependences, as in a superscalar machine. A step computes on a matrix with one row per instruction.
+Warp-wide computations such as `mma.sync` join in (`fused_warps`), and so do loads of shared memory
+with no store in between (`fused_loads`).
 
-Invariant: what lanes hold after the instructions is what they would hold in program order, and what
-they may not read or write is reported at the instruction that does.
+Invariant: the lanes' state after the instructions equals program order's, and an illegal access is
+reported at its instruction.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from aotc.verify.emulator.syntax import (
 from aotc.verify.emulator.text.effects import destination_count, effect_of
 
 _MAX_ROWS = 64
-# Where so many lanes run in step, matrices would leave the cache and save nothing.
+# With more lanes in step, the matrices would leave the cache and save nothing.
 MAX_LANES = 2048
 
 
 @dataclass(slots=True)
 class _Issue:
-    """Hold the instructions of one step; those of one kind differ in their registers alone."""
+    """Hold the instructions of one step; those of one kind differ in registers only."""
 
     kind: Hashable
     instructions: list[Instruction] = field(default_factory=list[Instruction])
@@ -51,21 +50,21 @@ class _Issue:
 def issues_of(
     instructions: Sequence[Instruction], registers: RegisterFile
 ) -> list[list[Instruction]]:
-    """Return the instructions in the order to run them, those that share a step together."""
-    found: list[list[Instruction]] = []
+    """Return the instructions in execution order, grouped by step."""
+    issues: list[list[Instruction]] = []
     gathered: list[Instruction] = []
     for instruction in instructions:
         if _is_fusible(instruction, registers):
             gathered.append(instruction)
             continue
-        found += _scheduled(gathered, registers)
+        issues += _scheduled(gathered, registers)
         gathered = []
-        found.append([instruction])
-    return [*found, *_scheduled(gathered, registers)]
+        issues.append([instruction])
+    return [*issues, *_scheduled(gathered, registers)]
 
 
 def _is_fusible(instruction: Instruction, registers: RegisterFile) -> bool:
-    """Return whether an instruction gives registers a function of others and of constants."""
+    """Return whether an instruction is a pure function of registers and constants."""
     if instruction.guard is not None or destination_count(instruction) != 1:
         return False
     target, *operands = instruction.operands
@@ -80,16 +79,20 @@ def _is_fusible(instruction: Instruction, registers: RegisterFile) -> bool:
         return False
     if not isinstance(target, Register):
         return False
-    if is_copy(instruction) and any(registers.states(each) is not None for each in _of(operands)):
-        return False  # what is undefined, or in flight, may be copied
+    if is_copy(instruction) and any(
+        registers.states(register) is not None for register in _of(operands)
+    ):
+        return False  # undefined or in-flight registers may be copied
     return all(
-        isinstance(each, Immediate) or (isinstance(each, Register) and not each.negated)
-        for each in operands
+        isinstance(operand, Immediate) or (isinstance(operand, Register) and not operand.negated)
+        for operand in operands
     )
 
 
 def _are_registers(operand: Operand) -> bool:
-    return all(isinstance(each, Register) and not each.negated for each in elements_of(operand))
+    return all(
+        isinstance(element, Register) and not element.negated for element in elements_of(operand)
+    )
 
 
 def _of(operands: Sequence[Operand]) -> list[Register]:
@@ -99,38 +102,40 @@ def _of(operands: Sequence[Operand]) -> list[Register]:
 def _scheduled(
     instructions: Sequence[Instruction], registers: RegisterFile
 ) -> list[list[Instruction]]:
-    """Return the instructions in steps, each in the earliest of its kind that it may be in."""
+    """Group instructions into steps, each in the earliest possible step of its kind."""
     issues: list[_Issue] = []
-    open_ones: dict[Hashable, list[int]] = {}
-    written: dict[tuple[int, int], int] = {}  # the last step that writes, and reads, each row
+    open_issues: dict[Hashable, list[int]] = {}
+    written: dict[tuple[int, int], int] = {}  # the last step to write each row; `read`: to read it
     read: dict[tuple[int, int], int] = {}
     for instruction in instructions:
         effect = effect_of(instruction)
-        targets = [registers.place(each) for each in effect.writes]
-        sources = [registers.place(each) for each in effect.reads]
+        targets = [registers.table_row(register) for register in effect.writes]
+        sources = [registers.table_row(register) for register in effect.reads]
         # A step reads before it writes.
         after_reads = (read.get(row, 0) for row in targets)
         first = max([0, *after_reads, *(written.get(row, -1) + 1 for row in (*targets, *sources))])
         kind = _kind_of(instruction)
-        at = next((each for each in open_ones.get(kind, ()) if each >= first), len(issues))
-        if at == len(issues):
+        index = next(
+            (position for position in open_issues.get(kind, ()) if position >= first), len(issues)
+        )
+        if index == len(issues):
             issues.append(_Issue(kind))
-            open_ones.setdefault(kind, []).append(at)
-        issues[at].instructions.append(instruction)
-        if len(issues[at].instructions) == _MAX_ROWS:
-            open_ones[kind].remove(at)
-        written.update(dict.fromkeys(targets, at))
+            open_issues.setdefault(kind, []).append(index)
+        issues[index].instructions.append(instruction)
+        if len(issues[index].instructions) == _MAX_ROWS:
+            open_issues[kind].remove(index)
+        written.update(dict.fromkeys(targets, index))
         for row in sources:
-            read[row] = max(at, read.get(row, 0))
+            read[row] = max(index, read.get(row, 0))
     return [issue.instructions for issue in issues]
 
 
 def _kind_of(instruction: Instruction) -> Hashable:
-    """Return what instructions have in common of which one step can be made."""
+    """Return a key shared by instructions that can form one step."""
     operands = (
-        each.bits if isinstance(each, Register) else each
+        element.bits if isinstance(element, Register) else element
         for operand in instruction.operands
-        for each in elements_of(operand.base if isinstance(operand, Address) else operand)
+        for element in elements_of(operand.base if isinstance(operand, Address) else operand)
     )
     return (instruction.opcode, instruction.modifiers, *operands)
 
@@ -142,28 +147,30 @@ def fused(
     registers: RegisterFile,
     steps: Sequence[Step],
 ) -> Step:
-    """Return one step for instructions of one kind, each of which has one of `steps`.
+    """Return one step for instructions of one kind; `steps` are their single steps.
 
-    `constants` has the source of each operand that is no register.
+    `constants` has the source of each operand other than a register.
     """
-    targets, *operands = zip(*(each.operands for each in instructions), strict=True)
+    targets, *operands = zip(*(instruction.operands for instruction in instructions), strict=True)
     sources = [
-        _reader([registers.place(each) for each in _of(column)], registers)
+        _reader([registers.table_row(register) for register in _of(column)], registers)
         if constant is None
         else constant.__getitem__
         for column, constant in zip(operands, constants, strict=True)
     ]
-    target_rows = np.array([registers.place(each)[1] for each in _of(targets)])
+    target_rows = np.array([registers.table_row(register)[1] for register in _of(targets)])
     target = registers.table(targets[0].bits)
     column = target_rows[:, None]
-    states = States([each for part in operands for each in _of(part)], _of(targets), registers)
+    states = States(
+        [register for part in operands for register in _of(part)], _of(targets), registers
+    )
 
     def step(lanes: Lanes) -> None:
         is_slice = type(lanes) is slice
         count = lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
         if count > MAX_LANES or not states.are_free(lanes):
-            for each in steps:
-                each(lanes)
+            for single_step in steps:
+                single_step(lanes)
             return
         result = function(*[source(lanes) for source in sources])
         target[target_rows if is_slice else column, lanes] = result
@@ -173,7 +180,7 @@ def fused(
 
 
 class States:
-    """Tell whether a step may read and write its registers, and mark what it has written."""
+    """Check that a step may access its registers, and mark written ones."""
 
     def __init__(
         self, read: Sequence[Register], written: Sequence[Register], registers: RegisterFile
@@ -183,28 +190,30 @@ class States:
         self._written = _state_rows(written, registers)
 
     def are_free(self, lanes: Lanes) -> bool:
-        """Return whether all may be read and written; states that may be read are odd."""
+        """Return whether all are readable and writable; readable states are odd."""
         is_slice = type(lanes) is slice
         if self._read is not None:
-            held = self._table[self._read if is_slice else self._read[:, None], lanes]
-            if not reduce_and(held, axis=None) & 1:
+            states = self._table[self._read if is_slice else self._read[:, None], lanes]
+            if not reduce_and(states, axis=None) & 1:
                 return False
         if self._written is not None:
-            held = self._table[self._written if is_slice else self._written[:, None], lanes]
-            return bool(reduce_max(held, axis=None) <= DEFINED)
+            states = self._table[self._written if is_slice else self._written[:, None], lanes]
+            return bool(reduce_max(states, axis=None) <= DEFINED)
         return True
 
     def define(self, lanes: Lanes) -> None:
-        """Mark what was written as defined."""
+        """Mark written registers as defined."""
         if self._written is not None:
             rows = self._written if type(lanes) is slice else self._written[:, None]
             self._table[rows, lanes] = DEFINED
 
 
-def _reader(places: Sequence[tuple[int, int]], registers: RegisterFile) -> Callable[[Lanes], Array]:
-    """Return what reads a register of each instruction: a matrix, or one row if all read the same."""
-    table = registers.table(places[0][0])
-    rows = [row for _, row in places]
+def _reader(
+    table_rows: Sequence[tuple[int, int]], registers: RegisterFile
+) -> Callable[[Lanes], Array]:
+    """Return a reader of one register per instruction: a matrix, or a row if all agree."""
+    table = registers.table(table_rows[0][0])
+    rows = [row for _, row in table_rows]
     if len(set(rows)) == 1:
         return table[rows[0]].__getitem__
     index = np.array(rows)
@@ -212,7 +221,7 @@ def _reader(places: Sequence[tuple[int, int]], registers: RegisterFile) -> Calla
     return lambda lanes: table[index if type(lanes) is slice else column, lanes]
 
 
-def _state_rows(each: Sequence[Register], registers: RegisterFile) -> Array | None:
-    found = dict.fromkeys(registers.state_row(register) for register in each)
-    rows = [row for row in found if row is not None]
+def _state_rows(tracked: Sequence[Register], registers: RegisterFile) -> Array | None:
+    distinct = dict.fromkeys(registers.state_row(register) for register in tracked)
+    rows = [row for row in distinct if row is not None]
     return np.array(rows) if rows else None

@@ -1,9 +1,9 @@
-"""One step for several instructions that warps compute together, such as a tile's `mma.sync`.
+"""Fuse warp-wide computations of one kind, such as a tile's `mma.sync`.
 
-A tile is a grid of such instructions, which have their operands in common: 64 of them may multiply
-two fragments of A by 32 of B. Each fragment is read and decoded once, and all are multiplied at once.
+A tile is a grid of such instructions with shared operands: 64 of them may multiply two fragments of
+A by 32 of B. Each fragment is read and decoded once, and all products are computed at once.
 
-Invariant: as in `fused_steps`, what lanes hold is what they would hold in program order.
+Invariant: as in `fused_steps`, the lanes' state equals program order's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.verify.emulator.engine.registry import WarpCompute
 from aotc.verify.emulator.syntax import Instruction, Operand, Register, elements_of
 from aotc.verify.emulator.text.special_registers import WARP
 
-# Where so many warps run in step, operands would leave the cache and save nothing.
+# With more warps in step, the operands would leave the cache and save nothing.
 _MAX_WARPS = 32
 
 
@@ -31,26 +31,32 @@ def fused_warps(
     registers: RegisterFile,
     steps: Sequence[Step],
 ) -> Step:
-    """Return one step for instructions of one kind, each of which has one of `steps`.
+    """Return one step for instructions of one kind; `steps` are their single steps.
 
-    Their operands are registers of as many bits as `rule` takes.
+    Their operands are registers of the widths in `rule`.
     """
-    columns = list(zip(*([*map(_registers, each.operands)] for each in instructions), strict=True))
+    columns = list(
+        zip(
+            *([*map(_registers, instruction.operands)] for instruction in instructions), strict=True
+        )
+    )
     targets, *operands = columns
     readers = [_reader(column, registers) for column in operands]
     target = registers.table(targets[0][0].bits)
-    target_rows = np.array([[registers.place(each)[1] for each in one] for one in targets])
+    target_rows = np.array(
+        [[registers.table_row(register)[1] for register in fragment] for fragment in targets]
+    )
     states = States(
-        [each for column in operands for one in column for each in one],
-        [each for one in targets for each in one],
+        [register for column in operands for fragment in column for register in fragment],
+        [register for fragment in targets for register in fragment],
         registers,
     )
 
     def step(lanes: Lanes) -> None:
         warps = _whole_warps(lanes)
         if not 0 < warps <= _MAX_WARPS or not states.are_free(lanes):
-            for each in steps:
-                each(lanes)
+            for single_step in steps:
+                single_step(lanes)
             return
         values = [read(lanes, decode) for read, decode in zip(readers, rule.decode, strict=True)]
         words = reshape(rule.compute(*values), len(instructions), warps, -1, WARP)
@@ -62,30 +68,32 @@ def fused_warps(
 
 
 def _registers(operand: Operand) -> tuple[Register, ...]:
-    found = tuple(each for each in elements_of(operand) if isinstance(each, Register))
-    assert len(found) == len(elements_of(operand)), "what shares a step has registers alone"
-    return found
+    registers = tuple(element for element in elements_of(operand) if isinstance(element, Register))
+    assert len(registers) == len(elements_of(operand)), "what shares a step has registers alone"
+    return registers
 
 
 def _whole_warps(lanes: Lanes) -> int:
-    """Return how many warps ascending lanes are, if these are whole, else 0."""
+    """Return the number of warps of ascending lanes, 0 if one is incomplete."""
     if isinstance(lanes, slice):
         return 0 if (lanes.start | lanes.stop) % WARP else (lanes.stop - lanes.start) // WARP
     if len(lanes) % WARP:
         return 0
-    each = reshape(lanes, -1, WARP)
-    whole = (each[:, 0] % WARP == 0) & (each[:, -1] - each[:, 0] == WARP - 1)
-    return len(each) if whole.all() else 0
+    warp_lanes = reshape(lanes, -1, WARP)
+    whole = (warp_lanes[:, 0] % WARP == 0) & (warp_lanes[:, -1] - warp_lanes[:, 0] == WARP - 1)
+    return len(warp_lanes) if whole.all() else 0
 
 
 def _reader(
     column: Sequence[tuple[Register, ...]], registers: RegisterFile
 ) -> Callable[[Lanes, Callable[[Array], Array]], Array]:
-    """Return what reads and decodes an operand of each instruction, those in common once."""
+    """Return a reader and decoder of an operand column; shared fragments are decoded once."""
     table = registers.table(column[0][0].bits)
-    each = [tuple(registers.place(register)[1] for register in one) for one in column]
-    number = {rows: at for at, rows in enumerate(dict.fromkeys(each))}
-    index, inverse = np.array(list(number)), np.array([number[rows] for rows in each])
+    column_rows = [
+        tuple(registers.table_row(register)[1] for register in fragment) for fragment in column
+    ]
+    number = {rows: index for index, rows in enumerate(dict.fromkeys(column_rows))}
+    index, inverse = np.array(list(number)), np.array([number[rows] for rows in column_rows])
 
     def read(lanes: Lanes, decode: Callable[[Array], Array]) -> Array:
         words = table[index if isinstance(lanes, slice) else index[:, :, None], lanes]

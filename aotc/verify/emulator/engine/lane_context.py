@@ -1,6 +1,6 @@
-"""The lanes that execute one instruction: what rules of `@executes` read and write through.
+"""The lanes executing one instruction: the `Context` that rules read and write through.
 
-Invariant: a context belongs to one step and is never changed, so a deferred action may keep it.
+Invariant: a context belongs to one step and is never changed, so a deferred action may hold it.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class LaneContext:
         if isinstance(operand, SpecialRegister) and operand.name not in CLOCKS:
             return self._fit(self.machine.special(operand.name)[self.lanes], bits)
         if isinstance(operand, Symbol):
-            own = self.machine.own_address(operand)
-            if own is not None:
-                return own[self.lanes].astype(bits_dtype(bits))
+            cta_addresses = self.machine.own_address(operand)
+            if cta_addresses is not None:
+                return cta_addresses[self.lanes].astype(bits_dtype(bits))
         value = self.machine.constant(operand, bits)
         return np.broadcast_to(value, (self.count,))
 
@@ -77,7 +77,7 @@ class LaneContext:
         self.registers.row(operand)[self.lanes] = value
 
     def address(self, operand: Operand) -> Ints:
-        """Return the address that `[base + offset]` names, over the active lanes: (count,)."""
+        """Return the address `[base + offset]` over the active lanes: (count,)."""
         offset = 0
         if isinstance(operand, Address):
             operand, offset = operand.base, operand.offset
@@ -90,9 +90,9 @@ class LaneContext:
             return base
         if not isinstance(operand, Symbol | Immediate):
             raise TypeError(f"{operand} is no address")
-        own = self.machine.own_address(operand) if isinstance(operand, Symbol) else None
-        if own is not None:
-            return own[self.lanes] + offset
+        cta_addresses = self.machine.own_address(operand) if isinstance(operand, Symbol) else None
+        if cta_addresses is not None:
+            return cta_addresses[self.lanes] + offset
         start = int(view(self.machine.constant(operand, 64), np.int64))
         return np.full(self.count, start + offset, np.int64)
 
@@ -110,8 +110,8 @@ class LaneContext:
         return value & 1 != 0 if bits == 1 else value.astype(dtype)
 
     def require_readable(self, name: str, states: npt.NDArray[np.uint8]) -> None:
-        """Raise a Fault if a register is undefined, or yet to be written, in an active lane."""
-        bad = states[self.lanes] & 1 == 0  # the states that may be read are odd
+        """Raise a Fault if a register is undefined, or has a write in flight, in an active lane."""
+        bad = states[self.lanes] & 1 == 0  # readable states are odd
         if bad.any():
             lane = int(self.lane_indices()[int(np.argmax(bad))])
             if states[lane] == UNDEFINED:
@@ -129,8 +129,8 @@ class LaneContext:
         bad = states[self.lanes] > DEFINED
         if bad.any():
             lane = int(self.lane_indices()[int(np.argmax(bad))])
-            what = "read" if states[lane] == READ_IN_FLIGHT else "write"
-            raise self._fault("wgmma", f"{name} is written while a wgmma is yet to {what} it", lane)
+            verb = "read" if states[lane] == READ_IN_FLIGHT else "write"
+            raise self._fault("wgmma", f"{name} is written while a wgmma is yet to {verb} it", lane)
 
     # ---- lanes, CTAs, warps -----------------------------------------------
 
@@ -143,7 +143,7 @@ class LaneContext:
         return self.machine.cta_of_lane[self.lanes]
 
     def warps(self) -> Ints:
-        """Return the warps of the batch that have an active lane, ascending: (n,)."""
+        """Return the warps of the batch with an active lane, ascending: (n,)."""
         if self._warps is None:
             warps = self.machine.warp_of_lane[self.lanes]
             first = np.empty(len(warps), bool)
@@ -153,17 +153,17 @@ class LaneContext:
         return self._warps
 
     def active(self) -> npt.NDArray[np.bool_]:
-        """Return which lanes of `warps()` are active: (n, 32)."""
+        """Return the active mask of `warps()`: (n, 32)."""
         mask = np.zeros(self.machine.num_lanes, bool)
         mask[self.lanes] = True
         return reshape(mask, -1, WARP)[self.warps()]
 
     def alive(self) -> npt.NDArray[np.bool_]:
-        """Return which lanes of `warps()` exist and have not exited: (n, 32)."""
+        """Return the mask of existing, unexited lanes of `warps()`: (n, 32)."""
         return reshape(self.machine.alive, -1, WARP)[self.warps()]
 
     def read_warps(self, operand: Operand, bits: int) -> npt.NDArray[Any]:
-        """Return an operand over all lanes of `warps()`, the inactive ones too: (n, 32)."""
+        """Return an operand over all lanes of `warps()`, inactive ones included: (n, 32)."""
         warps = self.warps()
         if isinstance(operand, Register):
             states = self.registers.states(operand)
@@ -174,9 +174,9 @@ class LaneContext:
         if isinstance(operand, SpecialRegister) and operand.name not in CLOCKS:
             return self._fit(reshape(self.machine.special(operand.name), -1, WARP)[warps], bits)
         if isinstance(operand, Symbol):
-            own = self.machine.own_address(operand)
-            if own is not None:
-                return reshape(own, -1, WARP)[warps].astype(bits_dtype(bits))
+            cta_addresses = self.machine.own_address(operand)
+            if cta_addresses is not None:
+                return reshape(cta_addresses, -1, WARP)[warps].astype(bits_dtype(bits))
         return np.broadcast_to(self.machine.constant(operand, bits), (len(warps), WARP))
 
     def write_warps(self, operand: Operand, value: npt.NDArray[Any]) -> None:
@@ -187,7 +187,7 @@ class LaneContext:
             self.write(operand, value[self.active()])
 
     def read_each(self, operands: Sequence[Operand], bits: int) -> npt.NDArray[Any]:
-        """Return operands as `read_warps` does each of them: (n, operands, 32)."""
+        """Return operands like `read_warps`: (n, operands, 32)."""
         registers = self._plain(operands, bits)
         if not registers:
             return np.stack([self.read_warps(operand, bits) for operand in operands], axis=1)
@@ -199,11 +199,11 @@ class LaneContext:
         return np.swapaxes(reshape(values, len(registers), -1, WARP), 0, 1)
 
     def write_each(self, operands: Sequence[Operand], values: npt.NDArray[Any]) -> None:
-        """Write registers as `write_warps` does each, from (n, operands, 32)."""
+        """Write registers like `write_warps`, from (n, operands, 32)."""
         registers = self._plain(operands, 8 * values.itemsize)
         if not registers:
-            for at, operand in enumerate(operands):
-                self.write_warps(operand, values[:, at])
+            for index, operand in enumerate(operands):
+                self.write_warps(operand, values[:, index])
             return
         for register in registers:
             self._write_states(register)
@@ -212,7 +212,7 @@ class LaneContext:
         table[self._rows(registers), self.lanes] = words
 
     def _plain(self, operands: Sequence[Operand], bits: int) -> list[Register]:
-        """Return operands of which whole warps can read or write all at once, or else none."""
+        """Return the operands if all are registers accessed by whole warps, else an empty list."""
         registers = [
             operand
             for operand in operands
@@ -222,14 +222,14 @@ class LaneContext:
         return registers if is_whole and len(registers) == len(operands) else []
 
     def _rows(self, registers: Sequence[Register]) -> Ints:
-        """Return the registers' rows, to index their table with beside `lanes`."""
-        rows = np.array([self.registers.place(register)[1] for register in registers])
+        """Return the registers' rows, shaped to index their table beside `lanes`."""
+        rows = np.array([self.registers.table_row(register)[1] for register in registers])
         return rows if isinstance(self.lanes, slice) else rows[:, None]
 
     def require_whole_warps(self) -> None:
         """Raise a Fault unless every lane of `warps()` is active, as `.aligned` demands.
 
-        Lanes that have exited are not asked for.
+        Exited lanes are exempt.
         """
         if self.count == self.machine.num_alive:
             return
@@ -249,15 +249,15 @@ class LaneContext:
     def mark_waiting(
         self, lanes: npt.NDArray[np.bool_], why: Callable[[int], str] | None = None
     ) -> None:
-        """Say which active lanes poll for something that has not happened."""
+        """Mark active lanes as polling without success."""
         batch = self.machine
         batch.polling[self.lanes] = lanes
         batch.poll = Poll(self.instruction, why)
 
     def fault(self, message: str, lane: int | None = None) -> Fault:
-        """Return the error that this instruction did what it may not, in `lane` of the batch.
+        """Return the fault of an illegal act of this instruction, in `lane` of the batch.
 
-        Without a lane it is the first active one.
+        The default is the first active lane.
         """
         lane = int(self.lane_indices()[0]) if lane is None else lane
         return self._fault("misuse", message, lane)

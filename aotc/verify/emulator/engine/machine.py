@@ -1,7 +1,7 @@
-"""A batch: the CTAs that are resident together, and all the state that belongs to them.
+"""A batch: resident CTAs and all their state.
 
-Invariant: what is here is of one batch; global memory and the register file's storage, which is
-only reused, outlive it.
+Invariant: all state here belongs to one batch. Global memory and the register file's storage, which
+is reused, outlive it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Hold what the launch fixed in memory: where symbols are, parameters, constants, sizes."""
+    """Hold the memory contents fixed at launch: symbol addresses, parameters, constants, sizes."""
 
     addresses: Mapping[str, int]
-    shared: frozenset[str]  # the names of those in shared memory
+    shared: frozenset[str]  # names of variables in shared memory
     params: npt.NDArray[np.uint8]  # (launches, bytes)
     constants: npt.NDArray[np.uint8]
     local_bytes: int
@@ -56,7 +56,7 @@ class Image:
 
 
 class Deferred:
-    """Implement `Pending`: an operation that has been issued and happens later."""
+    """Implement `Pending`: an issued operation, executed later."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class Deferred:
         ready: Callable[[], bool] | None,
     ) -> None:
         self.is_silent = self.is_awaited = False
-        self.clusters = clusters  # of the batch, from the first that issued it to the last
+        self.clusters = clusters  # range of the issuing clusters in the batch
         self._batch = batch
         self._issuer = batch.executing
         self._action: Callable[[], None] | None = action
         self._ready = ready
-        self.done = False
+        self.is_done = False
 
     @property
     def ready(self) -> bool:
-        """Whether it may happen now."""
+        """Whether it may run now."""
         return self._ready is None or self._ready()
 
     def force(self) -> None:
-        """Let it happen now, if it has not happened yet."""
+        """Run it now, unless it is done."""
         action = self._action
         if action is not None:
             self.settle()
@@ -89,15 +89,15 @@ class Deferred:
                 raise self._batch.fault_of(misuse, self._issuer) from None
 
     def settle(self) -> None:
-        """Take it for done. What was to happen is forgotten, and with it all that it held."""
-        self.done = True
+        """Mark it done, and drop its action with everything the action references."""
+        self.is_done = True
         self._action = self._ready = None
 
 
 class Batch:
     """Implement `Machine` for the CTAs of some clusters.
 
-    The first of them is number `first_cluster` of all that run.
+    `first_cluster` is the number of the first, among all clusters of the run.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Batch:
             noise=random if reads_unwritten else None,
         )
         self.local = LocalMemory(self.num_lanes, image.local_bytes)
-        self.call_params: dict[str, npt.NDArray[np.uint64]] = {}  # of the call being prepared
+        self.call_params: dict[str, npt.NDArray[np.uint64]] = {}  # of the next call
         self.printed: list[str] = []
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
@@ -155,7 +155,7 @@ class Batch:
         self.alive = thread < launch.threads
         self.num_threads = self.num_alive = int(self.alive.sum())
         self.polling = np.zeros(self.num_lanes, bool)
-        self.poll: Poll | None = None  # the last one that the running group did
+        self.poll: Poll | None = None  # latest poll of the running group
         self.executing: Instruction | None = None
         self.events = 0
         self.steps = 0
@@ -175,7 +175,7 @@ class Batch:
         is_silent: bool = False,
         is_awaited: bool = False,
     ) -> Deferred:
-        """Queue an asynchronous operation of lanes (n,), ascending, which happens later."""
+        """Queue an asynchronous operation of lanes (n,), ascending."""
         cluster_lanes = self.cluster_size * self.warps_per_cta * WARP
         first = int(lanes[0]) // cluster_lanes
         last = first if len(lanes) == 1 else int(lanes[-1]) // cluster_lanes
@@ -185,7 +185,7 @@ class Batch:
         return pending
 
     def exit(self, lanes: npt.NDArray[np.int64]) -> None:
-        """Let lanes exit; a CTA whose lanes all have gives its shared memory back."""
+        """Let lanes exit; release the shared memory of CTAs with no lane left."""
         self.alive[lanes] = False
         self.num_alive -= len(lanes)
         ctas = np.unique(self.cta_of_lane[lanes])
@@ -193,17 +193,17 @@ class Batch:
         self.shared.end(ctas[~alive])
 
     def part(self, kind: Callable[[Batch], Part]) -> Part:
-        """Return this batch's own `kind(machine)`, made when it is first asked for."""
+        """Return this batch's instance of `kind`, created on first use."""
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         return self._parts[kind]
 
     def note_event(self) -> None:
-        """Say that something happened which a waiting warp may be waiting for."""
+        """Record an event that a polling warp may be waiting for."""
         self.events += 1
 
     def close(self) -> None:
-        """Let go of what knows this batch: else its arrays, which are large, outlive it."""
+        """Drop references to this batch, so that its large arrays are freed."""
         self._parts.clear()
         self.pending.clear()
         self.poll = None
@@ -217,20 +217,20 @@ class Batch:
         return self._special[name]
 
     def own_address(self, symbol: Symbol) -> npt.NDArray[np.int64] | None:
-        """Return where a variable in shared memory is for every lane, or None: for all the same.
+        """Return a shared variable's address for every lane, or None if all lanes agree.
 
-        In a cluster an address says whose it is, also that of the CTA itself.
+        In a cluster, an address names its CTA, even the lane's own.
         """
         if self.cluster_size == 1 or symbol.name not in self.image.shared:
             return None
         return self._rank_bits + (self.image.addresses[symbol.name] + symbol.offset)
 
     def is_clock(self, operand: SpecialRegister) -> bool:
-        """Say whether a special register is a clock, which all lanes read the same of."""
+        """Return whether a special register is a clock, equal for all lanes."""
         return operand.name in CLOCKS
 
     def constant(self, operand: Operand, bits: int) -> npt.NDArray[Any]:
-        """Return what is the same for all lanes: a constant, an address or a clock: (), unsigned."""
+        """Return a value common to all lanes: a constant, address or clock: (), unsigned."""
         if isinstance(operand, SpecialRegister) and operand.name in CLOCKS:
             return np.array(self.steps, bits_dtype(bits))
         key = (operand, bits)
@@ -248,7 +248,7 @@ class Batch:
         lane: int | None = None,
         notes: Sequence[str] = (),
     ) -> Fault:
-        """Return the error that an instruction did what it may not, in a lane of the batch."""
+        """Return the fault of an illegal act of an instruction, in a lane of the batch."""
         cta: Sequence[int] = ()
         thread = None
         if lane is not None:
@@ -259,26 +259,26 @@ class Batch:
             message,
             line=instruction.line,
             text=instruction.text,
-            place=instruction.place,
+            location=instruction.location,
             cta=cta,
             thread=thread,
             notes=notes,
         )
 
     def fault_of(self, misuse: Misuse, instruction: Instruction | None) -> Fault:
-        """Return the fault for a misuse, blamed on `instruction` unless it names another one."""
+        """Return the fault of a misuse, blamed on `instruction` unless it names another."""
         blamed = misuse.instruction or instruction
         assert blamed is not None
         return self.fault(misuse.kind, misuse.message, blamed, misuse.lane, misuse.notes)
 
     def take_pending(self) -> list[Deferred]:
-        """Return the operations that have yet to happen, oldest first."""
-        self.pending = [pending for pending in self.pending if not pending.done]
+        """Return the unfinished operations, oldest first."""
+        self.pending = [pending for pending in self.pending if not pending.is_done]
         return self.pending
 
 
 class Current:
-    """Hold the batch that runs now, and what all batches share: steps outlive batches."""
+    """Hold the running batch, and the image shared by all batches: steps outlive batches."""
 
     batch: Batch
 

@@ -1,11 +1,11 @@
-"""The register file: where each virtual register lives, and which lanes have written it.
+"""The register file: the row of each virtual register, and its state in each lane.
 
 LLVM's virtual registers are written about once, so most are dead most of the time. A linear scan
-gives them rows to share, which keeps the file small enough for the cache. Registers that an
-asynchronous instruction reads or writes later have a row of their own.
+lets them share rows, which keeps the file within the cache. Registers accessed by asynchronous
+instructions have their own rows.
 
-Invariant: two registers that share a row are never both live; a register that may be read before
-it is written, or is accessed asynchronously, has a row of states beside it.
+Invariant: two registers sharing a row are never both live. A register has a row of states if it may
+be read before it is written, or is accessed asynchronously.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Row = npt.NDArray[Any]
 Key = tuple[int, int]  # bits and row of a virtual register
 
 UNDEFINED, FENCED, DEFINED, WRITE_IN_FLIGHT, READ_IN_FLIGHT = 0, 1, 3, 4, 5
-"""States of a register in a lane; in flight means that what was issued has yet to happen.
+"""States of a register in a lane; in flight: an issued access has yet to happen.
 
-A copy of a register in flight is in flight, too, and gets the same result: until then, what it
-holds is the result's name. FENCED is defined and, by `wgmma.fence`, ordered before the wgmmas that
-follow. Those that may be read are odd, those that may not be written are above DEFINED.
+A copy of a register in flight is in flight, too, and gets the same result; until then it holds the
+result's name. FENCED is defined, and ordered by `wgmma.fence` before the next wgmmas. Readable
+states are odd; states above DEFINED are not writable.
 """
 COPIED = np.array([UNDEFINED, FENCED, UNDEFINED, DEFINED, WRITE_IN_FLIGHT, DEFINED], np.uint8)
-"""The state that a copy gets of a register in each state."""
+"""State of a copy, by the state of its source."""
 
 
 class Allocation:
-    """Say which row of the file each virtual register has; `rows` counts them for each width."""
+    """Assign a row of the file to each virtual register; `rows` counts rows by width."""
 
     def __init__(self, instructions: Sequence[Instruction], cfg: Cfg, flow: DataFlow) -> None:
         self.rows: dict[int, int] = {}
@@ -51,7 +51,7 @@ class Allocation:
         }
         undefined = (_key(register) for register in flow.maybe_undefined)
         self.tracked = _copies(instructions, dict.fromkeys((*undefined, *pinned)))
-        # The row that is free longest is taken: what need not wait for others, then, does not.
+        # Take the row free for longest, to avoid false dependences.
         free: dict[int, deque[int]] = {}
         busy: list[tuple[int, int, int]] = []  # end, bits, row
         for start, end, key in sorted(
@@ -72,7 +72,7 @@ class Allocation:
 
     @property
     def lane_bytes(self) -> int:
-        """Bytes that the file needs for each lane."""
+        """Bytes of the file per lane."""
         rows = sum(count * bits_dtype(bits).itemsize for bits, count in self.rows.items())
         return rows + len(self.tracked)
 
@@ -90,14 +90,14 @@ class RegisterFile:
         self.state_table = np.zeros((len(allocation.tracked), lanes), np.uint8)
         self._state_rows = {key: row for row, key in enumerate(allocation.tracked)}
         self._states = dict(zip(allocation.tracked, self.state_table, strict=True))
-        self.flight_copies = 0  # how often a register to be written was copied to another
+        self.flight_copies = 0  # number of copies of registers with a write in flight
 
     def row(self, register: Register) -> Row:
         """Return the values of a register: (lanes,), to read and write."""
         return self._rows[register.bits][self._row_of[register.bits, register.row]]
 
-    def place(self, register: Register) -> tuple[int, int]:
-        """Return which table a register is in, by its bits, and which row of it."""
+    def table_row(self, register: Register) -> tuple[int, int]:
+        """Return the width of a register's table, and its row in it."""
         return register.bits, self._row_of[register.bits, register.row]
 
     def table(self, bits: int) -> Row:
@@ -105,7 +105,7 @@ class RegisterFile:
         return self._tables[bits]
 
     def state_row(self, register: Register) -> int | None:
-        """Return which row of `state_table` a register has; None if it is always defined."""
+        """Return a register's row in `state_table`; None if it is always defined."""
         return self._state_rows.get((register.bits, register.row))
 
     def states(self, register: Register) -> npt.NDArray[np.uint8] | None:
@@ -113,18 +113,18 @@ class RegisterFile:
         return self._states.get((register.bits, register.row))
 
     def fence(self, lanes: slice | npt.NDArray[np.int64]) -> None:
-        """Order what lanes, ascending, have written before the wgmmas that follow."""
-        keep = np.uint8(0xFF ^ FENCED ^ DEFINED)  # all but a bit that DEFINED alone has
+        """Order the writes of lanes, ascending, before the next wgmmas."""
+        keep = np.uint8(0xFF ^ FENCED ^ DEFINED)  # all bits but the one only DEFINED has
         if isinstance(lanes, slice):
             self.state_table[:, lanes] &= keep
             return
         first, last = int(lanes[0]), int(lanes[-1])
-        kept = np.full(last + 1 - first, 0xFF, np.uint8)
-        kept[lanes - first] = keep
-        self.state_table[:, first : last + 1] &= kept
+        masks = np.full(last + 1 - first, 0xFF, np.uint8)
+        masks[lanes - first] = keep
+        self.state_table[:, first : last + 1] &= masks
 
     def tracked_words(self) -> list[tuple[Row, npt.NDArray[np.uint8]]]:
-        """Return the values and states, each (lanes,), of all 32-bit registers that have states."""
+        """Return the values and states, each (lanes,), of all tracked 32-bit registers."""
         return [
             (self._rows[bits][self._row_of[bits, row]], states)
             for (bits, row), states in self._states.items()
@@ -132,17 +132,17 @@ class RegisterFile:
         ]
 
     def reset(self, noise: np.random.Generator | None = None) -> None:
-        """Forget what was written, for the next batch; with `noise` all may be read, and hold that."""
+        """Forget all writes, for the next batch; with `noise`, fill tracked registers with it."""
         self.state_table[...] = UNDEFINED
         if noise is None:
             return
         self.state_table[...] = DEFINED
         for bits, row in self._states:
-            held = self._rows[bits][self._row_of[bits, row]]
-            if held.dtype == np.bool_:
-                held[...] = noise.integers(0, 2, held.shape) != 0
+            values = self._rows[bits][self._row_of[bits, row]]
+            if values.dtype == np.bool_:
+                values[...] = noise.integers(0, 2, values.shape) != 0
             else:
-                held[...] = np.frombuffer(noise.bytes(held.nbytes), held.dtype)
+                values[...] = np.frombuffer(noise.bytes(values.nbytes), values.dtype)
 
 
 def _key(register: Register) -> Key:
@@ -150,7 +150,7 @@ def _key(register: Register) -> Key:
 
 
 def _copies(instructions: Iterable[Instruction], tracked: dict[Key, None]) -> dict[Key, None]:
-    """Add the registers that a tracked one may be copied to: `mov` copies what is undefined."""
+    """Add the registers that may receive copies of a tracked one."""
     movs = [
         (_key(target), _key(source))
         for instruction in instructions
@@ -166,7 +166,7 @@ def _copies(instructions: Iterable[Instruction], tracked: dict[Key, None]) -> di
 
 
 def is_copy(instruction: Instruction) -> bool:
-    """Say whether an instruction only copies one register to another."""
+    """Return whether an instruction only copies one register to another."""
     return instruction.opcode == "mov" and all(
         isinstance(operand, Register) for operand in instruction.operands
     )
@@ -175,10 +175,10 @@ def is_copy(instruction: Instruction) -> bool:
 def _spans(
     instructions: Sequence[Instruction], cfg: Cfg, flow: DataFlow
 ) -> dict[Key, tuple[int, int]]:
-    """Return from where to where each register needs its row, as if the code were straight.
+    """Return the live range of each register, as if the code were straight.
 
-    Instruction `i` reads at `2i + 1`. One with a single result is done reading when it writes, so
-    it writes at the same moment; others write from `2i` on.
+    Instruction `i` reads at `2i + 1`. One with a single result has finished reading when it writes,
+    so it writes at the same time; others write from `2i` on.
     """
     spans: dict[Key, tuple[int, int]] = {}
 

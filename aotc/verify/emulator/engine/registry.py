@@ -1,14 +1,13 @@
-"""The table of instructions that touch state: opcode to rule.
+"""The table of instructions with effects on state: opcode to rule.
 
-A rule is run once for each instruction of the text and returns a function of a `Context`, which is
-run each time the instruction executes. Names of rules may go on with modifiers, as in
-"cp.async.bulk": of several that fit, the longest has the instruction.
+A rule runs once per instruction of the text and returns a function of a `Context`, called at each
+execution. A rule's name may include modifiers, as in "cp.async.bulk"; the longest match applies.
 
-A rule that does not know a modifier raises `Unsupported`, which becomes an error naming the
-instruction; nothing is ever skipped.
+A rule raises `Unsupported` for an unknown modifier; the error then names the instruction. Nothing
+is ever skipped.
 
-What warps compute together of registers alone is in `WARP_COMPUTES` besides, and loads are in
-`LOADS`, so that several such instructions can share a step.
+Warp-wide computations on registers are also in `WARP_COMPUTES`, and loads in `LOADS`, so that
+several can share a step.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ EXECUTES: dict[str, Callable[[Instruction], Execute]] = {}
 
 @dataclass(frozen=True, slots=True)
 class WarpCompute:
-    """Say what whole warps compute of their registers: operands' words (n, registers, 32).
+    """Describe a warp-wide function of registers, given as words (n, registers, 32).
 
-    `decode` has a function for each operand after the first, from its words of `bits` to an array
-    (n, …), and `compute` is one from those arrays to the words of the result.
+    `decode` has a function per source, from its words of `bits` to an array (n, …). `compute` maps
+    these arrays to the words of the result.
     """
 
     bits: tuple[int, ...]
@@ -44,16 +43,16 @@ WarpRule: TypeAlias = Callable[[Instruction], WarpCompute]
 WARP_COMPUTES: dict[str, WarpRule] = {}
 
 Loads: TypeAlias = Callable[[Context, Array, Sequence[Instruction]], Array]
-"""Read for instructions of one kind: lanes' addresses (k, n) to registers' words (k, registers, n)."""
+"""Load for instructions of one kind: addresses (k, n) to words (k, registers, n)."""
 
 LOADS: dict[str, Callable[[Instruction], Loads | None]] = {}
-_MOST_WORDS = 5  # of a name in EXECUTES
+_MOST_WORDS = 5  # of a key of EXECUTES
 
 
 def executes(
     *opcodes: str,
 ) -> Callable[[Callable[[Instruction], Execute]], Callable[[Instruction], Execute]]:
-    """Register a rule for instructions that touch state."""
+    """Register a rule for instructions with effects on state."""
 
     def register(rule: Callable[[Instruction], Execute]) -> Callable[[Instruction], Execute]:
         for opcode in opcodes:
@@ -66,7 +65,7 @@ def executes(
 
 
 def warp_computes(*opcodes: str) -> Callable[[WarpRule], WarpRule]:
-    """Register a rule for instructions that compute of whole warps' registers, and do no more.
+    """Register a rule for pure functions of whole warps' registers.
 
     Their operands are registers and vectors of registers.
     """
@@ -84,9 +83,9 @@ def warp_computes(*opcodes: str) -> Callable[[WarpRule], WarpRule]:
 def loads(
     opcode: str,
 ) -> Callable[[Callable[[Instruction], Loads | None]], Callable[[Instruction], Loads | None]]:
-    """Register a rule for loads into registers, or vectors of them, which orders nothing.
+    """Register a rule for loads into registers or vectors, without memory ordering.
 
-    It returns None for a load that has to stand alone.
+    It returns None for a load that cannot be fused.
     """
 
     def register(
@@ -101,7 +100,7 @@ def loads(
 
 
 def executing(instruction: Instruction) -> Callable[[Instruction], Execute] | None:
-    """Return the rule of `EXECUTES` for an instruction, None if there is none."""
+    """Return the rule of `EXECUTES` for an instruction, or None."""
     words = (instruction.opcode, *instruction.modifiers)
     for count in range(min(len(words), _MOST_WORDS), 0, -1):
         rule = EXECUTES.get(".".join(words[:count]))

@@ -1,11 +1,10 @@
-"""Who runs next: the groups of a batch, until all lanes have exited.
+"""The scheduler: choose the next group of a batch, until all lanes have exited.
 
-With seed 0 groups run in step: those of the cluster that is behind first, and of these those who are
-themselves, in loops the ones that have gone round less often, else the ones at the lowest program
-counter, so that they catch up and merge with those ahead. With another seed, groups are split, ordered
-and preempted at random, so that a missing synchronisation shows as a different result; what is
-deferred happens at random, too. Either way nobody starves: who goes through loops lets those go
-first who do not.
+With seed 0, groups run in step. Pick the cluster furthest behind; within it, the group with the
+fewest loop trips, then the lowest program counter, so that it catches up and merges with those
+ahead. With another seed, groups are split, ordered and preempted at random, so that a missing
+synchronisation shows as a different result; deferred operations run at random times, too. Either
+way no group starves: one in loops yields to one outside.
 
 Invariant: a batch that does not end is reported, as a deadlock or after `max_steps` instructions.
 """
@@ -20,7 +19,7 @@ from operator import itemgetter
 import numpy as np
 
 from aotc.verify.emulator.engine.barriers import NamedBarriers, Waiter
-from aotc.verify.emulator.engine.deadlock_report import places
+from aotc.verify.emulator.engine.deadlock_report import warp_locations
 from aotc.verify.emulator.engine.divergence import Group, Ints, Join, as_lanes, lane_array
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch, Deferred
@@ -34,14 +33,14 @@ from aotc.verify.emulator.text.special_registers import WARP
 _MAX_RANDOM_GROUPS = 12
 _START_SPLITS = 3
 _SPLIT_CHANCE = 0.25
-_STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
-_APART_CHANCE = 0.5  # that groups which meet stay apart
+_STAY_CHANCE = 0.75  # that the last group continues: long runs of one warp show more faults
+_APART_CHANCE = 0.5  # that groups at one place stay apart
 _PENDING_CHANCE = 0.125
-_MAX_ASKED = 64  # polls in vain, with nothing happening in between, that are no deadlock yet
+_MAX_RETRIES = 64  # failed polls without an event, before a deadlock is reported
 
 
 class Scheduler:
-    """Run one batch of CTAs; `seed` 0 is in step."""
+    """Run one batch of CTAs; `seed` 0 runs in step."""
 
     def __init__(self, batch: Batch, code: Code, seed: int, max_steps: int) -> None:
         self.batch = batch
@@ -57,56 +56,56 @@ class Scheduler:
         self._groups: list[Group] = []
         self._polling: list[Group] = []
         self._seen_events = 0
-        self._asked = 0  # how often all went on without an event, and after which
-        self._asked_events = 0
-        self._rounds = 0  # of the group that ran last
+        self._retries = 0  # retries of all polls since the last event, and its number
+        self._retry_events = 0
+        self._rounds = 0  # of the last group
         self._trips: tuple[int, ...] = ()
-        self._place = 0  # the instruction at which it is
+        self._pc = 0  # its instruction
 
     def run(self) -> None:
         """Run until all lanes have exited.
 
-        Raises: Fault for what the program may not do.
+        Raises: Fault for an illegal act of the program.
         """
         batch = self.batch
         everyone = Group(0, as_lanes(np.flatnonzero(batch.alive)), None, 0)
         self._enqueue(everyone)
         if self._random is not None:
-            # More than two parts: warps that depend on each other should not start together.
+            # More than two parts: interdependent warps should not start together.
             for _ in range(_START_SPLITS):
                 self._split(self._groups.pop(0))
         while True:
             if self._random is not None:
-                self._disturb(self._random)
+                self._perturb(self._random)
             if batch.events != self._seen_events:
                 self._resume()
             if self._groups:
-                if self._polling and self._random is None and self._happen(self._stalled()):
+                if self._polling and self._random is None and self._run_deferred(self._stalled()):
                     continue
                 self._run(self._pick())
-            elif not self._happen() and not self._ask_again():
+            elif not self._run_deferred() and not self._retry_polls():
                 break
         if batch.num_alive:
             raise self._deadlock()
-        while self._happen():
+        while self._run_deferred():
             pass
 
     def close(self) -> None:
-        """Let go of the batch and of the barriers, which know this scheduler."""
+        """Drop the batch and the barriers, which reference this scheduler."""
         self.batch.close()
         del self.named_barriers, self.warp_barriers, self.cluster_barriers, self.warpgroups
 
-    # ---- what ends of segments call -----------------------------------------
+    # ---- called by ends of segments -----------------------------------------
 
     def context(self, instruction: Instruction, group: Group) -> LaneContext:
         """Return the context of an instruction for all lanes of a group."""
         return LaneContext(self.batch, instruction, group.lanes)
 
-    def go_on(self, group: Group, pc: int) -> None:
-        """Let a group go on at `pc`, once its warps are complete there."""
+    def continue_at(self, group: Group, pc: int) -> None:
+        """Continue a group at `pc`, once its warps are complete there."""
         if pc <= group.pc:
             self._loop(group, pc)
-        start = self._place if group.pc < 0 else group.pc
+        start = self._pc if group.pc < 0 else group.pc
         group.trips = self._code.trips(group.trips, start, pc)
         group.pc = pc
         while group.join is not None and group.join.pc == pc:
@@ -121,19 +120,19 @@ class Scheduler:
             self._enqueue(group)
 
     def fork(self, group: Group, ways: Sequence[Ints], meeting: int) -> list[Group]:
-        """Return groups of the lanes of each way; warps that part are to meet at `meeting`."""
+        """Return a group for the lanes of each way; diverging warps reconverge at `meeting`."""
         join = group.join
         if (
             meeting < self._code.length
             and (join is None or join.pc != meeting)
-            and self._part_warps(ways)
+            and self._splits_a_warp(ways)
         ):
             join = Join(meeting, join, lane_array(group.lanes), self.batch.num_warps)
         pc, rounds, trips = group.pc, group.rounds, group.trips
         return [Group(pc, as_lanes(lanes), join, rounds, trips) for lanes in ways]
 
     def exit(self, group: Group) -> None:
-        """Let all lanes of a group exit."""
+        """Exit all lanes of a group."""
         batch = self.batch
         lanes = lane_array(group.lanes)
         batch.exit(lanes)
@@ -148,8 +147,8 @@ class Scheduler:
                 barriers.exited(lanes)
 
     def release(self, lanes: Ints, pc: int, join: Join | None) -> None:
-        """Let lanes that were parked go on at `pc`."""
-        self.go_on(Group(-1, as_lanes(np.sort(lanes)), join, self._rounds, self._trips), pc)
+        """Continue parked lanes at `pc`."""
+        self.continue_at(Group(-1, as_lanes(np.sort(lanes)), join, self._rounds, self._trips), pc)
 
     # ---- inside -------------------------------------------------------------
 
@@ -158,13 +157,13 @@ class Scheduler:
         segment = self._code.segments[group.pc]
         batch.steps += segment.length
         if batch.steps > self._max_steps:
-            raise self._endless(group)
+            raise self._step_limit(group)
         self.lane_instructions += segment.length * group.count
         self.warp_instructions += segment.length * group.warps
         self._rounds, self._trips = group.rounds, group.trips
         batch.poll = None
         lanes = group.lanes
-        group.pc = self._place = segment.stop - 1
+        group.pc = self._pc = segment.stop - 1
         for step in segment.steps:
             step(lanes)
         try:
@@ -177,7 +176,7 @@ class Scheduler:
         """Account for a jump back to `pc`."""
         batch = self.batch
         rounds = self._code.rounds(pc, group.pc)
-        # Who polls in vain is parked, and so keeps nobody from running.
+        # A failed poll parks the group, so it keeps no other from running.
         if rounds < SPIN_ROUNDS or batch.poll is None or not batch.polling[group.lanes].all():
             group.rounds += rounds
         join = group.join if rounds == SPIN_ROUNDS else None
@@ -188,7 +187,7 @@ class Scheduler:
             join = join.parent
 
     def _polls(self, group: Group) -> bool:
-        """Say whether all lanes of a group wait for something that has not happened."""
+        """Return whether all lanes of a group poll without success."""
         polling = self.batch.polling
         if polling[group.lanes].all():
             group.seen_events = self.batch.events
@@ -197,7 +196,7 @@ class Scheduler:
         polling[group.lanes] = False
         return False
 
-    def _part_warps(self, ways: Sequence[Ints]) -> bool:
+    def _splits_a_warp(self, ways: Sequence[Ints]) -> bool:
         touched = np.zeros(self.batch.num_warps, bool)
         for lanes in ways:
             warps = lanes >> 5
@@ -207,7 +206,7 @@ class Scheduler:
         return False
 
     def _enqueue(self, group: Group) -> None:
-        """Add a group to those that can run; it is merged with one at the same place."""
+        """Add a runnable group, or merge it with one at the same place."""
         chance = self._random
         apart = len(self._groups) < _MAX_RANDOM_GROUPS
         if chance is None or not apart or chance.random() > _APART_CHANCE:
@@ -225,26 +224,28 @@ class Scheduler:
         if chance is not None:
             stays = chance.random() < _STAY_CHANCE
             return groups.pop(-1 if stays else chance.randrange(len(groups)))
-        places = [self._code.progress(group.pc, group.trips) for group in (*groups, *self._polling)]
-        behind: dict[
+        progresses = [
+            self._code.progress(group.pc, group.trips) for group in (*groups, *self._polling)
+        ]
+        least_progress: dict[
             int, tuple[int, ...]
-        ] = {}  # the warps of each cluster that are behind its others
-        for place, group in sorted(
-            zip(places, (*groups, *self._polling), strict=True), key=itemgetter(0), reverse=True
+        ] = {}  # by cluster: the progress of its rearmost warps
+        for progress, group in sorted(
+            zip(progresses, (*groups, *self._polling), strict=True), key=itemgetter(0), reverse=True
         ):
-            behind.update(dict.fromkeys(self._clusters_of(group), place))
+            least_progress.update(dict.fromkeys(self._clusters_of(group), progress))
         best = min(
             range(len(groups)),
             key=lambda index: (
                 groups[index].rounds // SPIN_ROUNDS,
-                min(behind[each] for each in self._clusters_of(groups[index])),
-                places[index],
+                min(least_progress[cluster] for cluster in self._clusters_of(groups[index])),
+                progresses[index],
             ),
         )
         return groups.pop(best)
 
     def _resume(self) -> None:
-        """Let those poll again that have not polled since the last event."""
+        """Retry the polls that have not run since the last event."""
         events = self._seen_events = self.batch.events
         polling, self._polling = self._polling, []
         for group in polling:
@@ -254,15 +255,15 @@ class Scheduler:
             else:
                 self._polling.append(group)
 
-    def _ask_again(self) -> bool:
-        """Let all that polled in vain go on, though nothing has happened; say whether they may.
+    def _retry_polls(self) -> bool:
+        """Retry all failed polls without an event; return whether any may.
 
-        `test_wait` may be a question that nobody waits for. Who keeps asking does wait.
+        A single `test_wait` may be a question without a wait. A repeated one is a wait.
         """
-        if self.batch.events != self._asked_events:
-            self._asked_events, self._asked = self.batch.events, 0
-        self._asked += 1
-        if not self._polling or self._asked > _MAX_ASKED:
+        if self.batch.events != self._retry_events:
+            self._retry_events, self._retries = self.batch.events, 0
+        self._retries += 1
+        if not self._polling or self._retries > _MAX_RETRIES:
             return False
         polling, self._polling = self._polling, []
         for group in polling:
@@ -270,40 +271,43 @@ class Scheduler:
             self._enqueue(group)
         return True
 
-    def _happen(self, clusters: frozenset[int] | None = None) -> bool:
-        """Let the oldest operations of each cluster happen that can; say whether there was one.
+    def _run_deferred(self, clusters: frozenset[int] | None = None) -> bool:
+        """Run the oldest possible operations of each cluster, or of `clusters` alone.
 
-        Those of `clusters` alone, if they are given.
-
-        It is as many as it takes until one of its warps may go on. What lets nobody go on but who
-        waits for it happens then, or when nothing else can. Clusters know nothing of each other:
-        each goes on when it would if it ran alone, and where they do the same they stay together.
+        Returns whether there was one. Operations run until one of the cluster's warps can continue.
+        An awaited operation unblocks only a warp that forces it, so it runs then, or when nothing
+        else can. Clusters are independent: each continues when it would if it ran alone, and
+        clusters doing the same stay together.
         """
-        every = self.batch.take_pending()
+        operations = self.batch.take_pending()
         if clusters is not None:
-            every = [each for each in every if clusters.issuperset(each.clusters)]
+            operations = [
+                pending for pending in operations if clusters.issuperset(pending.clusters)
+            ]
         return any(
-            self._happen_among([each for each in every if each.is_awaited == is_awaited])
+            self._run_deferred_among(
+                [pending for pending in operations if pending.is_awaited == is_awaited]
+            )
             for is_awaited in (False, True)
         )
 
     def _stalled(self) -> frozenset[int]:
-        """Return the clusters of which all warps wait, while others may go on.
+        """Return the clusters with all warps waiting, while others can run.
 
-        What they wait for happens before others get ahead: else launches that are in step would part.
+        Their operations run before others get ahead; else launches in step would drift apart.
         """
         waiting = frozenset[int]().union(*map(self._clusters_of, self._polling))
         return waiting.difference(*map(self._clusters_of, self._groups))
 
     def _clusters_of(self, group: Group) -> frozenset[int]:
-        """Return the clusters of the batch that have lanes in a group."""
+        """Return the clusters of the batch with lanes in a group."""
         if group.clusters is None:
             lanes = self.batch.cluster_size * self.batch.warps_per_cta * WARP
             warps = lane_array(group.lanes)[:: WARP if group.count == group.warps * WARP else 1]
             group.clusters = frozenset((warps // lanes).tolist())
         return group.clusters
 
-    def _happen_among(self, every: Sequence[Deferred]) -> bool:
+    def _run_deferred_among(self, every: Sequence[Deferred]) -> bool:
         served: dict[int, None] = {}
         is_any = False
         for pending in every:
@@ -314,15 +318,15 @@ class Scheduler:
         return is_any
 
     def _force(self, pending: Deferred) -> bool:
-        """Let an operation happen; say whether warps that wait may go on for it."""
+        """Run an operation; return whether waiting warps may continue."""
         events = self.batch.events
         pending.force()
         if not pending.is_silent:
             self.batch.note_event()
         return self.batch.events != events
 
-    def _disturb(self, chance: random.Random) -> None:
-        """Let operations happen early, and split a group, as the seed has it."""
+    def _perturb(self, chance: random.Random) -> None:
+        """Run operations early, and split a group, as the seed decides."""
         if self.batch.pending and chance.random() < _PENDING_CHANCE:
             ready = [pending for pending in self.batch.take_pending() if pending.ready]
             if ready:
@@ -332,19 +336,19 @@ class Scheduler:
             self._split(groups.pop(chance.randrange(len(groups))))
 
     def _split(self, group: Group) -> None:
-        """Replace a group by two of random warps each, or by one if the coin has it."""
+        """Split a group into two of random warps, or leave it whole by chance."""
         lanes = lane_array(group.lanes)
-        # Where the next that happens is that warps of a warpgroup meet, these need not part before.
+        # Warps of a warpgroup about to meet need not split before.
         together = WARPS if self._code.segments[group.pc].meets else 1
         units = lanes // (WARP * together)
-        goes = (self.batch.random.random(-(-self.batch.num_warps // together)) < 0.5)[units]
-        for part in (lanes[goes], lanes[~goes]):
+        first_half = (self.batch.random.random(-(-self.batch.num_warps // together)) < 0.5)[units]
+        for part in (lanes[first_half], lanes[~first_half]):
             if len(part):
                 self._groups.append(
                     Group(group.pc, as_lanes(part), group.join, group.rounds, group.trips)
                 )
 
-    # ---- what went wrong ----------------------------------------------------
+    # ---- faults -------------------------------------------------------------
 
     def _deadlock(self) -> Fault:
         waits = list(self._waits())
@@ -354,10 +358,10 @@ class Scheduler:
             "all warps wait, and nothing can happen any more",
             waiter.instruction,
             int(waiter.lanes[0]),
-            places(self.batch, waits),
+            warp_locations(self.batch, waits),
         )
 
-    def _endless(self, group: Group) -> Fault:
+    def _step_limit(self, group: Group) -> Fault:
         instruction = self._code.instructions[group.pc]
         waits = [*self._waits(), *((self._waiter(other), "runs") for other in self._groups)]
         return self.batch.fault(
@@ -365,7 +369,7 @@ class Scheduler:
             f"still running after {self._max_steps:,} instructions: an endless loop?",
             instruction,
             int(lane_array(group.lanes)[0]),
-            places(self.batch, [(self._waiter(group), "runs"), *waits]),
+            warp_locations(self.batch, [(self._waiter(group), "runs"), *waits]),
         )
 
     def _waits(self) -> Iterator[tuple[Waiter, str]]:

@@ -1,10 +1,10 @@
-"""A kernel ready to run: its segments, each a straight run of steps and what happens at its end.
+"""A kernel ready to run: segments, each a straight run of steps and its end.
 
-A segment ends where a basic block does, at an instruction that may hold lanes back, and, if groups
-are to be preempted, after every instruction by which threads synchronise: who goes first at a plain
-access to memory makes no difference unless it races, and a race is reported in any order.
+A segment ends with its basic block, or at an instruction that may hold lanes back. With preemption,
+it also ends after every synchronising instruction; the order of plain accesses is unobservable
+unless they race, which shadows find in any order.
 
-Invariant: lanes enter segments at their start alone.
+Invariant: lanes enter segments at their start only.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from aotc.verify.emulator.text.cfg import Cfg, nests_of
 from aotc.verify.emulator.text.effects import destination_count
 
 SPIN_ROUNDS = 1 << 12
-"""Rounds that a trip counts for of a loop that may be waiting for others; one of others counts 1.
+"""Rounds per trip of a loop that may be polling; a trip of another loop counts 1.
 
 In step, a group may be that many rounds ahead of one at a higher program counter.
 """
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
-# Atomic operations that may leave what is there.
+# Atomic operations that may leave memory unchanged.
 _CHANGES_NOTHING = frozenset(("cas", "exch", "or", "and", "min", "max"))
-# What touches only the own registers, or memory in ways that shadows check in any order.
+# Instructions on registers only, or on memory in ways that shadows check in any order.
 _PLAIN = frozenset(
     (
         *("ldmatrix", "stmatrix", "movmatrix", "mma", "cvta", "isspacep", "mapa", "getctarank"),
         *("prefetch", "prefetchu", "createpolicy", "setmaxnreg"),
     )
 )
-# Who does any of this in a loop gets something done.
+# A loop with any of these makes progress.
 _WORK = frozenset(("st", "red", "cp", "stmatrix", "mma", "wgmma"))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Hold instructions up to `stop`, that one excluded; the last may be in `end`.
+    """Hold instructions up to `stop`, exclusive; the last may be in `end`.
 
-    `meets` says that all it does is to let the warps of warpgroups meet.
+    `meets` marks a segment that only lets the warps of warpgroups meet.
     """
 
     stop: int
@@ -55,9 +55,9 @@ class Segment:
 
 
 class Code:
-    """Decode a kernel; segments are found by the instruction that they start at.
+    """Decode a kernel into segments, keyed by their first instruction.
 
-    Raises: EmulationError for an instruction that is not supported.
+    Raises: EmulationError for an unsupported instruction.
     """
 
     def __init__(
@@ -91,56 +91,57 @@ class Code:
                     start, straight = stop, []
 
     def rounds(self, start: int, stop: int) -> int:
-        """Return how many rounds a jump from `stop` back to `start` counts for.
+        """Return the rounds of a jump from `stop` back to `start`.
 
-        A loop that looks at what others may write, and writes nothing itself, may be spinning.
+        A loop may be polling if it reads memory that others write, and writes none itself.
         """
         key = (start, stop)
         if key not in self._rounds:
             body = self.instructions[start : stop + 1]
-            # Who polls global memory hands what it finds to its CTA through shared memory.
-            polls = any(self._polls_memory(each) for each in body)
-            looks = polls or any(map(_looks, body))
+            # A poller of global memory forwards its finding to its CTA through shared memory.
+            polls = any(self._polls_memory(instruction) for instruction in body)
+            may_poll = polls or any(map(_may_poll, body))
             works = any(
-                each.opcode in _WORK and not (polls and "shared" in each.modifiers) for each in body
+                instruction.opcode in _WORK and not (polls and "shared" in instruction.modifiers)
+                for instruction in body
             )
-            self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
+            self._rounds[key] = SPIN_ROUNDS if may_poll and not works else 1
         return self._rounds[key]
 
     def trips(self, trips: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-        """Return how often who comes from `start` to `stop` has gone round the loops that are there.
+        """Return the trip counts of the loops around `stop`, after moving there from `start`.
 
-        `trips` are those of the loops at `start`, the outermost first.
+        `trips` are those of the loops around `start`, outermost first.
         """
         before, after = self._nests.get(start, ()), self._nests.get(stop, ())
         if not after:
             return ()
-        found: list[int] = []
+        counts: list[int] = []
         for loop, other, count in zip(after, before, trips, strict=False):
             if loop is not other:
                 break
-            found.append(count + (loop.entry == stop))
+            counts.append(count + (loop.entry == stop))
             if loop.entry == stop:
                 break
-        return (*found, *[0] * (len(after) - len(found)))
+        return (*counts, *[0] * (len(after) - len(counts)))
 
     def progress(self, pc: int, trips: tuple[int, ...]) -> tuple[int, ...]:
-        """Return how far who is at `pc` has come: those who are behind compare as less.
+        """Return a sort key of the progress at `pc`: smaller is further behind.
 
-        In one loop that is who has gone round less often, and of a loop who is still in it. What lies
-        before the instruction at which a loop is entered comes last in it.
+        Within one loop, fewer trips are behind, and being in a loop is behind having left it.
+        Instructions before the loop's entry come last in it.
         """
         if not trips:
             return (pc,)
         nest = self._nests[pc]
-        places = (*(loop.first for loop in nest[1:]), pc)
-        found: list[int] = []
-        for loop, count, place in zip(nest, trips, places, strict=True):
-            found += (loop.first, count, place < loop.entry)
-        return (*found, pc)
+        positions = (*(loop.first for loop in nest[1:]), pc)
+        key: list[int] = []
+        for loop, count, position in zip(nest, trips, positions, strict=True):
+            key += (loop.first, count, position < loop.entry)
+        return (*key, pc)
 
     def _polls_memory(self, instruction: Instruction) -> bool:
-        """Say whether an instruction may be there to see what others have stored."""
+        """Return whether an instruction may be polling memory that others write."""
         if instruction.opcode == "ld":
             return not _STRONG.isdisjoint(instruction.modifiers)
         if instruction.opcode != "atom":
@@ -150,17 +151,19 @@ class Code:
         )
 
     def _is_zero(self, operand: Operand) -> bool:
-        """Say whether an operand is known to be 0, as in an addition that only reads."""
+        """Return whether an operand is known to be 0, as in an addition that only reads."""
         if isinstance(operand, Immediate):
             return operand.value == 0
         writes = [
-            each
-            for each in self.instructions
-            if operand in each.operands[: destination_count(each)]
+            instruction
+            for instruction in self.instructions
+            if operand in instruction.operands[: destination_count(instruction)]
         ]
         return bool(writes) and all(
-            each.opcode == "mov" and each.guard is None and each.operands[1] == Immediate(0)
-            for each in writes
+            instruction.opcode == "mov"
+            and instruction.guard is None
+            and instruction.operands[1] == Immediate(0)
+            for instruction in writes
         )
 
     def _end(self, site: Site) -> End | None:
@@ -184,7 +187,7 @@ class Code:
 
 
 def _is_plain(instruction: Instruction) -> bool:
-    """Say whether it makes no difference to others when an instruction happens, if nothing races."""
+    """Return whether the time of an instruction is unobservable in a race-free program."""
     words = instruction.modifiers
     match instruction.opcode:
         case "ld" | "ldu" | "st":
@@ -195,8 +198,8 @@ def _is_plain(instruction: Instruction) -> bool:
             return opcode in _PLAIN
 
 
-def _looks(instruction: Instruction) -> bool:
-    """Say whether an instruction may be there to see if others have come so far, or to let them."""
+def _may_poll(instruction: Instruction) -> bool:
+    """Return whether an instruction may be a poll, or a pause between polls."""
     if instruction.opcode == "mbarrier":
         return instruction.modifiers[0] in ("test_wait", "try_wait")
     return instruction.opcode == "nanosleep"

@@ -1,7 +1,7 @@
-"""What ends a segment of code: the registry of rules for instructions that lanes may not pass.
+"""Ends of segments: the registry of rules for instructions that may redirect or park lanes.
 
-A rule is run once for each instruction of the text and returns an *end*: a function of the
-scheduler and the group that is there, which says where the group's lanes go on, or parks them.
+A rule runs once per instruction of the text and returns an *end*: a function of the scheduler and
+the group there, which continues the group's lanes or parks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.verify.emulator.syntax import Instruction
 
 
 class LaneControl(Protocol):
-    """What the end of a segment asks of the scheduler, which implements it."""
+    """The scheduler's interface for ends of segments."""
 
     batch: Batch
     named_barriers: NamedBarriers
@@ -33,16 +33,16 @@ class LaneControl(Protocol):
         """Return the context of an instruction for all lanes of a group."""
         ...
 
-    def go_on(self, group: Group, pc: int) -> None:
-        """Let a group go on at `pc`, once its warps are complete there."""
+    def continue_at(self, group: Group, pc: int) -> None:
+        """Continue a group at `pc`, once its warps are complete there."""
         ...
 
     def fork(self, group: Group, ways: Sequence[Ints], meeting: int) -> list[Group]:
-        """Return groups of the lanes of each way; warps that diverge reconverge at `meeting`."""
+        """Return a group for the lanes of each way; diverging warps reconverge at `meeting`."""
         ...
 
     def exit(self, group: Group) -> None:
-        """Let all lanes of a group exit."""
+        """Exit all lanes of a group."""
         ...
 
 
@@ -51,7 +51,7 @@ End: TypeAlias = Callable[[LaneControl, Group], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Say where an instruction stands; `reconvergence` is where lanes that part here meet again."""
+    """Locate an instruction; lanes that diverge here meet again at `reconvergence`."""
 
     instruction: Instruction
     index: int
@@ -60,7 +60,7 @@ class Site:
 
     @property
     def following(self) -> int:
-        """The instruction after this one."""
+        """The index of the next instruction."""
         return self.index + 1
 
 
@@ -79,9 +79,9 @@ def ends(*opcodes: str) -> Callable[[EndRule], EndRule]:
 
 
 def end_of(site: Site) -> End | None:
-    """Return what ends a segment at an instruction; None if it ends none.
+    """Return the segment end at an instruction, or None.
 
-    Raises: Unsupported for a form of an instruction that is not known.
+    Raises: Unsupported for an unsupported form of an instruction.
     """
     instruction = site.instruction
     rule = END_RULES.get(instruction.opcode)
@@ -94,15 +94,15 @@ def end_of(site: Site) -> End | None:
 
 
 def falls_through(following: int) -> End:
-    """Return the end of a segment after which another one begins."""
-    return lambda scheduler, group: scheduler.go_on(group, following)
+    """Return an end that continues with the next segment."""
+    return lambda scheduler, group: scheduler.continue_at(group, following)
 
 
 def _guarded(site: Site, end: End) -> End:
-    """Let lanes that the guard holds back go past the instruction."""
+    """Let lanes with a false guard pass the instruction."""
     predicate = site.decoder.predicate(site.instruction)
     following = site.following
-    # Who exits is never met again.
+    # Exited lanes never reconverge.
     meeting = site.reconvergence if site.instruction.opcode in ("ret", "exit") else following
 
     def guarded(scheduler: LaneControl, group: Group) -> None:
@@ -110,11 +110,11 @@ def _guarded(site: Site, end: End) -> End:
         if mask.all():
             end(scheduler, group)
         elif not mask.any():
-            scheduler.go_on(group, following)
+            scheduler.continue_at(group, following)
         else:
             lanes = lane_array(group.lanes)
             acting, passing = scheduler.fork(group, (lanes[mask], lanes[~mask]), meeting)
             end(scheduler, acting)
-            scheduler.go_on(passing, following)
+            scheduler.continue_at(passing, following)
 
     return guarded

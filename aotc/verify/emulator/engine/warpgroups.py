@@ -1,9 +1,9 @@
-"""Warpgroups: four warps that meet wherever they start a `wgmma.mma_async`.
+"""Warpgroups: four warps that meet at each start of a `wgmma.mma_async`.
 
-The multiplication is one operation of the whole warpgroup, so that what any of its warps then waits
-for is done by all of them. Meeting orders no memory accesses.
+The multiplication is one operation of the whole warpgroup, so a wait by one of its warps completes
+it for all. Meeting orders no memory accesses.
 
-Invariant: a warp is parked here only while another of its warpgroup has yet to come.
+Invariant: a warp is parked here only while another of its warpgroup has yet to arrive.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from aotc.verify.emulator.engine.machine import Batch
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.text.special_registers import WARP
 
-WARPS = 4  # of a warpgroup
+WARPS = 4  # per warpgroup
 _LANES = WARPS * WARP
 
 
 class Warpgroups:
-    """Hold the warps that wait for the others of their warpgroup."""
+    """Hold warps that wait for the rest of their warpgroup."""
 
     def __init__(self, batch: Batch, release: Release) -> None:
         self._batch = batch
@@ -34,12 +34,12 @@ class Warpgroups:
         self._waiters: list[Waiter] = []
 
     def meet(self, context: LaneContext, waiter: Waiter, act: Callable[[Lanes], None]) -> bool:
-        """Let `act` happen for the warpgroups that are complete; park the others' lanes.
+        """Call `act` for complete warpgroups; park the lanes of the others.
 
-        Returns whether all may go on, none having been parked before.
+        Returns whether all may continue, with none parked before.
 
-        Raises: Misuse for warps that come to different instructions, and for a CTA of fewer warps
-        than a warpgroup has. A warp whose warpgroup lacks warps waits for ever.
+        Raises: Misuse for warps at different instructions, and for a CTA without whole warpgroups.
+        A warp whose warpgroup lacks warps waits forever.
         """
         context.require_whole_warps()
         if self._batch.warps_per_cta % WARPS:
@@ -48,51 +48,51 @@ class Warpgroups:
             act(context.lanes)
             return True
         self._waiters.append(waiter)
-        lanes = np.sort(np.concatenate([each.lanes for each in self._waiters]))
+        lanes = np.sort(np.concatenate([parked.lanes for parked in self._waiters]))
         complete = np.bincount(lanes // _LANES) == _LANES
         ready = lanes[complete[lanes // _LANES]]
         if len(ready):
-            leaving = self._take(complete)
+            leaving = self._take_complete(complete)
             self._check_same(leaving)
             act(as_lanes(ready))
-            self._let_go(leaving)
+            self._release_parked(leaving)
         return False
 
     def waiting(self) -> Iterator[tuple[Waiter, str]]:
-        """Yield who waits, and for what."""
+        """Yield each waiter and the reason it waits."""
         for waiter in self._waiters:
             yield waiter, "waits for the other warps of its warpgroup"
 
     def _are_whole(self, lanes: Ints) -> bool:
-        """Say whether ascending lanes make whole warpgroups."""
+        """Return whether ascending lanes form whole warpgroups."""
         if len(lanes) % _LANES:
             return False
         groups = reshape(lanes, -1, _LANES) // _LANES
         return bool((groups[:, 0] == groups[:, -1]).all())
 
-    def _take(self, complete: npt.NDArray[np.bool_]) -> list[Waiter]:
-        """Return those who wait in complete warpgroups, and keep the others."""
+    def _take_complete(self, complete: npt.NDArray[np.bool_]) -> list[Waiter]:
+        """Remove and return the waiters of complete warpgroups."""
         waiters, self._waiters = self._waiters, []
         leaving: list[Waiter] = []
         for waiter in waiters:
-            goes = complete[waiter.lanes // _LANES]
-            if goes.all():
+            is_leaving = complete[waiter.lanes // _LANES]
+            if is_leaving.all():
                 leaving.append(waiter)
-            elif not goes.any():
+            elif not is_leaving.any():
                 self._waiters.append(waiter)
             else:
-                going, staying = waiter.split(goes)
+                going, staying = waiter.split(is_leaving)
                 leaving.append(going)
                 self._waiters.append(staying)
         return leaving
 
-    def _let_go(self, leaving: list[Waiter]) -> None:
-        """Let all go on, those that are at one place together: they have just met."""
+    def _release_parked(self, leaving: list[Waiter]) -> None:
+        """Release all waiters, grouped by program counter and join, since they have just met."""
         alike: dict[tuple[int, int], list[Waiter]] = {}
-        for each in leaving:
-            alike.setdefault((each.pc, id(each.join)), []).append(each)
+        for waiter in leaving:
+            alike.setdefault((waiter.pc, id(waiter.join)), []).append(waiter)
         for (pc, _), members in alike.items():
-            lanes = np.concatenate([each.lanes for each in members])
+            lanes = np.concatenate([waiter.lanes for waiter in members])
             self._release(lanes, pc, members[0].join)
 
     def _check_same(self, waiters: list[Waiter]) -> None:

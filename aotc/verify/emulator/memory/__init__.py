@@ -1,4 +1,4 @@
-"""State spaces as bytes, the vector clocks of warps, and the shadows that find races.
+"""State spaces as bytes, the vector clocks of warps, and shadow memory for race detection.
 
-It knows addresses and lanes, and no instruction.
+Nothing here knows instructions, only addresses and lanes.
 """

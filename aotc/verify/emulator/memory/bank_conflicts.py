@@ -1,11 +1,10 @@
-"""How often accesses to shared memory take longer than they need because lanes share a bank.
+"""Count bank conflicts: extra wavefronts of shared-memory accesses.
 
-Shared memory has 32 banks of 4 bytes. The lanes of a warp are served together, as many as touch 128
-bytes: all 32 for up to 4 bytes each, 16 for 8, 8 for 16. Each such phase takes as many wavefronts as
-the busiest bank has different words. CTAs run the same code, so the first of a batch is counted and
-stands for all.
+Shared memory has 32 banks of 4 bytes. The lanes of a warp are served in phases of up to 128 bytes:
+all 32 for up to 4 bytes each, 16 for 8, 8 for 16. A phase takes as many wavefronts as the busiest
+bank has distinct words. CTAs run the same code, so only the first of a batch is counted.
 
-Invariant: an access without conflict has as many wavefronts as phases.
+Invariant: a conflict-free access has as many wavefronts as phases.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _WORD_BYTES = 4
 
 @dataclass
 class BankCount:
-    """Count what one instruction did: phases, and wavefronts beyond one each."""
+    """Count one instruction's phases, and its wavefronts beyond one per phase."""
 
     phases: int = 0
     excess: int = 0
@@ -39,11 +38,11 @@ class BankConflicts:
 
     @property
     def excess(self) -> int:
-        """Wavefronts beyond the least, of all instructions."""
+        """Wavefronts beyond the minimum, over all instructions."""
         return sum(count.excess for count in self.lines.values())
 
     def count(self, lanes: Lanes, address: Ints, size_bytes: int, instruction: Instruction) -> None:
-        """Count an access of lanes (n,), ascending, to `size_bytes` at addresses (n,) each."""
+        """Count an access of lanes (n,), ascending, to `size_bytes` at addresses (n,)."""
         numbers = lanes_array(lanes, self._lanes_per_cta)
         numbers = numbers[: np.searchsorted(numbers, self._lanes_per_cta)]
         if not numbers.size:
@@ -52,9 +51,9 @@ class BankConflicts:
         phase = numbers * words_per_lane // _BANKS
         words = address[: len(numbers), None] // _WORD_BYTES + np.arange(words_per_lane)
         touched = np.unique(phase[:, None] << 32 | words)
-        _, which = np.unique(touched >> 32, return_inverse=True)
-        phases = int(which[-1]) + 1
-        busy = np.bincount(which * _BANKS + touched % _BANKS, minlength=phases * _BANKS)
+        _, phase_index = np.unique(touched >> 32, return_inverse=True)
+        phases = int(phase_index[-1]) + 1
+        busy = np.bincount(phase_index * _BANKS + touched % _BANKS, minlength=phases * _BANKS)
         wavefronts = int(reshape(busy, phases, _BANKS).max(axis=1).sum())
         counted = self.lines.setdefault(instruction.line, BankCount())
         counted.phases += phases

@@ -1,14 +1,14 @@
-"""Global memory of the emulated program: NumPy arrays at addresses of their own.
+"""Global memory of the emulated program: NumPy arrays, each in its own address range.
 
-Each array handed to a kernel gets a range of addresses far from every other, with guard room on
-both sides: an address names its buffer (the high bits) and a byte in it (the low ones), and an
-address that is wrong by gigabytes still names the buffer it was computed from. Views of one array
-share its range, as they share its memory. An array that owns its memory starts at a multiple of
-256 bytes, as `cudaMalloc` gives it; a view starts where it lies in its owner.
+Each array handed to a kernel gets a range far from every other, with guard room on both sides. An
+address names its buffer (high bits) and a byte in it (low bits), so one wrong by gigabytes still
+names the buffer it was computed from. Views of one array share its range, as they share its memory.
+An array that owns its memory starts at a multiple of 256 bytes, as from `cudaMalloc`; a view starts
+at its offset in the owner.
 
-A generic address is a global one, or one in the windows above all buffers that the other spaces have.
+A generic address is a global one, or lies in another space's window above all buffers.
 
-Invariant: no byte is read or written but those handed over for it.
+Invariant: only bytes of the caller's arrays are read or written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _offset_in(owner: npt.NDArray[Any], array: npt.NDArray[Any]) -> int:
 
 
 class Buffer:
-    """Hold one owner of memory: its bytes, and which of them may be read and written."""
+    """Hold one owner of memory: its bytes, and masks of readable and writable ones."""
 
     def __init__(self, owner: npt.NDArray[Any], base: int) -> None:
         flat = owner.ravel(order="K")
@@ -57,16 +57,16 @@ class Buffer:
         self.bytes: Bytes = view(flat, np.uint8)
         self.base = base
         self.origin = base
-        """The address from which reports count bytes: that of the pointer that was added first."""
+        """Origin of byte offsets in reports: the first added pointer."""
         self.names: list[str] = []
-        # The one range that may be read and written throughout, or None when masks decide.
+        # The fully accessible range, or None when masks decide.
         self.span: tuple[int, int] | None = (base, base)
         self.may_read = np.zeros(0, np.uint8)
         self.may_write = np.zeros(0, np.uint8)
-        self.is_writable = False  # any byte of it
+        self.is_writable = False  # whether any byte is
 
     def allow(self, start: int, end: int, allowed: tuple[Bytes, Bytes] | None) -> None:
-        """Open bytes [start, end) of the owner: all of them, or those in the two masks."""
+        """Allow access to bytes [start, end) of the owner: all, or those in the two masks."""
         self.is_writable |= allowed is None or bool(allowed[1].any())
         if not self.names and allowed is None:
             self.span = (self.base + start, self.base + end)
@@ -90,7 +90,7 @@ class Buffer:
 
 
 class GlobalMemory:
-    """Hold the arrays of one launch and the addresses they were given."""
+    """Hold the arrays of one launch and their addresses."""
 
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
@@ -103,11 +103,11 @@ class GlobalMemory:
         writable: npt.NDArray[np.bool_] | None = None,
         pointer_bytes: int = 0,
     ) -> int:
-        """Make an array accessible; return the address of its first element, or `pointer_bytes` on.
+        """Make an array accessible; return the address of its first element plus `pointer_bytes`.
 
-        `readable` and `writable` broadcast to the array's shape and say which elements may be
-        accessed; without them all may that the array spans, gaps of its strides included. A
-        read-only array cannot be written to.
+        `readable` and `writable` are masks of its elements, broadcast to its shape. By default the
+        array's whole span is accessible, gaps between strides included. A read-only array cannot be
+        written to.
 
         Raises: ValueError if the memory of the array's owner is not contiguous.
         """
@@ -148,28 +148,28 @@ class GlobalMemory:
         return None if buffer is None else buffer.base + _offset_in(owner, array)
 
     def _buffer_of(self, owner: npt.NDArray[Any]) -> Buffer | None:
-        return next((known for known in self._buffers if known.owner is owner), None)
+        return next((buffer for buffer in self._buffers if buffer.owner is owner), None)
 
     def read(self, address: Ints, size_bytes: int, lanes: Lanes | None = None) -> Bytes:
         """Return the bytes at addresses (n,): (n, size_bytes).
 
-        Raises: Misuse, with the lane if `lanes` (n,) are given, for an address that is outside the
-        arrays, may not be read or is no multiple of the size.
+        Raises: Misuse, with the lane if `lanes` (n,) are given, for an address outside the arrays,
+        unreadable or misaligned.
         """
         out = np.empty(len(address), cell_dtype(size_bytes))
-        for buffer, chosen in self._located(address, size_bytes, lanes, write=False):
+        for buffer, chosen in self._locate(address, size_bytes, lanes, write=False):
             index = (address[chosen] - buffer.base) // size_bytes
             out[chosen] = buffer.cells(buffer.bytes, size_bytes)[index]
         return reshape(view(out, np.uint8), len(address), size_bytes)
 
     def write(self, address: Ints, data: Bytes, lanes: Lanes | None = None) -> None:
-        """Write bytes (n, size) at addresses (n,); of several writes to one, the last stays.
+        """Write bytes (n, size) at addresses (n,); the last of several writes to one address wins.
 
-        Raises: Misuse as `read`, and for bytes that may not be written.
+        Raises: Misuse as `read`, and for read-only bytes.
         """
         size = data.shape[1]
         values = as_cells(data)
-        for buffer, chosen in self._located(address, size, lanes, write=True):
+        for buffer, chosen in self._locate(address, size, lanes, write=True):
             index = (address[chosen] - buffer.base) // size
             buffer.cells(buffer.bytes, size)[index] = values[chosen]
 
@@ -177,27 +177,28 @@ class GlobalMemory:
         self, address: Ints, size_bytes: int, lanes: Lanes | None = None, *, write: bool = False
     ) -> None:
         """Raise Misuse as `read` or `write` would."""
-        self._located(address, size_bytes, lanes, write=write)
+        self._locate(address, size_bytes, lanes, write=write)
 
     def check_stored(self, address: Ints, data: Bytes, lanes: Lanes | None = None) -> None:
-        """Raise Misuse unless bytes (n, size) are what is at addresses (n,) after a `write`.
+        """Raise Misuse unless addresses (n,) hold bytes (n, size) after a `write`.
 
-        They are not where lanes wrote different values to one address: which of them stays is
-        anyone's guess.
+        They do not where lanes wrote different values to one address: hardware may keep either.
         """
         size = data.shape[1]
-        held = np.empty(len(address), cell_dtype(size))
-        for buffer, chosen in self._located(address, size, lanes, write=True):  # may be unreadable
-            held[chosen] = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
-        lost = differ(held, as_cells(data))
+        stored = np.empty(len(address), cell_dtype(size))
+        for buffer, chosen in self._locate(address, size, lanes, write=True):  # may be unreadable
+            stored[chosen] = buffer.cells(buffer.bytes, size)[
+                (address[chosen] - buffer.base) // size
+            ]
+        lost = differ(stored, as_cells(data))
         if lost.any():
-            at = int(np.flatnonzero(lost)[0])
-            winner = lane_at(lanes, int(np.flatnonzero(address == address[at])[-1]))
+            row = int(np.flatnonzero(lost)[0])
+            winner = lane_at(lanes, int(np.flatnonzero(address == address[row])[-1]))
             raise Misuse(
                 "race",
-                f"writes {self.describe(int(address[at]))}, to which lane {winner} writes another "
+                f"writes {self.describe(int(address[row]))}, to which lane {winner} writes another "
                 "value at the same time",
-                lane=lane_at(lanes, at),
+                lane=lane_at(lanes, row),
             )
 
     def update(
@@ -207,29 +208,29 @@ class GlobalMemory:
         operation: Callable[[npt.NDArray[Any], Ints], npt.NDArray[Any]],
         lanes: Lanes | None = None,
     ) -> npt.NDArray[Any]:
-        """Replace what is at addresses (n,) by `operation(old cells, positions)`, atomically.
+        """Replace cells at addresses (n,) by `operation(old cells, positions)`, atomically.
 
-        Lanes that meet at an address take turns. Returns the old cells, each as its lane saw it.
+        Lanes at one address take turns. Returns the old cells, as each lane saw them.
 
         Raises: Misuse as `read` and `write`.
         """
         self.check(address, size_bytes, lanes)
         old = np.empty(len(address), cell_dtype(size_bytes))
-        for buffer, chosen in self._located(address, size_bytes, lanes, write=True):
+        for buffer, chosen in self._locate(address, size_bytes, lanes, write=True):
             cells = buffer.cells(buffer.bytes, size_bytes)
             index = (address[chosen] - buffer.base) // size_bytes
             of_all = np.arange(len(address))[chosen]
 
             def act(
-                found: npt.NDArray[Any], positions: Ints, of_all: Ints = of_all
+                old_cells: npt.NDArray[Any], positions: Ints, of_all: Ints = of_all
             ) -> npt.NDArray[Any]:
-                return operation(found, of_all[positions])
+                return operation(old_cells, of_all[positions])
 
             old[chosen] = in_turn(cells, index, act)
         return old
 
     def parts(self, address: Ints) -> list[tuple[Buffer, slice | npt.NDArray[np.bool_]]]:
-        """Return the buffers that addresses (n,) within bounds fall into, each with its addresses."""
+        """Split valid addresses (n,) by buffer: each buffer with the mask of its addresses."""
         if not len(address):
             return []
         first, last = (
@@ -239,10 +240,10 @@ class GlobalMemory:
         if first == last:
             return [(self._buffers[first], slice(None))]
         indices = (address >> _BUFFER_BITS) - 1
-        return [(self._buffers[each], indices == each) for each in np.unique(indices).tolist()]
+        return [(self._buffers[index], indices == index) for index in np.unique(indices).tolist()]
 
     def describe(self, address: int) -> str:
-        """Return the name of the buffer of an address and the byte in it, for messages."""
+        """Return the buffer's name and the byte of an address, for messages."""
         index = (address >> _BUFFER_BITS) - 1
         if not 0 <= index < len(self._buffers):
             return f"address {address:#x}, which is in no buffer"
@@ -250,10 +251,10 @@ class GlobalMemory:
         name = "/".join(dict.fromkeys(buffer.names))
         return f"byte {address - buffer.origin} of {name} ({buffer.bytes.size} bytes)"
 
-    def _located(
+    def _locate(
         self, address: Ints, size: int, lanes: Lanes | None, *, write: bool
     ) -> list[tuple[Buffer, slice | npt.NDArray[np.bool_]]]:
-        """Return the buffers that addresses fall into, each with its addresses; all is checked."""
+        """Check addresses and split them by buffer, as `parts` does."""
         if not len(address):
             return []
         if int(reduce_or(address)) & (size - 1):
@@ -268,16 +269,16 @@ class GlobalMemory:
                 self._check(buffer, address, np.arange(len(address)), size, lanes, write=write)
             return [(buffer, slice(None))]
         indices = (address >> _BUFFER_BITS) - 1
-        known = (indices >= 0) & (indices < len(self._buffers))
-        if not known.all():
-            self._refuse("bounds", address, int(np.flatnonzero(~known)[0]), size, lanes, "")
-        found: list[tuple[Buffer, slice | npt.NDArray[np.bool_]]] = []
+        is_valid = (indices >= 0) & (indices < len(self._buffers))
+        if not is_valid.all():
+            self._refuse("bounds", address, int(np.flatnonzero(~is_valid)[0]), size, lanes, "")
+        parts: list[tuple[Buffer, slice | npt.NDArray[np.bool_]]] = []
         for number in listed(np.unique(indices)):
             chosen = indices == number
             buffer = self._buffers[number]
             self._check(buffer, address, np.flatnonzero(chosen), size, lanes, write=write)
-            found.append((buffer, chosen))
-        return found
+            parts.append((buffer, chosen))
+        return parts
 
     def _check(
         self,
@@ -302,9 +303,9 @@ class GlobalMemory:
             mask = buffer.may_write if write else buffer.may_read
             cells = buffer.cells(mask, size)[offset // size]
             words = view(cells, f"u{min(size, 8)}")
-            ones = view(np.ones(words.itemsize, np.uint8), words.dtype)
-            if (reduce_and(words, axis=None) != ones).any():
-                shut = (reshape(words, len(offset), -1) != ones).any(axis=1)
+            allowed = view(np.ones(words.itemsize, np.uint8), words.dtype)
+            if (reduce_and(words, axis=None) != allowed).any():
+                shut = (reshape(words, len(offset), -1) != allowed).any(axis=1)
                 first = int(chosen[np.flatnonzero(shut)[0]])
                 readable = buffer.may_read[address[first] - buffer.base] != 0
                 why = "which is read-only" if write and readable else "out of bounds"
@@ -315,7 +316,7 @@ class GlobalMemory:
         self,
         kind: str,
         address: Ints,
-        at: int,
+        row: int,
         size: int,
         lanes: Lanes | None,
         why: str,
@@ -324,12 +325,12 @@ class GlobalMemory:
     ) -> None:
         verb = "writes" if write else "accesses"
         tail = f", {why}" if why else ""
-        message = f"{verb} {size} bytes at {self.describe(int(address[at]))}{tail}"
-        raise Misuse(kind, message, lane=lane_at(lanes, at))
+        message = f"{verb} {size} bytes at {self.describe(int(address[row]))}{tail}"
+        raise Misuse(kind, message, lane=lane_at(lanes, row))
 
 
 def cell_dtype(size_bytes: int) -> np.dtype[Any]:
-    """Return a dtype that NumPy moves whole: unsigned up to 8 bytes, opaque above."""
+    """Return a dtype NumPy copies as a unit: unsigned up to 8 bytes, opaque above."""
     return np.dtype(f"u{size_bytes}" if size_bytes <= 8 else f"V{size_bytes}")
 
 
@@ -339,7 +340,7 @@ def as_cells(data: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def differ(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Say where two arrays of cells (n,) differ."""
+    """Return a mask of differing cells (n,)."""
     if left.dtype.itemsize <= 8:
         return left != right
     different: Array = view(left, np.uint64) != view(right, np.uint64)
@@ -347,7 +348,7 @@ def differ(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bo
 
 
 def lane_at(lanes: Lanes | None, index: int) -> int | None:
-    """Return the number in the batch of the lane at a position of `lanes`."""
+    """Return the batch number of the lane at a position of `lanes`."""
     if lanes is None:
         return None
     if isinstance(lanes, slice):
@@ -358,7 +359,7 @@ def lane_at(lanes: Lanes | None, index: int) -> int | None:
 def _byte_mask(
     array: npt.NDArray[Any], elements: npt.NDArray[np.bool_] | None, offset: int, size: int
 ) -> Bytes:
-    """Return which bytes of an array's span are of its allowed elements; None allows all."""
+    """Return a byte mask of the allowed elements over an array's span; None allows all."""
     if elements is None:
         return np.ones(size, np.uint8)
     mask = np.zeros(size, np.uint8)

@@ -1,23 +1,23 @@
-"""The shadow of global memory: who touched each byte last, which finds accesses that nothing orders.
+"""The shadow of global memory: the last accesses of each granule, to find races.
 
-As in shared memory (shared_shadow.py) each granule has the stamp of its last write and of its last read by
-a plain access, and of two accesses, one of them a write, one must have seen the other, or both are
-strong and reach each other's thread. So a race is reported in whatever order threads run, and no
-model of caches is needed: what is free of races is as if every write were seen by all at once.
+As in shared memory (shared_shadow.py), each granule has the stamps of its last write and of its
+last plain read. Of two accesses, one of them a write, one must happen before the other, or both
+must be strong at a scope that includes both threads. So a race is reported in any order of threads,
+without a model of caches.
 
-CTAs of different clusters are ordered by nothing unless the kernel synchronises through memory. Where
-it does not, a granule has the number of its writer's cluster and of its readers', and a stamp tells
-the threads of that cluster apart, for all CTAs of a launch. Where it does, stamps tell all warps of a
-batch apart, and another batch begins anew.
+Without synchronisation through memory, CTAs of different clusters are unordered. Then a granule
+holds the cluster numbers of its writer and readers, and a stamp tells the threads of that cluster
+apart, for all CTAs of a launch. With it, stamps tell all warps of a batch apart, and each batch
+starts afresh.
 
-Writing the value that is there already is forgiven, as hardware has nothing to show for it, and of
-several readers in one cluster the last is kept: that may hide a race but never invents one. With
-`StaleLoads` a load that races with a store of its own cluster is noted there, and is no fault.
+Writing an unchanged value is no race, since hardware shows no difference. Of several readers in one
+cluster only the last is kept: that may hide a race but never invents one. With `StaleLoads`, a load
+that races with a store of its own cluster is recorded there, and is no fault.
 
-What threads wrote is read or written by the asynchronous proxy only after a `fence.proxy.async` of
-global memory. What that proxy itself does leaves no stamps here.
+The asynchronous proxy may access bytes written by threads only after a `fence.proxy.async` of
+global memory. Its own accesses leave no stamps here.
 
-Invariant: what is recorded has been checked, and has happened.
+Invariant: recorded accesses have been checked and performed.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from aotc.verify.pages import Pages
 
 Flags = npt.NDArray[np.bool_]
 
-_LARGEST_BYTES = 32  # of an access
-_LARGEST_DENSE_BYTES = 1 << 22  # of a buffer that has a stamp for each granule
-_SEVERAL = -1  # clusters
+_LARGEST_BYTES = 32  # per access
+_LARGEST_DENSE_BYTES = 1 << 22  # per buffer with a stamp for every granule
+_MANY = -1  # clusters
 
 
 class _Cells:
-    """Hold the stamps of the granules of one buffer, and the clusters that made them.
+    """Hold the stamps of one buffer's granules, and the clusters behind them.
 
-    Of a large buffer only the pages that were accessed are held: rows may be gigabytes apart.
+    A large buffer keeps accessed pages only: rows may be gigabytes apart.
     """
 
     def __init__(self, size_bytes: int, granule_bytes: int) -> None:
@@ -82,8 +82,8 @@ class _Cells:
             0 if self._pages is not None else -(-size_bytes // _LARGEST_BYTES) * _LARGEST_BYTES
         )
 
-    def places(self, offsets: Ints) -> Ints:
-        """Return where the stamps of bytes at offsets are, as if each byte had one."""
+    def stamp_offsets(self, offsets: Ints) -> Ints:
+        """Return the positions of stamps for bytes at offsets, in bytes."""
         if self._pages is None:
             return offsets
         return self._pages.places(offsets, self._hold)
@@ -91,9 +91,9 @@ class _Cells:
     def _hold(self, missing: Ints) -> None:
         assert self._pages is not None
         self._pages.hold(missing)
-        held = self._pages.size_bytes
-        if held > self.written.size * self._granule_bytes:
-            self._extend(2 * held)
+        size_bytes = self._pages.size_bytes
+        if size_bytes > self.written.size * self._granule_bytes:
+            self._extend(2 * size_bytes)
 
     def _extend(self, size_bytes: int) -> None:
         granules = size_bytes // self._granule_bytes
@@ -104,10 +104,10 @@ class _Cells:
 
 
 class GlobalShadow:
-    """Hold the stamps of all global memory that a launch may write to.
+    """Hold the stamps of all writable global memory of a launch.
 
-    `granule_bytes` is the size of the smallest access. `whole` says that CTAs synchronise through
-    memory, so that stamps of all clusters of a batch can be compared. All checks raise Misuse.
+    `granule_bytes` is the size of the smallest access. `whole`: CTAs synchronise through memory, so
+    stamps are comparable across all clusters of a batch. All checks raise Misuse.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class GlobalShadow:
         self._granule_bytes = granule_bytes
         self.whole = whole
         self._cells: dict[int, _Cells] = {}
-        self._instructions: list[Instruction] = []  # those in stamps, by number
-        self._numbers: dict[int, int] = {}  # of each instruction, by its identity
+        self._instructions: list[Instruction] = []  # by number in stamps
+        self._numbers: dict[int, int] = {}  # by the instruction's identity
         self._order: Order
-        self._cluster = np.zeros(0, np.int32)  # of each lane, counted from 1 through the launch
+        self._cluster = np.zeros(0, np.int32)  # by lane, counted from 1 across the launch
         self._first_cluster = 0
 
     def begin(self, order: Order, first_cluster: int, num_lanes: int) -> None:
-        """Go on with another batch: its clocks, the number of its first cluster, its lanes."""
+        """Start another batch, with its clocks, first cluster number and lane count."""
         self._order = order
         self._first_cluster = first_cluster
         lanes = np.arange(num_lanes, dtype=np.int64)
@@ -151,26 +151,28 @@ class GlobalShadow:
         *,
         noncoherent: bool = False,
     ) -> None:
-        """Check and record that lanes (n,) read `size` bytes at addresses (n,), within bounds.
+        """Check and record a read of `size` bytes by lanes (n,) at valid addresses (n,).
 
-        A `noncoherent` load may not read what was written in the same launch at all.
+        A `noncoherent` load may not read bytes written in the same launch.
         """
         for buffer, chosen in self.memory.parts(address):
             if not buffer.is_writable:
                 continue
-            cells, unit = self._located(buffer, address[chosen], size)
-            who = self._chosen(lanes, chosen)
+            cells, unit = self._locate(buffer, address[chosen], size)
+            part_lanes = self._lanes_at(lanes, chosen)
             if cells.has_writes:
                 stamps = self._gather(cells.written, unit, size)
                 if stamps.any():
-                    at = address[chosen]
+                    addresses = address[chosen]
                     if noncoherent:
-                        self._refuse_noncoherent(who, at, stamps)
+                        self._refuse_noncoherent(part_lanes, addresses, stamps)
                     owners = self._gather(cells.writer, unit, size)
                     by = instruction if scope == WEAK else None
-                    self._check(who, at, stamps, owners, ("reads", "wrote"), scope, None, by)
+                    self._check(
+                        part_lanes, addresses, stamps, owners, ("reads", "wrote"), scope, None, by
+                    )
             if scope == WEAK:
-                self._note_read(cells, who, unit, size, instruction)
+                self._note_read(cells, part_lanes, unit, size, instruction)
 
     def store(
         self,
@@ -180,58 +182,61 @@ class GlobalShadow:
         instruction: Instruction,
         scope: int = WEAK,
     ) -> None:
-        """Check and record that lanes (n,) write bytes (n, size) at addresses (n,), within bounds.
+        """Check and record a write of bytes (n, size) by lanes (n,) at valid addresses (n,).
 
-        The bytes that are there are compared: it has to be called before the write.
+        Call it before the write: it compares with the old bytes.
         """
         size = data.shape[1]
         values = as_cells(data)
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._located(buffer, address[chosen], size)
-            # Stamps of a large buffer are elsewhere: its bytes are found by their own number.
-            held = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
-            changes = differ(held, values[chosen])
-            who = self._chosen(lanes, chosen)
-            self._check_write(cells, who, address[chosen], unit, size, scope, changes)
+            cells, unit = self._locate(buffer, address[chosen], size)
+            # Stamps of a large buffer are paged; its bytes are indexed directly.
+            old = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
+            changes = differ(old, values[chosen])
+            part_lanes = self._lanes_at(lanes, chosen)
+            self._check_write(cells, part_lanes, address[chosen], unit, size, scope, changes)
             if scope == WEAK and not changes.all():
-                who, unit = lanes_array(who, len(self._cluster))[changes], unit[changes]
-            stamps = self._note_write(cells, who, unit, size, instruction, scope)
-            others = self._gather(cells.written, unit, size)[:, 0] != stamps
-            if others.any():  # several threads write there, the same value or it is refused
-                self._scatter(cells.written, unit[others], size, np.zeros(1, np.int64))
+                part_lanes, unit = (
+                    lanes_array(part_lanes, len(self._cluster))[changes],
+                    unit[changes],
+                )
+            stamps = self._note_write(cells, part_lanes, unit, size, instruction, scope)
+            is_shared = self._gather(cells.written, unit, size)[:, 0] != stamps
+            if is_shared.any():  # several threads write there, all the same value
+                self._scatter(cells.written, unit[is_shared], size, np.zeros(1, np.int64))
 
     def update(
         self, lanes: Lanes, address: Ints, size: int, instruction: Instruction, scope: int
     ) -> None:
-        """Check and record that lanes (n,) update `size` bytes at addresses (n,) atomically."""
+        """Check and record an atomic update of `size` bytes by lanes (n,) at addresses (n,)."""
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._located(buffer, address[chosen], size)
-            who = self._chosen(lanes, chosen)
-            self._check_write(cells, who, address[chosen], unit, size, scope, None)
-            self._note_write(cells, who, unit, size, instruction, scope)
+            cells, unit = self._locate(buffer, address[chosen], size)
+            part_lanes = self._lanes_at(lanes, chosen)
+            self._check_write(cells, part_lanes, address[chosen], unit, size, scope, None)
+            self._note_write(cells, part_lanes, unit, size, instruction, scope)
 
     def check_copy(self, lanes: Ints, address: Ints, size: int, *, writes: bool) -> None:
-        """Check that what threads wrote where lanes' (n,) bulk copies go has been handed to them.
+        """Check that bytes accessed by lanes' (n,) bulk copies were fenced to the async proxy.
 
-        The pieces, of `size` bytes at addresses (n,), are within bounds.
+        The pieces, of `size` bytes at addresses (n,), are valid.
         """
         size = max(size, self._granule_bytes)
         for buffer, chosen in self.memory.parts(address):
             cells = self._cells.get(id(buffer))
             if cells is None or not cells.has_writes:
                 continue
-            unit = cells.places((address[chosen] - buffer.base) // size * size) // size
+            unit = cells.stamp_offsets((address[chosen] - buffer.base) // size * size) // size
             stamps = self._gather(cells.written, unit, size)
             if not stamps.any():
                 continue
             owners = self._gather(cells.writer, unit, size)
-            who, at = lanes[chosen], address[chosen]
+            part_lanes, addresses = lanes[chosen], address[chosen]
             verb = "writes" if writes else "reads"
-            self._check(who, at, stamps, owners, (verb, "wrote"), WEAK, None)
-            bad = self._order.unordered(who, stamps, GLOBAL_PROXY) & (stamps != 0)
+            self._check(part_lanes, addresses, stamps, owners, (verb, "wrote"), WEAK, None)
+            bad = self._order.unordered(part_lanes, stamps, GLOBAL_PROXY) & (stamps != 0)
             if bad.any():
-                row, piece = (int(each[0]) for each in np.nonzero(bad))
-                self._refuse_copy(who, at, row, piece, stamps, owners, verb)
+                row, piece = (int(index[0]) for index in np.nonzero(bad))
+                self._refuse_copy(part_lanes, addresses, row, piece, stamps, owners, verb)
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -255,11 +260,11 @@ class GlobalShadow:
             stamps = self._gather(shadow, unit, size)
             if stamps.any():
                 owners = self._gather(clusters, unit, size)
-                same, which = self._check(
+                same, granules = self._check(
                     lanes, address, stamps, owners, (verb, other), scope, changes
                 )
-                if same.size:  # either of two threads left this value: it is nobody's
-                    reshape(shadow, -1, size // self._granule_bytes)[unit[same], which] = 0
+                if same.size:  # either of two threads wrote this value, so keep neither stamp
+                    reshape(shadow, -1, size // self._granule_bytes)[unit[same], granules] = 0
 
     def _check(
         self,
@@ -272,33 +277,35 @@ class GlobalShadow:
         changes: Flags | None,
         load: Instruction | None = None,
     ) -> tuple[Ints, Ints]:
-        """Check that lanes (n,) have seen the accesses stamped (n, granules).
+        """Check that accesses stamped (n, granules) happen before lanes (n,) now.
 
-        Returns where they have not, but their own writes change nothing. `load` is the instruction
-        that reads, if it is a plain one.
+        Returns the races that are forgiven because the lanes' write changes no value. `load` is the
+        reading instruction, if it is plain.
         """
-        rows, which = self._late(lanes, stamps, owners)
-        same = rows[:0], which[:0]
+        rows, granules = self._late(lanes, stamps, owners)
+        same = rows[:0], granules[:0]
         if changes is not None and rows.size:
-            kept = changes[rows]
-            same = rows[~kept], which[~kept]
-            rows, which = rows[kept], which[kept]
+            is_race = changes[rows]
+            same = rows[~is_race], granules[~is_race]
+            rows, granules = rows[is_race], granules[is_race]
         if scope != WEAK and rows.size:
-            there = scope_of(stamps[rows, which])
-            needed = self._distance(lanes, rows, stamps[rows, which], owners[rows, which])
-            kept = np.minimum(there, scope) < needed
-            rows, which = rows[kept], which[kept]
-        if rows.size and self._stale is not None and not self.whole:
-            kept = ~self._are_stale(
-                self._stale, lanes, rows, stamps[rows, which], owners[rows, which], load
+            other_scope = scope_of(stamps[rows, granules])
+            common_scope = self._common_scope(
+                lanes, rows, stamps[rows, granules], owners[rows, granules]
             )
-            rows, which = rows[kept], which[kept]
+            is_race = np.minimum(other_scope, scope) < common_scope
+            rows, granules = rows[is_race], granules[is_race]
+        if rows.size and self._stale is not None and not self.whole:
+            is_race = ~self._record_stale(
+                self._stale, lanes, rows, stamps[rows, granules], owners[rows, granules], load
+            )
+            rows, granules = rows[is_race], granules[is_race]
         if rows.size:
-            at, piece = int(rows[0]), int(which[0])
-            self._refuse(lanes, address, at, piece, stamps, owners, verbs)
+            row, piece = int(rows[0]), int(granules[0])
+            self._refuse(lanes, address, row, piece, stamps, owners, verbs)
         return same
 
-    def _are_stale(
+    def _record_stale(
         self,
         stale: StaleLoads,
         lanes: Lanes,
@@ -307,60 +314,62 @@ class GlobalShadow:
         owners: npt.NDArray[np.int32],
         load: Instruction | None,
     ) -> Flags:
-        """Say which races (k,) are of a load with a store of its cluster; note those."""
+        """Record the races (k,) of a load with a store of its cluster; return their mask."""
         order = self._order
         numbers = lanes_array(lanes, len(self._cluster))[rows]
-        own = owners == self._cluster[numbers]
+        same_cluster = owners == self._cluster[numbers]
         if load is not None:
-            plain = own & (scope_of(stamps) == WEAK)
+            plain = same_cluster & (scope_of(stamps) == WEAK)
             return plain & stale.note(load, self._in_launch(numbers[plain]))
         lanes_per_cluster = order.cluster_warps * 32
         first = numbers // lanes_per_cluster * lanes_per_cluster
         readers = first + columns_in(stamps) * 32 + lanes_in(stamps)
-        found = np.zeros(rows.size, np.bool_)
-        for number in listed(np.unique(numbers_in(stamps[own]))):
-            alike = own & (numbers_in(stamps) == number)
-            found |= alike & stale.note(self._instructions[number], self._in_launch(readers[alike]))
-        return found
+        is_stale = np.zeros(rows.size, np.bool_)
+        for number in listed(np.unique(numbers_in(stamps[same_cluster]))):
+            alike = same_cluster & (numbers_in(stamps) == number)
+            is_stale |= alike & stale.note(
+                self._instructions[number], self._in_launch(readers[alike])
+            )
+        return is_stale
 
     def blur(self, lanes: Lanes, instruction: Instruction, data: npt.NDArray[Any]) -> None:
-        """Put random bits in place of bytes (n, size) that lanes (n,) read, where they are stale."""
+        """Overwrite bytes (n, size) of stale loads by lanes (n,) with random bits."""
         if self._stale is not None:
             numbers = self._in_launch(lanes_array(lanes, len(self._cluster)))
             self._stale.blur(instruction, numbers, data)
 
     def _in_launch(self, lanes: Ints) -> Ints:
-        """Return lanes of the batch as they are numbered through the launch."""
+        """Renumber lanes of the batch across the launch."""
         return lanes + self._first_cluster * self._order.cluster_warps * 32
 
     def _late(self, lanes: Lanes, stamps: Ints, owners: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
-        """Return where among stamps (n, granules) are those that lanes (n,) have not seen."""
+        """Return rows and columns of stamps (n, granules) not ordered before lanes (n,)."""
         order = self._order
         if not self.whole:
             foreign = (owners != self._cluster[lanes][:, None]) & (stamps != 0)
             if not foreign.any():
                 late = order.unseen(lanes, stamps)
                 return late if late is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64))
-            rows, which = np.nonzero(foreign)  # enough to name one
-            return rows, which
+            rows, granules = np.nonzero(foreign)  # one suffices for the report
+            return rows, granules
         numbers = lanes_array(lanes, len(self._cluster))
         suspect = np.flatnonzero(any_in_rows(stamps != 0))
-        rows, which = np.nonzero(order.unordered(numbers[suspect], stamps[suspect]))
-        return suspect[rows], which
+        rows, granules = np.nonzero(order.unordered(numbers[suspect], stamps[suspect]))
+        return suspect[rows], granules
 
-    def _distance(
+    def _common_scope(
         self, lanes: Lanes, rows: Ints, stamps: Ints, owners: npt.NDArray[np.int32]
     ) -> Ints:
-        """Return the scope that holds both the lanes of rows (k,) and who made stamps (k,)."""
+        """Return the smallest scope common to the lanes of rows (k,) and the stamps' (k,) threads."""
         order = self._order
         numbers = lanes_array(lanes, len(self._cluster))[rows]
-        own = order.columns_of(numbers)
+        own_column = order.columns_of(numbers)
         column = columns_in(stamps)
         if self.whole:
-            apart = own // order.cluster_warps != column // order.cluster_warps
+            apart = own_column // order.cluster_warps != column // order.cluster_warps
         else:
             apart = owners != self._cluster[numbers]
-        ctas = own // order.warps_per_cta != column // order.warps_per_cta
+        ctas = own_column // order.warps_per_cta != column // order.warps_per_cta
         return np.where(apart, GPU, np.where(ctas, CLUSTER, CTA))
 
     # ---- records ----------------------------------------------------------------------------
@@ -370,17 +379,17 @@ class GlobalShadow:
     ) -> None:
         stamps = self._order.stamps(lanes, self._number(instruction))
         self._scatter(cells.read, unit, size, stamps)
-        own = self._cluster[lanes]
+        own_cluster = self._cluster[lanes]
         if self.whole:
-            self._scatter(cells.reader, unit, size, own)
+            self._scatter(cells.reader, unit, size, own_cluster)
         else:
             before = self._gather(cells.reader, unit, size)
-            self._scatter(cells.reader, unit, size, own)
+            self._scatter(cells.reader, unit, size, own_cluster)
             after = self._gather(cells.reader, unit, size)
-            mine = own[:, None]
+            mine = own_cluster[:, None]
             several = ((before != 0) & (before != mine)) | (after != mine)
             if several.any():
-                after[several] = _SEVERAL
+                after[several] = _MANY
                 shared = any_in_rows(several)
                 self._scatter(cells.reader, unit[shared], size, after[shared])
         cells.has_reads = True
@@ -400,26 +409,26 @@ class GlobalShadow:
         self._scatter(cells.writer, unit, size, self._cluster[lanes])
         return stamps
 
-    def _located(self, buffer: Buffer, address: Ints, size: int) -> tuple[_Cells, Ints]:
-        """Return a buffer's stamps, and which of their units of `size` bytes addresses are."""
+    def _locate(self, buffer: Buffer, address: Ints, size: int) -> tuple[_Cells, Ints]:
+        """Return a buffer's stamps, and the addresses as unit numbers of `size` bytes in them."""
         cells = self._cells.get(id(buffer))
         if cells is None:
             cells = self._cells[id(buffer)] = _Cells(buffer.bytes.size, self._granule_bytes)
-        return cells, cells.places(address - buffer.base) // size
+        return cells, cells.stamp_offsets(address - buffer.base) // size
 
-    def _chosen(self, lanes: Lanes, chosen: slice | Flags) -> Lanes:
+    def _lanes_at(self, lanes: Lanes, chosen: slice | Flags) -> Lanes:
         if isinstance(chosen, slice):
             return lanes
         return lanes_array(lanes, len(self._cluster))[chosen]
 
     def _gather(self, shadow: npt.NDArray[Any], unit: Ints, size: int) -> npt.NDArray[Any]:
-        """Return what a shadow array holds for accesses to units of `size` bytes: (n, granules)."""
+        """Return a shadow array's entries for units of `size` bytes: (n, granules)."""
         return reshape(shadow, -1, size // self._granule_bytes).take(unit, axis=0)
 
     def _scatter(
         self, shadow: npt.NDArray[Any], unit: Ints, size: int, values: npt.NDArray[Any]
     ) -> None:
-        """Put values (n,) or (n, granules) into a shadow array."""
+        """Store values (n,) or (n, granules) into a shadow array."""
         if values.ndim == 1:
             values = values[:, None]
         reshape(shadow, -1, size // self._granule_bytes)[unit] = values
@@ -437,20 +446,20 @@ class GlobalShadow:
         self,
         lanes: Lanes,
         address: Ints,
-        at: int,
+        row: int,
         piece: int,
         stamps: Ints,
         owners: npt.NDArray[np.int32],
         verbs: tuple[str, str],
     ) -> None:
-        stamp, owner = int(stamps[at, piece]), int(owners[at, piece])
+        stamp, owner = int(stamps[row, piece]), int(owners[row, piece])
         does, other = verbs
-        place = self.memory.describe(int(address[at]) + piece * self._granule_bytes)
-        lane = lane_at(lanes, at)
+        location = self.memory.describe(int(address[row]) + piece * self._granule_bytes)
+        lane = lane_at(lanes, row)
         assert lane is not None
         raise Misuse(
             "race",
-            f"{does} {place}, which {self._who(stamp, owner, lane)} {other} with nothing between "
+            f"{does} {location}, which {self._thread_name(stamp, owner, lane)} {other} with nothing between "
             "that orders the two",
             lane=lane,
             notes=(note_of("the other access", self._instructions[number_of(stamp)]),),
@@ -460,41 +469,41 @@ class GlobalShadow:
         self,
         lanes: Ints,
         address: Ints,
-        at: int,
+        row: int,
         piece: int,
         stamps: Ints,
         owners: npt.NDArray[np.int32],
         verb: str,
     ) -> None:
-        stamp, lane = int(stamps[at, piece]), int(lanes[at])
-        where = self.memory.describe(int(address[at]) + piece * self._granule_bytes)
+        stamp, lane = int(stamps[row, piece]), int(lanes[row])
+        where = self.memory.describe(int(address[row]) + piece * self._granule_bytes)
         raise Misuse(
             "proxy",
             f"{verb} {where} through the asynchronous proxy, which "
-            f"{self._who(stamp, int(owners[at, piece]), lane)} wrote through the generic one with no "
+            f"{self._thread_name(stamp, int(owners[row, piece]), lane)} wrote through the generic one with no "
             "fence.proxy.async of global memory between",
             lane=lane,
             notes=(note_of("the other access", self._instructions[number_of(stamp)]),),
         )
 
     def _refuse_noncoherent(self, lanes: Lanes, address: Ints, stamps: Ints) -> None:
-        at = int(np.flatnonzero(stamps.any(axis=1))[0])
-        stamp = int(stamps[at][np.flatnonzero(stamps[at])[0]])
+        row = int(np.flatnonzero(stamps.any(axis=1))[0])
+        stamp = int(stamps[row][np.flatnonzero(stamps[row])[0]])
         raise Misuse(
             "race",
-            f"reads {self.memory.describe(int(address[at]))} through the non-coherent cache, "
+            f"reads {self.memory.describe(int(address[row]))} through the non-coherent cache, "
             "which the kernel itself has written",
-            lane=lane_at(lanes, at),
+            lane=lane_at(lanes, row),
             notes=(note_of("the other access", self._instructions[number_of(stamp)]),),
         )
 
-    def _who(self, stamp: int, owner: int, lane: int) -> str:
-        """Return what to call the thread of a stamp in a message to a lane."""
+    def _thread_name(self, stamp: int, owner: int, lane: int) -> str:
+        """Name the thread of a stamp, relative to a lane."""
         order = self._order
         cluster_size = order.cluster_warps // order.warps_per_cta
         cta, warp = divmod(column_of(stamp), order.warps_per_cta)
         thread = f"thread {warp * 32 + lane_of(stamp)}"
-        if owner == _SEVERAL:
+        if owner == _MANY:
             return "threads of other CTAs"
         first = self._first_cluster if self.whole else owner - 1
         number = first * cluster_size + cta

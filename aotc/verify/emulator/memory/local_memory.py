@@ -1,4 +1,4 @@
-"""Local memory: each thread's own, at addresses that are the same for all threads.
+"""Local memory: private to each thread, at the same addresses for all threads.
 
 Invariant: a byte is read only after it has been written.
 """
@@ -16,7 +16,7 @@ LOCAL_BASE_ADDRESS = 1024  # of a thread's first byte; 0 stays the null pointer
 
 
 class LocalMemory:
-    """Hold each thread's own memory, `size_bytes` of it; addresses are the same for all threads."""
+    """Hold `size_bytes` of private memory per thread; all threads use the same addresses."""
 
     def __init__(self, num_lanes: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -31,14 +31,14 @@ class LocalMemory:
         Raises: Misuse for bytes outside, misaligned or never written.
         """
         index = self._index(lanes, address, size_bytes)
-        known = view(self._written, cell_dtype(size_bytes))[index]
-        missing = known != view(np.ones(size_bytes, np.uint8), cell_dtype(size_bytes))
+        is_written = view(self._written, cell_dtype(size_bytes))[index]
+        missing = is_written != view(np.ones(size_bytes, np.uint8), cell_dtype(size_bytes))
         if missing.any():
-            at = int(np.flatnonzero(missing)[0])
+            row = int(np.flatnonzero(missing)[0])
             raise Misuse(
                 "uninitialised",
-                f"reads {self._describe(int(address[at]))}, which was never written",
-                lane=lane_at(lanes, at),
+                f"reads {self._describe(int(address[row]))}, which was never written",
+                lane=lane_at(lanes, row),
             )
         cells = view(self._data, cell_dtype(size_bytes))[index]
         return reshape(view(cells, np.uint8), len(address), size_bytes)
@@ -57,16 +57,16 @@ class LocalMemory:
         offset = address - LOCAL_BASE_ADDRESS
         bad = (offset < 0) | (offset + size > self.size_bytes)
         if bad.any():
-            at = int(np.flatnonzero(bad)[0])
-            message = f"accesses {size} bytes at {self._describe(int(address[at]))}, out of bounds"
-            raise Misuse("bounds", message, lane=lane_at(lanes, at))
+            row = int(np.flatnonzero(bad)[0])
+            message = f"accesses {size} bytes at {self._describe(int(address[row]))}, out of bounds"
+            raise Misuse("bounds", message, lane=lane_at(lanes, row))
         if (offset & (size - 1)).any():
-            at = int(np.flatnonzero(offset & (size - 1))[0])
-            where = self._describe(int(address[at]))
+            row = int(np.flatnonzero(offset & (size - 1))[0])
+            where = self._describe(int(address[row]))
             raise Misuse(
                 "misaligned",
                 f"accesses {where}, no multiple of {size} bytes",
-                lane=lane_at(lanes, at),
+                lane=lane_at(lanes, row),
             )
         return (lanes_array(lanes, self._num_lanes) * self._stride + offset) // size
 

@@ -1,6 +1,6 @@
-"""Read-modify-write in turn, for lanes that may meet at an address.
+"""Read-modify-write in turn, for lanes that may share an address.
 
-Invariant: the result is that of the lanes one after the other, in ascending order.
+Invariant: the result equals running the lanes one after the other, in ascending order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def in_turn(
     index: npt.NDArray[np.int64],
     operation: Callable[[npt.NDArray[Any], npt.NDArray[np.int64]], npt.NDArray[Any]],
 ) -> npt.NDArray[Any]:
-    """Replace `cells[index]` by `operation(old cells, positions in index)`; return the old ones.
+    """Replace `cells[index]` by `operation(old cells, positions in index)`; return the old cells.
 
-    Where an index occurs several times, each occurrence sees what the one before it left.
+    A repeated index sees the result of its previous occurrence.
     """
-    if (index[1:] > index[:-1]).all():  # nobody meets, as when each lane has its own
+    if (index[1:] > index[:-1]).all():  # distinct, as when each lane has its own
         old = cells[index]
         cells[index] = operation(old, np.arange(len(index)))
         return old
@@ -31,11 +31,11 @@ def in_turn(
     first = np.concatenate((np.ones(min(len(index), 1), np.bool_), ranked[1:] != ranked[:-1]))
     starts = np.flatnonzero(first)
     turn = np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index))))
-    order = order[np.argsort(turn, kind="stable")]  # who goes first at each address, second, …
+    order = order[np.argsort(turn, kind="stable")]  # all first turns, then all second turns, …
     bounds = np.append(0, np.cumsum(np.bincount(turn))) if len(index) else np.zeros(1, np.int64)
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         positions = order[begin:end]
-        found = cells[index[positions]]
-        old[positions] = found
-        cells[index[positions]] = operation(found, positions)
+        current = cells[index[positions]]
+        old[positions] = current
+        cells[index[positions]] = operation(current, positions)
     return old

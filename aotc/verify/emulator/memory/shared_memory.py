@@ -1,8 +1,8 @@
-"""Shared memory of the resident CTAs: its bytes and addresses; shared_shadow.py checks each access.
+"""Shared memory of the resident CTAs: bytes and addresses; shared_shadow.py checks accesses.
 
-Addresses are those of PTX: `BASE_ADDRESS` is a CTA's first byte; bits from `RANK_SHIFT` up hold one
-more than the rank in the cluster of the CTA meant, or 0 for the CTA itself. An offset is the place
-of a byte in the memory of all CTAs together.
+Addresses are PTX's: `BASE_ADDRESS` is a CTA's first byte. Bits from `RANK_SHIFT` up hold a CTA's
+rank in the cluster plus one, or 0 for the CTA itself. An offset locates a byte within the memory of
+all CTAs together.
 
 Invariant: an access is checked before it changes anything.
 """
@@ -34,8 +34,8 @@ __all__ = ["BASE_ADDRESS", "RANK_SHIFT", "Flight", "SharedMemory"]
 class SharedMemory:
     """Hold shared memory of all resident CTAs.
 
-    `granule_bytes` is the size of the smallest access that will come, at most 16. What was never
-    written is `noise`, or may not be read where there is none.
+    `granule_bytes` is the size of the smallest access, at most 16. Unwritten bytes hold `noise`;
+    without it they may not be read.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SharedMemory:
         noise: np.random.Generator | None = None,
     ) -> None:
         self.size_bytes = size_bytes
-        self.conflicts: BankConflicts | None = None  # counts them if given
+        self.conflicts: BankConflicts | None = None  # counts them if set
         self._stride = -(-size_bytes // 128) * 128
         total_bytes = num_ctas * self._stride
         self._data = np.zeros(total_bytes, np.uint8)
@@ -68,12 +68,12 @@ class SharedMemory:
 
     @staticmethod
     def bytes_per_cta(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
-        """Return how much a CTA's shared memory and its shadow take of the host's."""
+        """Return the host memory of a CTA's shared memory and its shadow."""
         return size_bytes + Shadow.bytes_of(size_bytes, cluster_warps, granule_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all CTAs together, which offsets are below."""
+        """Bytes of all CTAs together, the limit of offsets."""
         return self._data.size
 
     # ---- synchronous accesses ---------------------------------------------------------------
@@ -87,14 +87,14 @@ class SharedMemory:
         *,
         strong: bool = False,
     ) -> Bytes:
-        """Return the bytes at addresses (n,) that lanes (n,) read: (n, size_bytes).
+        """Return the bytes read by lanes (n,) at addresses (n,): (n, size_bytes).
 
-        Raises: Misuse for an address that is none, and for what shared_shadow.py lists.
+        Raises: Misuse for an invalid address, and for the faults listed in shared_shadow.py.
         """
         offset = self.locate_access(lanes, address, size_bytes, instruction)
         self.shadow.check_load(lanes, offset, size_bytes, strong=strong)
         if not strong:
-            self.shadow.loaded(lanes, offset, size_bytes, instruction)
+            self.shadow.record_load(lanes, offset, size_bytes, instruction)
         if self.conflicts is not None:
             self.conflicts.count(lanes, address, size_bytes, instruction)
         cells = self._cells(size_bytes)[offset // size_bytes]
@@ -103,23 +103,27 @@ class SharedMemory:
     def load_each(
         self, lanes: Ints, address: Ints, size_bytes: int, instructions: Sequence[Instruction]
     ) -> Bytes:
-        """Return what lanes (n,) read at the addresses (k, n) of each instruction: (k, n, size_bytes).
+        """Return the bytes read by lanes (n,) at addresses (k, n): (k, n, size_bytes).
+
+        Each row of addresses belongs to one of the instructions.
 
         Raises: Misuse as `load`, for one of them.
         """
         if self._cluster_size > 1 or self.conflicts is not None:
-            each = zip(address, instructions, strict=True)
-            return np.stack([self.load(lanes, at, size_bytes, by) for at, by in each])
+            loads = zip(address, instructions, strict=True)
+            return np.stack(
+                [self.load(lanes, addresses, size_bytes, by) for addresses, by in loads]
+            )
         count = len(instructions)
         everyone = np.tile(lanes, count)
         offset = self.locate(everyone, reshape(address, -1), size_bytes)
-        numbers = np.array([self.shadow.number(each) for each in instructions])
-        # Lanes of a warp mostly read the same: what counts is the last of them.
+        numbers = np.array([self.shadow.number(instruction) for instruction in instructions])
+        # Lanes of a warp mostly read the same bytes; only the last one's stamp counts.
         last = self.shadow.last_of_warps(everyone, offset, size_bytes)
-        if not self.shadow.may_all_load(everyone[last], offset[last], size_bytes):
+        if not self.shadow.can_all_load(everyone[last], offset[last], size_bytes):
             self.shadow.check_load(everyone, offset, size_bytes)
         by = numbers[last // len(lanes)]
-        self.shadow.loaded(everyone[last], offset[last], size_bytes, by)
+        self.shadow.record_load(everyone[last], offset[last], size_bytes, by)
         cells = self._cells(size_bytes)[offset // size_bytes]
         return reshape(view(cells, np.uint8), count, len(lanes), size_bytes)
 
@@ -132,7 +136,7 @@ class SharedMemory:
         *,
         strong: bool = False,
     ) -> None:
-        """Write bytes (n, size) at addresses (n,) for lanes (n,).
+        """Write bytes (n, size) of lanes (n,) at addresses (n,).
 
         Raises: Misuse as `load`, and when lanes write different values to one address at once.
         """
@@ -149,7 +153,7 @@ class SharedMemory:
             lost = differ(cells[unit], values)
             if lost.any():
                 self._refuse_overwritten(lanes, offset, int(np.flatnonzero(lost)[0]))
-        self.shadow.stored(lanes, offset, size, instruction, strong=strong)
+        self.shadow.record_store(lanes, offset, size, instruction, strong=strong)
         if self.conflicts is not None:
             self.conflicts.count(lanes, address, size, instruction)
 
@@ -163,10 +167,10 @@ class SharedMemory:
         *,
         asynchronous: bool = False,
     ) -> npt.NDArray[Any]:
-        """Replace what is at addresses (n,) by `operation(old cells, positions)`, atomically.
+        """Replace cells at addresses (n,) by `operation(old cells, positions)`, atomically.
 
-        Lanes that meet at an address take turns. Returns the old cells, each as its lane saw it.
-        With `asynchronous` it counts as done by the asynchronous agent, whom the lanes asked.
+        Lanes at one address take turns. Returns the old cells, as each lane saw them. An
+        `asynchronous` update is performed by the agent, on behalf of the lanes.
 
         Raises: Misuse as `load`.
         """
@@ -175,7 +179,7 @@ class SharedMemory:
         self.shadow.check_load(lanes, offset, size_bytes, strong=True)
         self.shadow.check_store(lanes, offset, size_bytes, strong=True)
         old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
-        self.shadow.stored(
+        self.shadow.record_store(
             lanes, offset, size_bytes, instruction, strong=True, asynchronous=asynchronous
         )
         return old
@@ -192,10 +196,10 @@ class SharedMemory:
         writes: bool,
         proxy: bool = True,
     ) -> Flight:
-        """Check and mark pieces (n,) of `size_bytes` that lanes' operation will write or read.
+        """Check and mark pieces (n,) of `size_bytes` as in flight, for lanes' operation.
 
-        `size_bytes` is a power of two; `proxy` says that the asynchronous proxy does it, as for
-        bulk copies and wgmma but not for `cp.async`.
+        `size_bytes` is a power of two. `proxy`: the asynchronous proxy performs it, as for bulk
+        copies and wgmma but not for `cp.async`.
 
         Raises: Misuse as `load`.
         """
@@ -208,15 +212,15 @@ class SharedMemory:
             written = self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
             if proxy:
                 self.shadow.check_proxy(lanes, offset, written)
-        everything = np.ones(len(offset), np.bool_)
-        flight = Flight(lanes, offset, size_bytes, instruction, writes, everything)
+        all_open = np.ones(len(offset), np.bool_)
+        flight = Flight(lanes, offset, size_bytes, instruction, writes, all_open)
         self.shadow.begin(flight)
         if self.conflicts is not None and not proxy:
             self.conflicts.count(lanes, address, size_bytes, instruction)
         return flight
 
     def peek(self, flight: Flight) -> Bytes:
-        """Return what a reading operation finds now: (n, size_bytes).
+        """Return the current bytes of a reading operation: (n, size_bytes).
 
         Raises: Misuse where the CTA has ended.
         """
@@ -225,7 +229,7 @@ class SharedMemory:
         return reshape(view(cells, np.uint8), len(flight.offset), flight.size_bytes)
 
     def peek_each(self, flights: Sequence[Flight]) -> Bytes:
-        """Return what reading operations of one size find now: (flights, n, size_bytes).
+        """Return the current bytes of reading operations of one size: (flights, n, size_bytes).
 
         Raises: Misuse as `peek`.
         """
@@ -237,7 +241,7 @@ class SharedMemory:
         return reshape(view(cells, np.uint8), *offset.shape, size)
 
     def poke(self, flight: Flight, data: Bytes) -> None:
-        """Let a writing operation put down its bytes (n, size_bytes).
+        """Write the bytes (n, size_bytes) of a writing operation.
 
         Raises: Misuse where the CTA has ended.
         """
@@ -251,18 +255,18 @@ class SharedMemory:
         *,
         asynchronous: bool = False,
     ) -> None:
-        """End an operation, or only some pieces (n,) of it, since it has been waited for.
+        """End an operation, or some of its pieces (n,), after a wait.
 
-        It then counts as done now by the lanes that issued it, or by the asynchronous agent.
+        It then counts as performed now by the issuing lanes, or by the asynchronous agent.
         """
         if asynchronous:
             self._record(flight.lanes, flight.offset, flight.instruction, asynchronous=True)
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
     def end(self, ctas: Ints) -> None:
-        """Give the memory of CTAs back, whose threads have all exited.
+        """Release the memory of CTAs whose threads have all exited.
 
-        Raises: Misuse where other CTAs' accesses are not ordered before that.
+        Raises: Misuse where another CTA's access is not ordered before the exit.
         """
         if self._cluster_size > 1:
             self._remote.check_seen(ctas)
@@ -275,7 +279,7 @@ class SharedMemory:
     def locate_access(
         self, lanes: Lanes, address: Ints, size_bytes: int, instruction: Instruction
     ) -> Ints:
-        """Return the offsets (n,) that lanes themselves access now, as `locate`; remember the remote."""
+        """Return the offsets (n,) of lanes' own accesses, as `locate`; record remote ones."""
         offset = self.locate(lanes, address, size_bytes)
         self._record(lanes, offset, instruction)
         return offset
@@ -283,17 +287,16 @@ class SharedMemory:
     def _record(
         self, lanes: Lanes, offset: Ints, instruction: Instruction, *, asynchronous: bool = False
     ) -> None:
-        """Remember accesses to other CTAs of a cluster."""
+        """Record accesses to other CTAs of a cluster."""
         if self._cluster_size > 1:
             numbers = lanes_array(lanes, len(self._base))
             ctas = offset // self._stride
             self._remote.record(numbers, ctas, instruction, asynchronous=asynchronous)
 
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
-        """Return the offsets of lanes' addresses (n,), checked.
+        """Check lanes' addresses (n,) and return their offsets.
 
-        Raises: Misuse for an address outside a CTA's memory, or no multiple of the size, and for
-            one in a CTA that has ended.
+        Raises: Misuse for an address out of bounds, misaligned, or in an ended CTA.
         """
         base = self._base[lanes]
         if not len(address):
@@ -319,22 +322,22 @@ class SharedMemory:
     def _check_ended(
         self, lanes: Lanes, offset: Ints, instruction: Instruction | None = None
     ) -> None:
-        """Refuse memory of CTAs that have ended: it may be another CTA's by now."""
+        """Refuse memory of ended CTAs: another CTA may own it now."""
         if not self._any_ended:
             return
         ended = self._ended[offset // self._stride]
         if ended.any():
-            at = int(np.flatnonzero(ended)[0])
+            row = int(np.flatnonzero(ended)[0])
             raise Misuse(
                 "ended",
-                f"touches {self.describe(int(offset[at]))}, after the last thread of the CTA has "
+                f"touches {self.describe(int(offset[row]))}, after the last thread of the CTA has "
                 "exited",
-                lane=lane_at(lanes, at),
+                lane=lane_at(lanes, row),
                 instruction=instruction,
             )
 
     def _check_in_flight(self, ctas: Ints) -> None:
-        """Refuse to end CTAs (n,) into which another CTA's operation still writes."""
+        """Refuse to end CTAs (n,) with writes of another CTA in flight."""
         if not len(ctas):
             return
         lanes_per_cta = len(self._base) // len(self._ended)
@@ -343,18 +346,18 @@ class SharedMemory:
             is_left = np.isin(target, ctas) & (flight.lanes // lanes_per_cta != target)
             is_left &= flight.open
             if is_left.any():
-                at = int(np.flatnonzero(is_left)[0])
+                row = int(np.flatnonzero(is_left)[0])
                 raise Misuse(
                     "ended",
-                    f"ends {self.shadow.cta_name(int(target[at]))}, though an asynchronous operation "
+                    f"ends {self.shadow.cta_name(int(target[row]))}, though an asynchronous operation "
                     "of another CTA writes its shared memory and no thread of it has waited for that "
                     "before its last one has exited",
-                    lane=(int(target[at]) + 1) * lanes_per_cta - 1,
+                    lane=(int(target[row]) + 1) * lanes_per_cta - 1,
                     notes=(note_of("the operation", flight.instruction),),
                 )
 
     def describe(self, offset: int) -> str:
-        """Return the name of a byte of some CTA's shared memory, for messages."""
+        """Name a byte of a CTA's shared memory, for messages."""
         rank = offset // self._stride % self._cluster_size
         where = f" of cluster rank {rank}" if self._cluster_size > 1 else ""
         return f"byte {offset % self._stride} of {self.size_bytes} bytes of shared memory{where}"
@@ -365,21 +368,21 @@ class SharedMemory:
     def _refuse_address(
         self, kind: str, lanes: Lanes, address: Ints, bad: npt.NDArray[np.bool_], size: int
     ) -> NoReturn:
-        at = int(np.flatnonzero(bad)[0])
-        byte = (int(address[at]) & (1 << RANK_SHIFT) - 1) - BASE_ADDRESS
+        row = int(np.flatnonzero(bad)[0])
+        byte = (int(address[row]) & (1 << RANK_SHIFT) - 1) - BASE_ADDRESS
         why = "out of bounds" if kind == "bounds" else f"no multiple of {size} bytes"
         raise Misuse(
             kind,
             f"accesses {size} bytes at byte {byte} of {self.size_bytes} bytes of shared memory"
-            f" (address {int(address[at]):#x}), {why}",
-            lane=lane_at(lanes, at),
+            f" (address {int(address[row]):#x}), {why}",
+            lane=lane_at(lanes, row),
         )
 
-    def _refuse_overwritten(self, lanes: Lanes, offset: Ints, at: int) -> NoReturn:
-        winner = int(np.flatnonzero(offset == offset[at])[-1])
+    def _refuse_overwritten(self, lanes: Lanes, offset: Ints, row: int) -> NoReturn:
+        winner = int(np.flatnonzero(offset == offset[row])[-1])
         raise Misuse(
             "race",
-            f"writes {self.describe(int(offset[at]))}, to which lane {lane_at(lanes, winner)} "
+            f"writes {self.describe(int(offset[row]))}, to which lane {lane_at(lanes, winner)} "
             "writes another value at the same time",
-            lane=lane_at(lanes, at),
+            lane=lane_at(lanes, row),
         )

@@ -1,11 +1,11 @@
-"""Loads that race with stores of their own CTA, to see whether anybody uses what they read.
+"""Loads that race with stores of their own CTA, to see whether their values matter.
 
-Threads that hold a second copy of an element load it too, and where a kernel runs in place its owner
-may have stored it by then. That is harmless as long as nothing depends on the second copy. So such a
-launch is run again: races of loads with stores are noted, and each load that had one in the run before
-reads random bits in that thread. If no load is new and the results are right, nobody uses them.
+Threads with a second copy of an element load it too; in a kernel run in place, the owner may have
+stored it by then. That is harmless as long as the second copy affects nothing. So such a launch is
+run again: races of loads with stores are recorded, and a load with a race in an earlier run reads
+random bits in that thread. If no new load races and the results are right, the values are unused.
 
-Invariant: a thread's load that was noted in one run reads random bits in all later ones.
+Invariant: a thread's load recorded in one run reads random bits in all later ones.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from aotc.verify.emulator.syntax import Instruction
 
 
 class StaleLoads:
-    """Hold which lanes' loads race, by instruction; lanes are numbered through the launch."""
+    """Hold the racing lanes of each load; lanes are numbered across the launch."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._lanes: dict[int, Ints] = {}  # of each line of the text, ascending
-        self._found: list[tuple[int, Ints]] = []
+        self._lanes: dict[int, Ints] = {}  # by line of the text, ascending
+        self._races: list[tuple[int, Ints]] = []
 
     def note(self, instruction: Instruction, lanes: Ints) -> bool:
-        """Note that the loads of lanes (n,) race; say whether they are loads that can be stale."""
+        """Record racing loads of lanes (n,); return whether the instruction is a plain load."""
         if instruction.opcode != "ld":
             return False
-        self._found.append((instruction.line, lanes))
+        self._races.append((instruction.line, lanes))
         return True
 
     def take(self) -> bool:
-        """Let what was noted read random bits from now on; say whether any of it is new."""
-        found, self._found = self._found, []
+        """Make recorded loads read random bits from now on; return whether any is new."""
+        races, self._races = self._races, []
         is_new = False
-        for line, lanes in found:
-            known = self._lanes.get(line, lanes[:0])
-            both = np.union1d(known, lanes)
-            is_new |= both.size > known.size
-            self._lanes[line] = both
+        for line, lanes in races:
+            stale = self._lanes.get(line, lanes[:0])
+            merged = np.union1d(stale, lanes)
+            is_new |= merged.size > stale.size
+            self._lanes[line] = merged
         return is_new
 
     def blur(self, instruction: Instruction, lanes: Ints, data: npt.NDArray[Any]) -> None:
-        """Put random bits in place of what lanes (n,) read, bytes (n, size), where it is stale."""
+        """Overwrite the stale rows of bytes (n, size), read by lanes (n,), with random bits."""
         stale = self._lanes.get(instruction.line)
         if stale is not None:
             rows = np.flatnonzero(np.isin(lanes, stale))

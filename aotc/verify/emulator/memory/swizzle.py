@@ -1,7 +1,7 @@
-"""Swizzles of shared memory: which bits of an address tensor copies and `wgmma` flip.
+"""Swizzles of shared memory: the address permutation of tensor copies and `wgmma`.
 
-Both look at the absolute shared-memory address: the number of the 128-byte line that a chunk lies
-in is XORed into the chunk's place within the swizzle's span.
+Both use the absolute shared-memory address: the number of a chunk's 128-byte line is XORed into the
+chunk's index within the swizzle's span.
 
 Source: PTX ISA, "Swizzling modes" of tensors, "Shared Memory Matrix Layout" of wgmma.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LINE_BITS = 7  # lines of 128 bytes drive the pattern
-_CHUNK_BITS = 4  # of 16 bytes, unless the atomicity says otherwise
+_CHUNK_BITS = 4  # of 16 bytes, the default atomicity
 
 
 def swizzled(
@@ -24,10 +24,10 @@ def swizzled(
     first_line: npt.NDArray[Any] | int = 0,
     chunk_bits: int = _CHUNK_BITS,
 ) -> npt.NDArray[np.int64]:
-    """Return where the byte that would lie at `address` lies under a swizzle.
+    """Return the swizzled location of the byte at `address`.
 
-    `span_bytes` is 0 for none, else 32, 64 or 128. `first_line` is the line at which the pattern
-    starts, modulo 8: the base offset of a matrix descriptor.
+    `span_bytes` is 0 for none, else 32, 64 or 128. `first_line` is the pattern's first line, modulo
+    8: the base offset of a matrix descriptor.
     """
     if not span_bytes:
         return address

@@ -1,22 +1,22 @@
-"""Who has synchronised with whom: vector clocks of warps, kept for all resident warps at once.
+"""Vector clocks of warps: the happens-before order of all resident warps.
 
-Time is one counter that grows with every act of synchronisation. An access to memory is stamped
-with the time and with who did it; `seen[view, column]` says up to which time the accesses of
-another warp (a column) have happened before anything that a warp (a view) does now. Two accesses
-race if neither side has seen the other's stamp.
+Time is one counter that grows with every synchronisation. A memory access is stamped with the time
+and its thread. `seen[view, column]` is a time: accesses of another warp (a column) up to it happen
+before anything a warp (a view) does now. Two accesses race if neither side has seen the other's
+stamp.
 
-Columns are the warps of a cluster and one more, the asynchronous agent that carries out bulk copies:
-what it wrote is seen through the mbarrier that it completed. In a kernel whose CTAs synchronise through
-global memory, columns are the warps of the whole batch; in others no two clusters are ever ordered. Two
-more sets of clocks, of kinds `PROXY` and `GLOBAL_PROXY`, say up to which time accesses to shared and to
-global memory have also been handed to the asynchronous proxy by a `fence.proxy.async` of that space.
-They travel along with the first through every barrier.
+Columns are the warps of a cluster plus the asynchronous agent, which performs bulk copies: the
+mbarrier it completes makes its writes seen. In a kernel whose CTAs synchronise through global
+memory, columns are the warps of the whole batch; otherwise clusters are never ordered. Two more
+sets of clocks, of kinds `PROXY` and `GLOBAL_PROXY`, hold the times up to which accesses to shared
+and to global memory have also been fenced ("handed") to the asynchronous proxy, by a
+`fence.proxy.async` of that space. They travel with the first through every barrier.
 
-Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. What only some lanes of a warp
-did, an elected lane's arrival or wait, say, is kept apart from what all did:
-- a warp has two views: what all lanes have seen, and what the lanes in `ahead` have seen besides;
-- beside `seen`, `lane_seen` says up to which time the accesses of the lanes `lane_mask` are seen.
-- what some lanes have handed to the asynchronous proxy holds for them alone, until the warp meets.
+Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. Acts of some lanes, such as an elected lane's arrival or wait, are kept apart from acts of all:
+- a warp has two views: all lanes have seen the first, and the lanes in `ahead` also the second;
+- beside `seen`, `lane_seen` is the time up to which accesses of the lanes `lane_mask` are seen;
+- a handover to the asynchronous proxy by some lanes holds for them alone, until the warp meets.
+
 Where several such sets would be needed they are merged: that may hide a race but never invents one.
 
 Invariant: `seen` never falls; a stamp is greater than every `seen` recorded before it was made.
@@ -40,8 +40,8 @@ GENERIC, PROXY, GLOBAL_PROXY = range(3)
 PROXIES = (PROXY, GLOBAL_PROXY)
 _KINDS = (GENERIC, *PROXIES)
 
-# A stamp, from the top: asynchronous, time, column, scope, lane, number of the instruction. Stamps of
-# the asynchronous agent are above all times, so that they never pass for seen by mistake.
+# A stamp, from the top bit: asynchronous, time, column, scope, lane, instruction number. Stamps of
+# the asynchronous agent exceed all times, so they never count as seen by mistake.
 NUMBER_BITS = 20
 _LANE_SHIFT = NUMBER_BITS
 _SCOPE_SHIFT = _LANE_SHIFT + 5
@@ -58,20 +58,20 @@ _ALL_LANES = 0xFFFFFFFF
 _LANES = np.arange(32, dtype=np.uint32)
 
 WEAK, CTA, CLUSTER, GPU = range(4)
-"""How strong an access is: not at all, or among the threads of a scope; GPU is the system, too."""
+"""Strength of an access: weak, or strong within a scope; GPU stands for the system, too."""
 
 
 class Clocks:
-    """Hold what each of many views or tokens has seen: arrays of (kinds, rows, columns)."""
+    """Hold the clocks of many views or tokens: arrays of (kinds, rows, columns)."""
 
     def __init__(self, rows: int, columns: int) -> None:
         shape = (len(_KINDS), rows, columns)
-        self.seen = np.full(shape, _BELOW_TIME, np.int64)  # unwritten bytes, stamp 0, are seen
+        self.seen = np.full(shape, _BELOW_TIME, np.int64)  # unwritten bytes, stamp 0, count as seen
         self.lane_mask = np.zeros(shape, np.uint32)
         self.lane_seen = np.zeros(shape, np.int64)
 
     def add_rows(self, count: int) -> Ints:
-        """Append rows that have seen nothing; return their numbers."""
+        """Append empty rows; return their numbers."""
         _, old, columns = self.seen.shape
         more = Clocks(count, columns)
         self.seen = np.concatenate((self.seen, more.seen), axis=1)
@@ -80,46 +80,47 @@ class Clocks:
         return np.arange(old, old + count)
 
     def clear(self, rows: Ints) -> None:
-        """Forget what some rows have seen."""
+        """Reset some rows."""
         self.seen[:, rows] = _BELOW_TIME
         self.lane_mask[:, rows] = 0
         self.lane_seen[:, rows] = 0
 
     def copy(self, rows: Ints, source: Clocks, source_rows: Ints) -> None:
-        """Let each of `rows` have seen what its row of `source` has, and no more."""
+        """Copy rows of `source` over `rows`."""
         self.seen[:, rows] = source.seen[:, source_rows]
         self.lane_mask[:, rows] = source.lane_mask[:, source_rows]
         self.lane_seen[:, rows] = source.lane_seen[:, source_rows]
 
     def merge(self, rows: Ints, source: Clocks, source_rows: Ints) -> None:
-        """Let each of `rows`, which may repeat, also have seen what its row of `source` has."""
+        """Merge rows of `source` into `rows`, which may repeat."""
         lane_mask = source.lane_mask[:, source_rows]
-        some = bool(lane_mask.any())
+        has_lanes = bool(lane_mask.any())
         if bool((rows[1:] > rows[:-1]).all()):
             self.seen[:, rows] = np.maximum(self.seen[:, rows], source.seen[:, source_rows])
-            if some:
+            if has_lanes:
                 lane_seen = np.maximum(self.lane_seen[:, rows], source.lane_seen[:, source_rows])
                 self.lane_seen[:, rows] = lane_seen
                 self.lane_mask[:, rows] |= lane_mask
         else:
             for kind in _KINDS:
                 np.maximum.at(self.seen[kind], rows, source.seen[kind, source_rows])
-                if some:
+                if has_lanes:
                     lane_seen = source.lane_seen[kind, source_rows]
                     np.maximum.at(self.lane_seen[kind], rows, lane_seen)
                     np.bitwise_or.at(self.lane_mask[kind], rows, lane_mask[kind])
-        if some:
+        if has_lanes:
             self.drop_surpassed(rows)
 
     def drop_surpassed(self, rows: Ints) -> None:
-        """Forget single lanes of which no more is seen than of their warp."""
+        """Drop single lanes seen no further than their whole warp."""
         self.lane_mask[:, rows] *= self.lane_seen[:, rows] > self.seen[:, rows]
 
 
 class Order:
-    """Hold the clocks of the warps of a batch; warps and lanes are numbered through the batch.
+    """Hold the clocks of the warps of a batch.
 
-    `whole` keeps clocks of the warps of all clusters for each warp, not only those of its own.
+    Warps and lanes are numbered across the batch. With `whole`, each warp has clocks for the warps
+    of all clusters, not only of its own.
     """
 
     def __init__(
@@ -137,26 +138,26 @@ class Order:
         self.async_column = num_warps if self.whole else self.cluster_warps
         self.columns = self.async_column + 1
         self.now = 1
-        self.views = Clocks(2 * num_warps, self.columns)  # rows 2 w and 2 w + 1 are warp w's
-        self.ahead = np.zeros(num_warps, np.uint32)  # lanes for which row 2 w + 1 holds
-        # Up to when a view has seen everyone of its cluster: a cheap first test.
+        self.views = Clocks(2 * num_warps, self.columns)  # rows 2 w and 2 w + 1 belong to warp w
+        self.ahead = np.zeros(num_warps, np.uint32)  # lanes using row 2 w + 1
+        # The time up to which a view has seen its whole cluster: a cheap first test.
         self.floor = np.full(2 * num_warps, _BELOW_TIME, np.int64)
         self.lowest_floor = _BELOW_TIME
-        # What lanes have handed to the asynchronous proxy since their warp met: of their own, up to
-        # when (0: nothing), and what they had seen, which the clocks hold for lanes in `handed`.
+        # Handovers to the asynchronous proxy by lanes since their warp last met: the limit of their
+        # own accesses (0: none), and the clocks they had seen, valid for lanes in `handed`.
         self._handed_at = np.zeros((len(_KINDS), num_warps * 32), np.int64)
         self.handed = np.zeros(num_warps, np.uint32)
         self._handed_clocks = Clocks(num_warps, self.columns)
-        self._some_handed = False
-        self._fenced = False  # whether the clocks of proxies say anything yet
-        self._some_lanes = False  # whether single lanes have been told apart yet
-        self._some_ahead = False
+        self._has_handed = False
+        self._fenced = False  # whether proxies' clocks are in use
+        self._has_lane_clocks = False  # whether single lanes are distinguished
+        self._has_ahead = False
         lanes = np.arange(num_warps * 32, dtype=np.int64)
         warps = np.arange(num_warps, dtype=np.int64)
         self._warp_column = warps % self.async_column
         self._column = self._warp_column[lanes >> 5]
         self._plane = (lanes >> 5) % self.cluster_warps
-        # The columns of each view's own cluster.
+        # The columns of each view's cluster.
         first = (warps // self.cluster_warps * self.cluster_warps).repeat(2)
         self._own_columns = first[:, None] + np.arange(self.cluster_warps)
         self._signature = self._column << _COLUMN_SHIFT | (lanes & 31) << _LANE_SHIFT
@@ -165,18 +166,18 @@ class Order:
     # ---- stamps -----------------------------------------------------------------------------
 
     def stamps(self, lanes: Lanes, number: int | Ints, scope: int = WEAK) -> Ints:
-        """Return the stamps of accesses that lanes do now, by instructions' numbers: (n,)."""
+        """Return stamps of lanes' accesses now, by instruction numbers: (n,)."""
         return self._signature[lanes] | (
             self.now << _TIME_SHIFT | number & (1 << NUMBER_BITS) - 1 | scope << _SCOPE_SHIFT
         )
 
     def async_stamp(self, number: int, scope: int = WEAK) -> int:
-        """Return the stamp of what the asynchronous agent does now."""
+        """Return the stamp of an access by the asynchronous agent now."""
         column = self.async_column << _COLUMN_SHIFT | scope << _SCOPE_SHIFT
         return _ASYNC | self.now << _TIME_SHIFT | column | number & (1 << NUMBER_BITS) - 1
 
     def limit(self) -> int:
-        """Return the greatest stamp that can be made now, but by the asynchronous agent."""
+        """Return the greatest stamp of threads possible now."""
         return self.now << _TIME_SHIFT | _BELOW_TIME
 
     def columns_of(self, lanes: Lanes) -> Ints:
@@ -188,22 +189,22 @@ class Order:
         return self._warp_column[warps]
 
     def planes_of(self, lanes: Lanes) -> Ints:
-        """Return the places of lanes' warps in their clusters: (n,)."""
+        """Return the ranks of lanes' warps in their clusters: (n,)."""
         return self._plane[lanes]
 
     def views_of(self, lanes: Lanes) -> Ints:
         """Return the views of lanes, rows of `views`: (n,)."""
         views = self._view_of_lane[lanes]
-        if not self._some_ahead:
+        if not self._has_ahead:
             return views
         numbers = lanes_array(lanes, len(self._view_of_lane))
         return views + (self.ahead[views >> 1] >> (numbers & 31).astype(np.uint32) & 1)
 
     def unseen(self, lanes: Lanes, stamps: Ints) -> tuple[Ints, Ints] | None:
-        """Return where among stamps (n, k) are those that lanes (n,) have not seen, if any.
+        """Return rows and columns of stamps (n, k) unseen by lanes (n,), or None.
 
-        This is `unordered` of accesses by their own clusters, quick when barriers or the lane itself
-        order everything.
+        Same as `unordered` for accesses of their own clusters, but quick when barriers or the lane
+        itself order everything.
         """
         highest = int(stamps.max()) if stamps.size else 0
         if highest <= self.lowest_floor:
@@ -222,17 +223,17 @@ class Order:
         if not suspect.size:
             return None
         numbers = lanes_array(lanes, len(self._view_of_lane))[suspect]
-        rows, which = np.nonzero(self.unordered(numbers, stamps[suspect]))
-        return (suspect[rows], which) if rows.size else None
+        rows, columns = np.nonzero(self.unordered(numbers, stamps[suspect]))
+        return (suspect[rows], columns) if rows.size else None
 
     def have_met(self, lanes: Lanes, limits: Ints) -> bool:
-        """Return whether lanes (n,) have seen what all of their clusters did up to limits (n,)."""
+        """Return whether lanes (n,) have seen their whole clusters up to limits (n,)."""
         return bool((limits <= self.floor[self._view_of_lane[lanes]]).all())
 
     def have_seen_all(self, lanes: Ints, stamps: Ints) -> bool:
-        """Return whether all lanes of lanes' warps (n,) have seen what is stamped (n, k).
+        """Return whether all lanes of lanes' warps (n,) have seen stamps (n, k).
 
-        Neither what lanes did themselves nor what only some have seen is taken into account.
+        Conservative: it ignores the lanes' own accesses, and clocks of single lanes.
         """
         views = self._view_of_lane[lanes]
         agent = self.views.seen[GENERIC, views, self.async_column][:, None]
@@ -240,10 +241,10 @@ class Order:
         return not (late & ((stamps < _ASYNC) | (stamps > agent))).any()
 
     def unordered(self, lanes: Ints, stamps: Ints, kind: int = GENERIC) -> npt.NDArray[np.bool_]:
-        """Say which of the accesses stamped (n, k) lanes (n,) have not seen.
+        """Return a mask of stamps (n, k) not seen by lanes (n,).
 
-        Of kind PROXY or GLOBAL_PROXY: which have not been handed to the asynchronous proxy either;
-        what the asynchronous agent wrote needs no handing over.
+        For PROXY or GLOBAL_PROXY, of stamps not handed to the asynchronous proxy either; writes of
+        the agent need no handover.
         """
         if kind != GENERIC and stamps.size and int(stamps.min()) >= _ASYNC:
             return np.zeros(stamps.shape, np.bool_)
@@ -255,57 +256,60 @@ class Order:
             late &= (stamps ^ self._signature[lanes][:, None]) & _WHO != 0
         else:
             late &= columns != self.async_column
-        if self._some_lanes or (kind != GENERIC and self._some_handed):
-            rows, which = np.nonzero(late)
+        if self._has_lane_clocks or (kind != GENERIC and self._has_handed):
+            rows, stamp_index = np.nonzero(late)
             if rows.size:
-                late[rows, which] = self._are_late(
-                    lanes[rows], stamps[rows, which], cells[rows, which], kind
+                late[rows, stamp_index] = self._are_late(
+                    lanes[rows], stamps[rows, stamp_index], cells[rows, stamp_index], kind
                 )
         return late
 
     def _are_late(self, lanes: Ints, stamps: Ints, cells: Ints, kind: int) -> npt.NDArray[np.bool_]:
-        """Say which of stamps (n,), not seen with their warps, lanes (n,) have not seen by others.
+        """Return a mask of stamps (n,) unseen by lanes (n,) even in clocks of single lanes.
 
-        `cells` (n,) are where their views have what they have seen of the stamps' warps.
+        `cells` (n,) index the lanes' views at the stamps' columns.
         """
         bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
         seen = np.zeros(len(stamps), np.bool_)
-        if self._some_lanes:
+        if self._has_lane_clocks:
             shown = reshape(self.views.lane_mask[kind], -1)[cells] >> bit & 1 != 0
             seen = shown & (stamps <= reshape(self.views.lane_seen[kind], -1)[cells])
-        if kind != GENERIC and self._some_handed:
+        if kind != GENERIC and self._has_handed:
             seen |= self._are_handed(lanes, stamps, bit, kind)
         return ~seen
 
     def have_seen(self, warps: Ints, columns: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
-        """Say whether a lane of each warp (n,) has seen all that columns (n, k) did up to limits.
+        """Return whether a lane of each warp (n,) has seen columns (n, k) up to limits.
 
-        Of a warp it need be one lane that is seen: that orders what whole warps do.
+        One seen lane of a column's warp suffices: whole warps are ordered.
         """
         views = (2 * warps + (self.ahead[warps] != 0))[:, None]
         seen = self.views.seen[GENERIC, views, columns] >= limits
-        if self._some_lanes:
-            some = self.views.lane_mask[GENERIC, views, columns] != 0
-            seen |= some & (self.views.lane_seen[GENERIC, views, columns] >= limits)
+        if self._has_lane_clocks:
+            has_lanes = self.views.lane_mask[GENERIC, views, columns] != 0
+            seen |= has_lanes & (self.views.lane_seen[GENERIC, views, columns] >= limits)
         return seen
 
     def _are_handed(
         self, lanes: Ints, stamps: Ints, bit: npt.NDArray[np.uint32], kind: int
     ) -> npt.NDArray[np.bool_]:
-        """Say which of stamps (n,), by lanes `bit` of warps, lanes (n,) have handed over themselves."""
+        """Return a mask of stamps (n,) that lanes (n,) handed over themselves.
+
+        `bit` is the lane of each stamp within its warp.
+        """
         warps, columns, clocks = lanes >> 5, columns_in(stamps), self._handed_clocks
         itself = (stamps ^ self._signature[lanes]) & _WHO == 0
         itself &= stamps <= self._handed_at[kind, lanes]
-        told = self.handed[warps] >> (lanes & 31).astype(np.uint32) & 1 != 0
+        is_handed = self.handed[warps] >> (lanes & 31).astype(np.uint32) & 1 != 0
         shown = clocks.lane_mask[kind, warps, columns] >> bit & 1 != 0
         shown &= stamps <= clocks.lane_seen[kind, warps, columns]
         shown |= stamps <= clocks.seen[kind, warps, columns]
-        return itself | told & shown
+        return itself | is_handed & shown
 
     # ---- acts of synchronisation ------------------------------------------------------------
 
     def join(self, warps: Ints) -> None:
-        """Let all warps of each row (barriers, participants) see what the others have done."""
+        """Order all warps of each row (barriers, participants) after one another's past."""
         everyone = reshape(warps, -1)
         self._catch_up(everyone)
         self._share_handed(everyone)
@@ -315,7 +319,7 @@ class Order:
             if kind == GENERIC:
                 met[np.arange(len(warps))[:, None], self._warp_column[warps]] = self.limit()
             views.seen[kind, rows] = met[:, None]
-        if self._some_lanes:
+        if self._has_lane_clocks:
             mask = reduce_or(views.lane_mask[:, rows], axis=2)
             views.lane_mask[:, rows] = mask[:, :, None]
             views.lane_seen[:, rows] = views.lane_seen[:, rows].max(axis=2)[:, :, None]
@@ -324,142 +328,144 @@ class Order:
         self._tick()
 
     def warp_sync(self, warps: Ints) -> None:
-        """Let all lanes of each warp (n,) see what its other lanes have done."""
+        """Order all lanes of each warp (n,) after one another's past."""
         self._catch_up(warps)
         self._share_handed(warps)
         self.views.seen[GENERIC, 2 * warps, self._warp_column[warps]] = self.limit()
         self._tick()
 
     def release(self, lanes: Lanes, tokens: Clocks, rows: Ints) -> None:
-        """Put what each lane (n,) has done and seen into its row (n,) of `tokens`."""
-        warps, rows, masks = self._by_warp(lanes, rows)
+        """Release: merge each lane's (n,) past into its row (n,) of `tokens`."""
+        warps, rows, masks = self._group_by_warp(lanes, rows)
         knows_more = (self.ahead[warps] & masks) != 0
         views = 2 * warps + knows_more
         limit = self.limit()
-        each, column = np.arange(len(warps)), self._warp_column[warps]
-        told = Clocks(len(warps), self.columns)
-        told.copy(each, self.views, views)
-        if self._some_handed:
-            some = np.flatnonzero(self.handed[warps] & masks)
-            told.merge(some, self._handed_clocks, warps[some])
-            self._tell_own(told, each, warps, masks)
+        index, column = np.arange(len(warps)), self._warp_column[warps]
+        released = Clocks(len(warps), self.columns)
+        released.copy(index, self.views, views)
+        if self._has_handed:
+            handing = np.flatnonzero(self.handed[warps] & masks)
+            released.merge(handing, self._handed_clocks, warps[handing])
+            self._merge_own_handed(released, index, warps, masks)
         whole = masks == _ALL_LANES
-        told.seen[GENERIC, each[whole], column[whole]] = limit
+        released.seen[GENERIC, index[whole], column[whole]] = limit
         if not whole.all():
-            self._some_lanes = True
-            told.lane_mask[GENERIC, each[~whole], column[~whole]] |= masks[~whole]
-            told.lane_seen[GENERIC, each[~whole], column[~whole]] = limit
-        tokens.merge(rows, told, each)
+            self._has_lane_clocks = True
+            released.lane_mask[GENERIC, index[~whole], column[~whole]] |= masks[~whole]
+            released.lane_seen[GENERIC, index[~whole], column[~whole]] = limit
+        tokens.merge(rows, released, index)
         self._tick()
 
     def acquire(self, lanes: Lanes, tokens: Clocks, rows: Ints) -> None:
-        """Let each lane (n,) see what was released into its row (n,) of `tokens`."""
-        warps, rows, masks = self._by_warp(lanes, rows)
+        """Acquire: merge rows (n,) of `tokens` into lanes' (n,) views."""
+        warps, rows, masks = self._group_by_warp(lanes, rows)
         whole = masks == _ALL_LANES
         part = warps[~whole]
         if part.size:
             fresh = np.unique(part[self.ahead[part] == 0])
             self.views.copy(2 * fresh + 1, self.views, 2 * fresh)
             np.bitwise_or.at(self.ahead, part, masks[~whole])
-            self._some_ahead = True
+            self._has_ahead = True
             self.views.merge(2 * part + 1, tokens, rows[~whole])
             self._update_floor(2 * part + 1)
         if whole.any():
             self.views.merge(2 * warps[whole], tokens, rows[whole])
             self._update_floor(2 * warps[whole])
-            both = whole & (self.ahead[warps] != 0)
-            self.views.merge(2 * warps[both] + 1, tokens, rows[both])
-            self._update_floor(2 * warps[both] + 1)
+            has_two_views = whole & (self.ahead[warps] != 0)
+            self.views.merge(2 * warps[has_two_views] + 1, tokens, rows[has_two_views])
+            self._update_floor(2 * warps[has_two_views] + 1)
         self._catch_up(np.unique(warps[self.ahead[warps] == _ALL_LANES]))
 
     def snapshot(self, lanes: Lanes, rows: Clocks, planes: int) -> int:
-        """Keep what the views of lanes (n,) have seen in the first `planes` planes of `rows`.
+        """Copy the views of lanes (n,) into the first `planes` planes of `rows`.
 
-        A plane has a row for each warp. Returns the limit of what lanes themselves have done.
+        A plane has a row for each warp. Returns the limit of the lanes' own accesses.
         """
-        warps, _, masks = self._by_warp(lanes, None)
+        warps, _, masks = self._group_by_warp(lanes, None)
         views = 2 * warps + ((self.ahead[warps] & masks) != 0)
         for plane in range(planes):
             rows.copy(plane * len(self.ahead) + warps, self.views, views)
         return self.close()
 
     def release_snapshot(
-        self, lanes: Ints, kept: Clocks, plane: int, limits: Ints, tokens: Clocks, rows: Ints
+        self, lanes: Ints, snapshots: Clocks, plane: int, limits: Ints, tokens: Clocks, rows: Ints
     ) -> None:
-        """Put what each lane (n,) had seen at its last snapshot into its row (n,) of `tokens`.
+        """Release each lane's (n,) last snapshot into its row (n,) of `tokens`.
 
-        `limits` (n,) say up to when the lanes themselves had done things then.
+        `limits` (n,) bound the lanes' own accesses at that time.
         """
         limit = np.maximum.reduceat(limits, _starts(lanes >> 5, rows))
-        warps, rows, masks = self._by_warp(lanes, rows)
-        told = Clocks(len(warps), self.columns)
-        each, column = np.arange(len(warps)), self._warp_column[warps]
-        told.copy(each, kept, plane * len(self.ahead) + warps)
-        self._some_lanes = True
-        told.lane_mask[GENERIC, each, column] |= masks
-        own = (GENERIC, each, column)
-        told.lane_seen[own] = np.maximum(told.lane_seen[own], limit)
-        tokens.merge(rows, told, each)
+        warps, rows, masks = self._group_by_warp(lanes, rows)
+        released = Clocks(len(warps), self.columns)
+        index, column = np.arange(len(warps)), self._warp_column[warps]
+        released.copy(index, snapshots, plane * len(self.ahead) + warps)
+        self._has_lane_clocks = True
+        released.lane_mask[GENERIC, index, column] |= masks
+        own_cells = (GENERIC, index, column)
+        released.lane_seen[own_cells] = np.maximum(released.lane_seen[own_cells], limit)
+        tokens.merge(rows, released, index)
 
-    def see_pending(self, lanes: Lanes, tokens: Clocks, rows: Ints, into: Clocks, at: int) -> None:
-        """Keep what was released into rows (n,) of `tokens` for the warps of lanes (n,).
+    def see_pending(
+        self, lanes: Lanes, tokens: Clocks, rows: Ints, into: Clocks, first_row: int
+    ) -> None:
+        """Merge rows (n,) of `tokens` into pending rows of the warps of lanes (n,).
 
-        They are kept from row `at` of `into`, warp by warp, until somebody acquires them.
+        The rows start at `first_row` of `into`, one per warp, until they are acquired.
         """
-        warps, rows, _ = self._by_warp(lanes, rows)
-        into.merge(at + warps, tokens, rows)
+        warps, rows, _ = self._group_by_warp(lanes, rows)
+        into.merge(first_row + warps, tokens, rows)
 
     def release_async(self, tokens: Clocks, rows: Ints) -> None:
-        """Put what the asynchronous agent has done into rows (n,) of `tokens`."""
+        """Release the asynchronous agent's past into rows (n,) of `tokens`."""
         tokens.seen[GENERIC, rows, self.async_column] = _ASYNC | self.limit()
         self._tick()
 
     def close(self) -> int:
-        """Return the greatest stamp that can have been made so far; later ones are greater."""
+        """Return the greatest stamp so far; later ones are greater."""
         limit = self.limit()
         self._tick()
         return limit
 
     def see_lanes(self, warps: Ints, lanes: Ints, limits: Ints) -> None:
-        """Let all lanes of warps (n,) see what one lane (n,) each did, up to a limit (n,)."""
-        self._some_lanes = True
+        """Order warps (n,) after the accesses of one lane (n,) each, up to a limit (n,)."""
+        self._has_lane_clocks = True
         columns = self.columns_of(lanes)
         bits = np.left_shift(np.uint32(1), (lanes & 31).astype(np.uint32))
         for offset in (0, 1):
-            held = np.ones(len(warps), bool) if offset == 0 else self.ahead[warps] != 0
-            views = 2 * warps[held] + offset
-            place = (np.full(len(views), GENERIC), views, columns[held])
-            np.bitwise_or.at(self.views.lane_mask, place, bits[held])
-            np.maximum.at(self.views.lane_seen, place, limits[held])
+            has_view = np.ones(len(warps), bool) if offset == 0 else self.ahead[warps] != 0
+            views = 2 * warps[has_view] + offset
+            cells = (np.full(len(views), GENERIC), views, columns[has_view])
+            np.bitwise_or.at(self.views.lane_mask, cells, bits[has_view])
+            np.maximum.at(self.views.lane_seen, cells, limits[has_view])
             self.views.drop_surpassed(views)
 
     def fence_proxy(self, lanes: Lanes, kinds: Sequence[int] = PROXIES) -> None:
-        """Hand what lanes (n,) have written and seen to the asynchronous proxy, of some spaces."""
-        warps, _, masks = self._by_warp(lanes, None)
-        self._fenced = self._some_handed = True
+        """Hand everything lanes (n,) wrote or saw to the asynchronous proxy, for some spaces."""
+        warps, _, masks = self._group_by_warp(lanes, None)
+        self._fenced = self._has_handed = True
         whole = masks == _ALL_LANES
         if len(kinds) == len(PROXIES):
             self.handed[warps[whole]] = 0
-        some = warps[~whole]
-        self._handed_clocks.clear(some[self.handed[some] == 0])
+        partial = warps[~whole]
+        self._handed_clocks.clear(partial[self.handed[partial] == 0])
         for kind in kinds:
             self._handed_at[kind, lanes] = self.limit()
-            self._hand_over_all(warps[whole], kind)
-            self._hand_over_some(some, masks[~whole], kind)
+            self._hand_over_warps(warps[whole], kind)
+            self._hand_over_lanes(partial, masks[~whole], kind)
         self._tick()
 
-    def _hand_over_all(self, warps: Ints, kind: int) -> None:
-        """Hand over what all lanes of warps (n,) have seen."""
+    def _hand_over_warps(self, warps: Ints, kind: int) -> None:
+        """Hand over everything that whole warps (n,) have seen."""
         seen, lane_mask, lane_seen = self.views.seen, self.views.lane_mask, self.views.lane_seen
         for offset in (0, 1):
-            held = warps if offset == 0 else warps[self.ahead[warps] != 0]
-            view = 2 * held + offset
+            with_view = warps if offset == 0 else warps[self.ahead[warps] != 0]
+            view = 2 * with_view + offset
             seen[kind, view] = np.maximum(seen[kind, view], seen[GENERIC, view])
             lane_mask[kind, view] |= lane_mask[GENERIC, view]
             lane_seen[kind, view] = np.maximum(lane_seen[kind, view], lane_seen[GENERIC, view])
 
-    def _hand_over_some(self, warps: Ints, masks: npt.NDArray[np.uint32], kind: int) -> None:
-        """Hand over what some lanes of warps (n,) have seen, in their own names."""
+    def _hand_over_lanes(self, warps: Ints, masks: npt.NDArray[np.uint32], kind: int) -> None:
+        """Hand over everything that some lanes of warps (n,) have seen, for them alone."""
         clocks = self._handed_clocks
         views = 2 * warps + ((self.ahead[warps] & masks) != 0)
         for mine, theirs in (
@@ -470,35 +476,37 @@ class Order:
         clocks.lane_mask[kind, warps] |= self.views.lane_mask[GENERIC, views]
         self.handed[warps] |= masks
 
-    def _tell_own(self, rows: Clocks, at: Ints, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
-        """Put what the lanes in `masks` of warps (n,) have handed over of their own into rows."""
-        asked = masks[:, None] >> _LANES & 1 != 0
+    def _merge_own_handed(
+        self, rows: Clocks, row_index: Ints, warps: Ints, masks: npt.NDArray[np.uint32]
+    ) -> None:
+        """Merge handovers of own accesses, by the lanes in `masks` of warps (n,), into rows."""
+        is_member = masks[:, None] >> _LANES & 1 != 0
         for kind in PROXIES:
-            limits = np.where(asked, reshape(self._handed_at[kind], -1, 32)[warps], 0)
-            own = (kind, at, self._warp_column[warps])
-            rows.seen[own] = np.maximum(rows.seen[own], limits.min(axis=1))
+            limits = np.where(is_member, reshape(self._handed_at[kind], -1, 32)[warps], 0)
+            own_cells = (kind, row_index, self._warp_column[warps])
+            rows.seen[own_cells] = np.maximum(rows.seen[own_cells], limits.min(axis=1))
             bits = ((limits > 0) << _LANES).sum(axis=1, dtype=np.uint32)
-            rows.lane_mask[own] |= bits
-            rows.lane_seen[own] = np.maximum(rows.lane_seen[own], limits.max(axis=1))
-        self._some_lanes = True
+            rows.lane_mask[own_cells] |= bits
+            rows.lane_seen[own_cells] = np.maximum(rows.lane_seen[own_cells], limits.max(axis=1))
+        self._has_lane_clocks = True
 
     def _share_handed(self, warps: Ints) -> None:
-        """Let all lanes of warps (n,), which meet, know what some have handed over."""
-        if not self._some_handed:
+        """Extend handovers by some lanes to all lanes of warps (n,), which meet."""
+        if not self._has_handed:
             return
         handed_at = reshape(self._handed_at, len(_KINDS), -1, 32)
-        some = warps[handed_at[:, warps].any(axis=(0, 2))]
-        if not some.size:
+        handing = warps[handed_at[:, warps].any(axis=(0, 2))]
+        if not handing.size:
             return
-        told = some[self.handed[some] != 0]
-        everyone = np.full(len(some), _ALL_LANES, np.uint32)
+        partial = handing[self.handed[handing] != 0]
+        everyone = np.full(len(handing), _ALL_LANES, np.uint32)
         for offset in (0, 1):
-            self.views.merge(2 * told + offset, self._handed_clocks, told)
-            self._tell_own(self.views, 2 * some + offset, some, everyone)
-            self.views.drop_surpassed(2 * some + offset)
-        self.handed[some] = 0
-        handed_at[:, some] = 0
-        self._some_handed = bool(self._handed_at.any())
+            self.views.merge(2 * partial + offset, self._handed_clocks, partial)
+            self._merge_own_handed(self.views, 2 * handing + offset, handing, everyone)
+            self.views.drop_surpassed(2 * handing + offset)
+        self.handed[handing] = 0
+        handed_at[:, handing] = 0
+        self._has_handed = bool(self._handed_at.any())
 
     # ---- inside -----------------------------------------------------------------------------
 
@@ -507,10 +515,10 @@ class Order:
         if self.now >= _TIME_END:
             raise Misuse("steps", f"the program synchronised more than {_TIME_END:,} times")
 
-    def _by_warp(
+    def _group_by_warp(
         self, lanes: Lanes, rows: Ints | None
     ) -> tuple[Ints, Ints, npt.NDArray[np.uint32]]:
-        """Return the warps of ascending lanes, the row of each and a mask of its lanes."""
+        """Group ascending lanes: return the warps, the row of each and a mask of its lanes."""
         numbers = lanes_array(lanes, len(self._view_of_lane))
         rows = np.zeros(len(numbers), np.int64) if rows is None else rows
         warps = numbers >> 5
@@ -519,16 +527,16 @@ class Order:
         return warps[starts], rows[starts], np.bitwise_or.reduceat(bits, starts)
 
     def _catch_up(self, warps: Ints) -> None:
-        """Let all lanes of warps see what some have seen."""
-        if not self._some_ahead:
+        """Extend acquisitions by some lanes of warps to all their lanes."""
+        if not self._has_ahead:
             return
-        behind = warps[self.ahead[warps] != 0]
-        if not behind.size:
+        split = warps[self.ahead[warps] != 0]
+        if not split.size:
             return
-        self.views.merge(2 * behind, self.views, 2 * behind + 1)
-        self._update_floor(2 * behind)
-        self.ahead[behind] = 0
-        self._some_ahead = bool(self.ahead.any())
+        self.views.merge(2 * split, self.views, 2 * split + 1)
+        self._update_floor(2 * split)
+        self.ahead[split] = 0
+        self._has_ahead = bool(self.ahead.any())
 
     def _update_floor(self, views: Ints) -> None:
         seen = self.views.seen[GENERIC]
@@ -536,13 +544,13 @@ class Order:
             floor = seen[views[:, None], self._own_columns[views]].min(axis=1)
         else:
             floor = seen[views, : self.async_column].min(axis=1)
-        self.floor[views | 1] = floor  # lanes ahead have seen at least as much as their warp
+        self.floor[views | 1] = floor  # lanes ahead have seen at least their warp's view
         self.floor[views] = floor
         self.lowest_floor = int(self.floor.min())
 
 
 def _starts(warps: Ints, rows: Ints) -> Ints:
-    """Return where runs of one warp and one row begin."""
+    """Return the starts of runs with one warp and one row."""
     new = (warps[1:] != warps[:-1]) | (rows[1:] != rows[:-1])
     return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(new) + 1))
 
@@ -578,7 +586,7 @@ def number_of(stamp: int) -> int:
 
 
 def scope_of(stamps: Ints) -> Ints:
-    """Return how strong the accesses of stamps are; strong ones do not race within their scopes."""
+    """Return the strength of stamps' accesses; strong ones do not race within their scopes."""
     return stamps >> _SCOPE_SHIFT & _SCOPE_MASK
 
 

@@ -1,4 +1,4 @@
-"""Instructions of plain and atomic accesses to memory, and how they synchronise.
+"""Plain and atomic accesses to memory, and their synchronisation.
 
 Every access goes through `spaces`, which checks it against the shadows.
 """

@@ -1,7 +1,7 @@
-"""Atomic operations: `atom` returns what was there, `red` does not.
+"""Atomic operations: `atom` returns the old value, `red` does not.
 
-The arithmetic is that of the plain instructions. Additions in global memory differ from it: those of
-f32 flush subnormals, bulk reductions' apart, and those of f64 leave signalling NaN as it is.
+The arithmetic is that of the plain instructions, except for additions in global memory: those of
+f32 flush subnormals, save in bulk reductions, and those of f64 keep signalling NaN.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions": atom, red.
 """
@@ -24,11 +24,11 @@ from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
-from aotc.verify.emulator.memory_access.spaces import Form, form_of, places_of, split_generic
+from aotc.verify.emulator.memory_access.spaces import Form, form_of, locations_of, split_generic
 from aotc.verify.emulator.syntax import Instruction, Register, elements_of
 
 Cells: TypeAlias = npt.NDArray[Any]
-Combine: TypeAlias = Callable[..., Cells]  # old, operand, and for cas a second one
+Combine: TypeAlias = Callable[..., Cells]  # old, operand, and a second operand for cas
 
 _OPERATIONS = frozenset(
     ("add", "and", "cas", "dec", "exch", "inc", "max", "min", "or", "sub", "xor")
@@ -64,7 +64,7 @@ _COMBINES: dict[str, Combine] = {
 
 @executes("atom", "red")
 def atomic(instruction: Instruction) -> Execute:
-    """Combine memory with registers, lane after lane."""
+    """Combine memory with registers, one lane after another."""
     form = form_of(instruction, _OPERATIONS | {"noftz"})
     operations = [name for name in form.rest if name in _OPERATIONS]
     if len(operations) != 1:
@@ -84,10 +84,10 @@ def atomic(instruction: Instruction) -> Execute:
             old = _update(ctx, form, where, combine, values)
             if returns:
                 ctx.write(destinations[index], old)
-        order, places = ctx.machine.part(MemoryOrder), places_of(form.space, address)
-        order.wrote(ctx.lanes, places, form.scope, releases=form.releases)
-        if returns:  # `red` reads for nobody
-            order.read(ctx.lanes, places, form.scope, acquires=form.acquires)
+        order, locations = ctx.machine.part(MemoryOrder), locations_of(form.space, address)
+        order.record_write(ctx.lanes, locations, form.scope, releases=form.releases)
+        if returns:  # `red` does not acquire
+            order.read(ctx.lanes, locations, form.scope, acquires=form.acquires)
         ctx.machine.note_event()
 
     return run
@@ -96,16 +96,16 @@ def atomic(instruction: Instruction) -> Execute:
 def _update(
     ctx: Context, form: Form, address: Ints, combine: Combine, values: list[Cells]
 ) -> Cells:
-    """Apply an operation to memory in whatever spaces the addresses are; return what was there."""
+    """Apply an operation to memory of any space; return the old values."""
     size = form.bits // 8
     parts = [(form.space, None, 0)] if form.space != "generic" else split_generic(address)
     old = np.empty(len(address), bits_dtype(form.bits))
     numbers = ctx.lane_indices()
-    for space, which, base in parts:
-        chosen = np.arange(len(address)) if which is None else np.flatnonzero(which)
+    for space, mask, base in parts:
+        chosen = np.arange(len(address)) if mask is None else np.flatnonzero(mask)
 
-        def act(found: Cells, positions: Ints, chosen: Ints = chosen) -> Cells:
-            return combine(found, *(value[chosen[positions]] for value in values))
+        def act(current: Cells, positions: Ints, chosen: Ints = chosen) -> Cells:
+            return combine(current, *(value[chosen[positions]] for value in values))
 
         where, lanes = address[chosen] - base, numbers[chosen]
         if space == "shared":
@@ -120,7 +120,7 @@ def _update(
 
 
 def _add_doubles(old: Cells, value: Cells) -> Cells:
-    """Add as units beside global memory do: NaN goes through as it is, the operand's before it."""
+    """Add as global memory's atomic units do: NaN passes unchanged, the operand's first."""
     total = view(np.asarray(view(old, np.float64) + view(value, np.float64)), np.uint64)
     total = np.where(F64.is_nan(total), DEFAULT_NAN, total)
     return np.where(F64.is_nan(value), value, np.where(F64.is_nan(old), old, total))
@@ -129,7 +129,7 @@ def _add_doubles(old: Cells, value: Cells) -> Cells:
 def combine_of(
     instruction: Instruction, form: Form, operation: str, *, is_bulk: bool = False
 ) -> Combine:
-    """Return how an operation combines what is in memory with its operands."""
+    """Return the function of old cells and operands for an operation."""
     if operation in _COMBINES:
         return _COMBINES[operation]
     type_name = f"{form.kind}{form.bits // (2 if 'x2' in form.rest else 1)}"
@@ -152,7 +152,7 @@ def combine_of(
     compute = COMPUTES[operation](plain)
 
     def combine(old: Cells, value: Cells) -> Cells:
-        # Of two NaN of f64 `add` keeps the second: in shared memory, what was there.
+        # Of two f64 NaN `add` keeps the second: in shared memory, the old value.
         result = compute(value, old) if operation == "add" else compute(old, value)
         return result[0] if isinstance(result, tuple) else result
 

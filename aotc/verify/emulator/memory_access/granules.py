@@ -1,4 +1,4 @@
-"""What the text of a kernel says of the shadows of its memory: how fine they are, and what they order.
+"""Properties of a kernel's memory accesses: their granularity and their scopes.
 
 Invariant: an access covers whole granules.
 """
@@ -45,7 +45,7 @@ def global_granule_bytes(kernel: Kernel) -> int:
 
 
 def orders_ctas(kernel: Kernel) -> bool:
-    """Say whether threads of different clusters may be ordered by what the kernel does to memory."""
+    """Return whether memory accesses may order threads of different clusters."""
     for instruction in kernel.instructions:
         words = frozenset(instruction.modifiers)
         if instruction.opcode == "membar" and not words.isdisjoint(("gl", "sys")):
@@ -57,25 +57,25 @@ def orders_ctas(kernel: Kernel) -> bool:
 
 
 def scopes_of(kernel: Kernel) -> tuple[int, ...]:
-    """Return the scopes among which the kernel's accesses and fences are strong, ascending."""
-    found: set[int] = set()
+    """Return the scopes of the kernel's strong accesses and fences, ascending."""
+    scopes: set[int] = set()
     for instruction in kernel.instructions:
         named = [SCOPES[word] for word in instruction.modifiers if word in SCOPES]
         if instruction.opcode == "membar" and "cta" in instruction.modifiers:
-            found.add(CTA)
+            scopes.add(CTA)
         elif instruction.opcode in ("atom", "red", "membar", "fence"):
-            found.update(named or [GPU])
+            scopes.update(named or [GPU])
         elif instruction.opcode in ("ld", "st"):
-            found.update(named or [GPU] * ("volatile" in instruction.modifiers))
-    return tuple(sorted(found))
+            scopes.update(named or [GPU] * ("volatile" in instruction.modifiers))
+    return tuple(sorted(scopes))
 
 
 def _sizes(instruction: Instruction) -> Iterator[int]:
-    """Yield the bytes of an access to memory, if it is one of global or shared memory."""
+    """Yield the bytes of an access to global or shared memory."""
     words = instruction.modifiers
     if not _NEITHER.isdisjoint(words):
         return
-    # An atomic operation on a vector is one on each of its elements.
+    # An atomic operation on a vector is separate for each element.
     vector = instruction.opcode in ("ld", "st")
     count = next((int(m[1:]) for m in words if m in ("v2", "v4", "v8")), 1) if vector else 1
     for word in words:

@@ -1,4 +1,4 @@
-"""Loads and stores, and what only concerns addresses: `cvta`, `isspacep`, `prefetch` and kin.
+"""Loads and stores, and address instructions: `cvta`, `isspacep`, `prefetch` and kin.
 
 Source: PTX ISA, "Data Movement and Conversion Instructions": ld, ld.global.nc, st, prefetch,
 isspacep, cvta, createpolicy.
@@ -27,7 +27,7 @@ from aotc.verify.emulator.memory_access.spaces import (
     WINDOWS,
     form_of,
     is_uniform,
-    places_of,
+    locations_of,
     read_bytes,
     spaces_of,
     write_bytes,
@@ -37,7 +37,7 @@ from aotc.verify.emulator.syntax import Instruction, Operand, Register, elements
 
 @executes("ld", "ldu")
 def load(instruction: Instruction) -> Execute:
-    """Read memory into a register, or into several from neighbouring addresses."""
+    """Read memory into a register, or into several from consecutive addresses."""
     form = form_of(instruction)
     destinations = elements_of(instruction.operands[0])
     source = instruction.operands[1]
@@ -57,19 +57,19 @@ def load(instruction: Instruction) -> Execute:
                 value = _extended(value, form.bits, destination)
             ctx.write(destination, value)
         if scope != WEAK:
-            places = places_of(form.space, address)
-            ctx.machine.part(MemoryOrder).read(ctx.lanes, places, scope, acquires=acquires)
+            locations = locations_of(form.space, address)
+            ctx.machine.part(MemoryOrder).read(ctx.lanes, locations, scope, acquires=acquires)
 
     return run
 
 
 @loads("ld")
 def loads_of_shared_memory(instruction: Instruction) -> Loads | None:
-    """Read for several weak loads of shared memory into registers as wide as its elements."""
+    """Fuse weak loads of shared memory into registers of the element's width."""
     form = form_of(instruction)
     wide = all(
-        isinstance(each, Register) and each.bits == form.bits
-        for each in elements_of(instruction.operands[0])
+        isinstance(element, Register) and element.bits == form.bits
+        for element in elements_of(instruction.operands[0])
     )
     if form.space != "shared" or form.scope != WEAK or not wide:
         return None
@@ -85,7 +85,7 @@ def loads_of_shared_memory(instruction: Instruction) -> Loads | None:
 
 @executes("st")
 def store(instruction: Instruction) -> Execute:
-    """Write a register to memory, or several to neighbouring addresses."""
+    """Write a register to memory, or several to consecutive addresses."""
     form = form_of(instruction)
     target = instruction.operands[0]
     sources = elements_of(instruction.operands[1])
@@ -99,8 +99,10 @@ def store(instruction: Instruction) -> Execute:
         address = ctx.address(target)
         write_bytes(ctx, form.space, address, view(values, np.uint8), scope)
         if scope != WEAK:
-            places = places_of(form.space, address)
-            ctx.machine.part(MemoryOrder).wrote(ctx.lanes, places, scope, releases=releases)
+            locations = locations_of(form.space, address)
+            ctx.machine.part(MemoryOrder).record_write(
+                ctx.lanes, locations, scope, releases=releases
+            )
             ctx.machine.note_event()
 
     return run
@@ -108,14 +110,14 @@ def store(instruction: Instruction) -> Execute:
 
 @executes("prefetch", "prefetchu")
 def prefetch(instruction: Instruction) -> Execute:
-    """Say something about caches: of no effect on what a program computes."""
+    """Do nothing: a cache hint."""
     del instruction
     return _nothing
 
 
 @executes("createpolicy")
 def create_policy(instruction: Instruction) -> Execute:
-    """Make a cache policy: opaque, so any value will do."""
+    """Create a cache policy: opaque, so any value will do."""
     destination = instruction.operands[0]
 
     def run(ctx: Context) -> None:
@@ -126,7 +128,7 @@ def create_policy(instruction: Instruction) -> Execute:
 
 @executes("cvta")
 def convert_address(instruction: Instruction) -> Execute:
-    """Turn an address of a space into a generic one, or with `.to` back."""
+    """Convert an address of a space to a generic one, or with `.to` back."""
     modifiers = instruction.modifiers
     back = modifiers[0] == "to"
     space = modifiers[1 if back else 0]
@@ -144,18 +146,18 @@ def convert_address(instruction: Instruction) -> Execute:
 
 @executes("isspacep")
 def is_space(instruction: Instruction) -> Execute:
-    """Say whether a generic address is in a space; `.shared` means the CTA's own."""
+    """Test whether a generic address is in a space; `.shared` means the CTA's own."""
     name = instruction.modifiers[0]
     if name not in SPACES:
         raise Unsupported(f"modifier .{name}")
-    wanted = tuple(WINDOWS).index(SPACES[name])
+    space = tuple(WINDOWS).index(SPACES[name])
     destination, source = instruction.operands
 
     def run(ctx: Context) -> None:
         address = view(ctx.read(source, 64), np.int64)
-        inside = spaces_of(address) == wanted
+        inside = spaces_of(address) == space
         if name in ("shared", "shared::cta"):
-            # 0, or 1 above the rank that `mapa` was given.
+            # 0, or the rank plus one, as from `mapa`.
             rank = (address - SHARED_WINDOW) >> RANK_SHIFT
             inside &= (rank == 0) | (rank == own_rank(ctx) + 1)
         ctx.write(destination, inside)
@@ -164,7 +166,7 @@ def is_space(instruction: Instruction) -> Execute:
 
 
 def _extended(value: npt.NDArray[Any], bits: int, destination: Operand) -> npt.NDArray[Any]:
-    """Return signed values as wide as the register that takes them."""
+    """Return signed values extended to the destination register's width."""
     if not isinstance(destination, Register) or destination.bits <= bits:
         return value
     signed = view(value, f"i{bits // 8}").astype(f"i{destination.bits // 8}")

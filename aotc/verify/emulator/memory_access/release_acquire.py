@@ -1,16 +1,16 @@
-"""Synchronisation through memory: what a release at a location hands to an acquire there.
+"""Synchronisation through memory: releases and acquires at a location.
 
-A strong access (atomic, relaxed, volatile) orders nothing by itself. A release keeps what its thread
-has done and seen at the location that it writes, for each scope that it reaches: its CTA, its cluster,
-the GPU. So does a strong write after a fence, with what was done before the fence. An acquire that
-reads there takes it over at once, a strong read at the next fence. Both must reach the other: the
-scope of a pair is the least of the scopes of its accesses and fences.
+A strong access (atomic, relaxed, volatile) orders nothing by itself. A release stores its thread's
+clocks at its location, for each scope it reaches: the CTA, the cluster, the GPU. A strong write
+after a fence does so with the clocks at the fence. An acquire that reads the location takes them
+over at once, a strong read at the next fence. Each must reach the other: the scope of a pair is the
+least of the scopes of its accesses and fences.
 
-Locations keep all that was ever released there, also where a plain write came between, and those of
-shared memory are not told apart; there are `_MAX_PLACES` of them, and more share one. So a thread may
-be taken to know more than it does, never less.
+Locations keep all clocks ever released there, even across a plain write. All of shared memory is
+one location, and beyond `_MAX_LOCATIONS` the rest share one. So a thread may seem to know more than
+it does, never less.
 
-Invariant: what a location holds for a scope was released by threads of that scope alone.
+Invariant: a location's clocks for a scope were released by threads of that scope alone.
 
 Source: PTX ISA, "Memory Consistency Model": release and acquire patterns, causality order.
 """
@@ -34,15 +34,15 @@ from aotc.verify.emulator.memory.vector_clocks import (
     lanes_array,
 )
 
-SHARED_PLACE = -1
-"""Where all of shared memory is."""
-_ANY_PLACE = -2
-_MAX_PLACES = 256
+SHARED_LOCATION = -1
+"""The location of all shared memory."""
+_ANY_LOCATION = -2
+_MAX_LOCATIONS = 256
 _ROWS_AT_ONCE = 32
 
 
 class MemoryOrder:
-    """Hold what has been released through memory, and what fences have set apart."""
+    """Hold the clocks released through memory, and the state of fences."""
 
     def __init__(self, machine: Machine) -> None:
         self._order = machine.order
@@ -52,9 +52,9 @@ class MemoryOrder:
         self._lanes_per_cluster = machine.cluster_size * self._lanes_per_cta
         columns = self._order.columns
         self._tokens = Clocks(0, columns)
-        self._rows: dict[tuple[int, int, int], int] = {}  # by scope, who is in it, and place
-        self._places: dict[int, int] = {_ANY_PLACE: 0, SHARED_PLACE: 1}
-        # Of each scope and warp: what had been seen at the last fence, what has been read since.
+        self._rows: dict[tuple[int, int, int], int] = {}  # by scope, group and location
+        self._locations: dict[int, int] = {_ANY_LOCATION: 0, SHARED_LOCATION: 1}
+        # By scope and warp: the clocks at the last fence, and those read since.
         planes = len(self._scopes)
         self._fenced = Clocks(planes * self._num_warps, columns)
         self._pending = Clocks(planes * self._num_warps, columns)
@@ -65,7 +65,7 @@ class MemoryOrder:
     def fence(
         self, lanes: Lanes, scope: int, *, acquires: bool = True, releases: bool = True
     ) -> None:
-        """Order what lanes (n,) have read before what follows, and what came before their writes."""
+        """Fence lanes (n,): acquire their earlier reads, and let their later writes release."""
         numbers = lanes_array(lanes, self._num_warps * 32)
         if acquires:
             for plane in self._planes(scope):
@@ -79,8 +79,8 @@ class MemoryOrder:
             self._fenced_at[:planes, numbers] = self._order.snapshot(numbers, self._fenced, planes)
             self._has_fenced = True
 
-    def wrote(self, lanes: Lanes, places: Ints, scope: int, *, releases: bool) -> None:
-        """Keep what lanes (n,) release by strong writes at places (n,)."""
+    def record_write(self, lanes: Lanes, locations: Ints, scope: int, *, releases: bool) -> None:
+        """Record releases by strong writes of lanes (n,) at locations (n,)."""
         if not releases and not self._has_fenced:
             return
         numbers = lanes_array(lanes, self._num_warps * 32)
@@ -90,7 +90,7 @@ class MemoryOrder:
             writers = numbers[chosen]
             if not writers.size:
                 continue
-            rows = self._find(writers, places[chosen], self._scopes[plane], add=True)
+            rows = self._find(writers, locations[chosen], self._scopes[plane], add=True)
             if releases:
                 self._order.release(writers, self._tokens, rows)
             else:
@@ -99,86 +99,86 @@ class MemoryOrder:
                 )
 
     def release_fenced(self, lanes: Ints, tokens: Clocks, rows: Ints) -> None:
-        """Put what lanes (n,) had done and seen at their last fence of the cluster into rows (n,)."""
-        plane = next((at for at, scope in enumerate(self._scopes) if scope >= CLUSTER), None)
+        """Release lanes' (n,) clocks, as of their last cluster fence, into rows (n,)."""
+        plane = next((index for index, scope in enumerate(self._scopes) if scope >= CLUSTER), None)
         if plane is None or not self._has_fenced:
             return
         limits = self._fenced_at[plane, lanes]
         chosen = limits > 0
         if chosen.any():
-            kept = self._fenced, plane, limits[chosen]
-            self._order.release_snapshot(lanes[chosen], *kept, tokens, rows[chosen])
+            snapshot = self._fenced, plane, limits[chosen]
+            self._order.release_snapshot(lanes[chosen], *snapshot, tokens, rows[chosen])
 
-    def read(self, lanes: Lanes, places: Ints, scope: int, *, acquires: bool) -> None:
-        """Let lanes (n,) see what was released where their strong reads (n,) are, or a later fence."""
+    def read(self, lanes: Lanes, locations: Ints, scope: int, *, acquires: bool) -> None:
+        """Acquire, now or at a later fence, the releases at lanes' strong reads (n,)."""
         if not self._rows:
             return
         numbers = lanes_array(lanes, self._num_warps * 32)
-        anywhere = np.full(len(numbers), _ANY_PLACE)
+        anywhere = np.full(len(numbers), _ANY_LOCATION)
         for plane in self._planes(scope):
-            for where in (places, anywhere):
+            for where in (locations, anywhere):
                 rows = self._find(numbers, where, self._scopes[plane], add=False)
-                found = rows >= 0
-                readers, rows = numbers[found], rows[found]
+                has_row = rows >= 0
+                readers, rows = numbers[has_row], rows[has_row]
                 if not readers.size:
                     continue
                 if acquires:
                     self._order.acquire(readers, self._tokens, rows)
                 else:
                     self._clear_pending(plane, readers)
-                    at = plane * self._num_warps
-                    self._order.see_pending(readers, self._tokens, rows, self._pending, at)
+                    first_row = plane * self._num_warps
+                    self._order.see_pending(readers, self._tokens, rows, self._pending, first_row)
                     self._may_acquire[plane, readers] = True
 
     def release_everywhere(self, lanes: Lanes, scope: int) -> None:
-        """Let whoever of a scope acquires anything later, in any place, see what lanes have done."""
+        """Release lanes' clocks to any later acquire of the scope, at any location."""
         numbers = lanes_array(lanes, self._num_warps * 32)
-        self.wrote(numbers, np.full(len(numbers), _ANY_PLACE), scope, releases=True)
+        self.record_write(numbers, np.full(len(numbers), _ANY_LOCATION), scope, releases=True)
 
     def acquire_everything(self, lanes: Lanes, scope: int) -> None:
-        """Let lanes see what threads of a scope have released everywhere."""
+        """Acquire everything that threads of a scope have released everywhere."""
         numbers = lanes_array(lanes, self._num_warps * 32)
-        self.read(numbers, np.full(len(numbers), _ANY_PLACE), scope, acquires=True)
+        self.read(numbers, np.full(len(numbers), _ANY_LOCATION), scope, acquires=True)
 
     # ---- inside -----------------------------------------------------------------------------
 
     def _planes(self, scope: int) -> range:
-        """Return which of the used scopes are within one."""
-        return range(sum(each <= scope for each in self._scopes))
+        """Return the planes of the used scopes within a scope."""
+        return range(sum(used <= scope for used in self._scopes))
 
     def _clear_pending(self, plane: int, readers: Ints) -> None:
-        """Forget what warps have read of which no lane can acquire anything any more."""
+        """Clear pending reads of warps with no lane left to acquire them."""
         waits = cast("npt.NDArray[np.bool_]", reshape(self._may_acquire[plane], -1, 32).any(axis=1))
         warps = np.unique(readers >> 5)
         self._pending.clear(plane * self._num_warps + warps[~waits[warps]])
 
-    def _find(self, lanes: Ints, places: Ints, scope: int, *, add: bool) -> Ints:
-        """Return the rows of places (n,) for the scopes that lanes (n,) are in, -1 for none."""
+    def _find(self, lanes: Ints, locations: Ints, scope: int, *, add: bool) -> Ints:
+        """Return the rows of locations (n,) in the lanes' groups of a scope, -1 for none."""
         if scope == CTA:
             groups = lanes // self._lanes_per_cta
         elif scope == CLUSTER:
             groups = lanes // self._lanes_per_cluster
         else:
             groups = np.zeros(len(lanes), np.int64)
-        numbers = self._numbered(places, add=add)
+        numbers = self._numbered(locations, add=add)
         pairs = groups << 32 | (numbers & 0xFFFFFFFF)
-        different, which = np.unique(pairs, return_inverse=True)
+        different, inverse = np.unique(pairs, return_inverse=True)
         rows = [
             self._row((scope, pair >> 32, pair & 0xFFFFFFFF), add=add)
             for pair in different.tolist()
         ]
-        return np.array(rows, np.int64)[which]
+        return np.array(rows, np.int64)[inverse]
 
-    def _numbered(self, places: Ints, *, add: bool) -> npt.NDArray[np.int64]:
-        """Return the numbers of places (n,): that of any place for those that are too many."""
-        different, which = np.unique(places, return_inverse=True)
+    def _numbered(self, locations: Ints, *, add: bool) -> npt.NDArray[np.int64]:
+        """Return the numbers of locations (n,); excess ones share a number."""
+        different, inverse = np.unique(locations, return_inverse=True)
         if add:
-            for place in different.tolist():
-                if len(self._places) == _MAX_PLACES:
+            for location in different.tolist():
+                if len(self._locations) == _MAX_LOCATIONS:
                     break
-                self._places.setdefault(place, len(self._places))
-        found = [self._places.get(place, 0) for place in different.tolist()]
-        return np.array(found, np.int64)[which]
+                self._locations.setdefault(location, len(self._locations))
+        numbers = [self._locations.get(location, 0) for location in different.tolist()]
+        return np.array(numbers, np.int64)[inverse]
 
     def _row(self, key: tuple[int, int, int], *, add: bool) -> int:
         row = self._rows.get(key, -1)

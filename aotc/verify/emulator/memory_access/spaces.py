@@ -1,6 +1,6 @@
-"""What the modifiers of a memory instruction say, and one door to every state space.
+"""Modifiers of memory instructions, and access to every state space.
 
-Invariant: a modifier is either known to mean nothing here, or acted on, or refused.
+Invariant: a modifier is known to be irrelevant, or handled, or refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.verify.emulator.memory.global_memory import (
     cell_dtype,
 )
 from aotc.verify.emulator.memory.vector_clocks import CLUSTER, CTA, GPU, WEAK, Ints, Lanes
-from aotc.verify.emulator.memory_access.release_acquire import SHARED_PLACE
+from aotc.verify.emulator.memory_access.release_acquire import SHARED_LOCATION
 from aotc.verify.emulator.syntax import Address, Instruction, Symbol
 
 SPACES = {
@@ -47,10 +47,10 @@ _TYPE = re.compile(r"(b|u|s|f|bf)(8|16|32|64|128)(x2)?")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Say what a memory instruction accesses: `count` elements of `bits` in a space.
+    """Describe a memory access: `count` elements of `bits` in a space.
 
     `kind` is the type's letters: b, u, s, f or bf; `rest` holds the modifiers left to the rule.
-    `scope` says among whom the access is strong, as volatile and atomic ones are; WEAK: it is not.
+    `scope` is that of a strong access, such as a volatile or atomic one; else WEAK.
     """
 
     space: str
@@ -69,25 +69,25 @@ class Form:
 
     @property
     def releases(self) -> bool:
-        """Whether others may see what came before it by what it writes."""
+        """Whether it releases earlier accesses."""
         return self.strength in ("release", "acq_rel")
 
     @property
     def acquires(self) -> bool:
-        """Whether what it reads lets it see what others did before."""
+        """Whether it acquires earlier accesses of others."""
         return self.strength in ("acquire", "acq_rel")
 
 
 def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> Form:
-    """Read the modifiers of an instruction; those in `allowed` are left in `rest`.
+    """Parse the modifiers of an instruction; those in `allowed` are left in `rest`.
 
-    Raises: Unsupported for a modifier that is not known.
+    Raises: Unsupported for an unknown modifier.
     """
     space, strength, kind, bits, count, hint = "generic", "weak", "", 0, 1, False
-    scope = GPU  # of volatile accesses, and of atomic ones unless they say so
+    scope = GPU  # default of volatile and atomic accesses
     rest: list[str] = []
     for modifier in instruction.modifiers:
-        found = _TYPE.fullmatch(modifier)
+        type_match = _TYPE.fullmatch(modifier)
         if modifier in allowed:
             rest.append(modifier)
         elif modifier in SPACES:
@@ -98,9 +98,9 @@ def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> 
             count = _VECTORS[modifier]
         elif modifier == "L2::cache_hint":
             hint = True
-        elif found is not None:
-            kind, bits = found[1], int(found[2]) * (2 if found[3] else 1)
-            rest += ["x2"] if found[3] else []
+        elif type_match is not None:
+            kind, bits = type_match[1], int(type_match[2]) * (2 if type_match[3] else 1)
+            rest += ["x2"] if type_match[3] else []
         elif modifier in SCOPES:
             scope = SCOPES[modifier]
         elif modifier not in _CACHE_OPERATORS and modifier[:4] not in ("L1::", "L2::"):
@@ -131,17 +131,17 @@ def write_bytes(ctx: Context, space: str, address: Ints, data: Bytes, scope: int
     _WRITERS[space](ctx, ctx.lanes, address, data, scope)
 
 
-def places_of(space: str, address: Ints) -> Ints:
-    """Return the places of strong accesses to addresses (n,), as `MemoryOrder` tells them apart."""
+def locations_of(space: str, address: Ints) -> Ints:
+    """Return the `MemoryOrder` locations of strong accesses to addresses (n,)."""
     if space == "global":
         return address
     if space == "generic":
-        return np.where(address >= SHARED_WINDOW, SHARED_PLACE, address)
-    return np.full(len(address), SHARED_PLACE)
+        return np.where(address >= SHARED_WINDOW, SHARED_LOCATION, address)
+    return np.full(len(address), SHARED_LOCATION)
 
 
 def is_uniform(instruction: Instruction, position: int) -> bool:
-    """Say whether an address operand is the same for all lanes by how it is written."""
+    """Return whether an address operand is syntactically equal for all lanes."""
     operand = instruction.operands[position]
     return isinstance(operand, Address) and isinstance(operand.base, Symbol)
 
@@ -159,12 +159,12 @@ _STARTS = np.array(tuple(WINDOWS.values())[1:], np.int64)
 
 
 def spaces_of(address: Ints) -> Ints:
-    """Return in which space each generic address (n,) is, as an index into WINDOWS."""
+    """Return the space of each generic address (n,), as an index into WINDOWS."""
     return np.searchsorted(_STARTS, address, side="right")
 
 
 def split_generic(address: Ints) -> list[tuple[str, npt.NDArray[np.bool_] | None, int]]:
-    """Return the spaces that generic addresses fall into: name, which of them (None: all), base."""
+    """Split generic addresses by space: name, mask (None: all), window base."""
     lowest, highest = (int(i) for i in spaces_of(np.array((address.min(), address.max()))))
     if lowest == highest:
         name = _SPACE_NAMES[lowest]
@@ -212,8 +212,8 @@ def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: i
         return _READERS[space](ctx, lanes, address - base if base else address, size, scope)
     out = np.empty((len(address), size), np.uint8)
     numbers = ctx.lane_indices()
-    for space, which, base in parts:
-        out[which] = _READERS[space](ctx, numbers[which], address[which] - base, size, scope)
+    for space, mask, base in parts:
+        out[mask] = _READERS[space](ctx, numbers[mask], address[mask] - base, size, scope)
     return out
 
 
@@ -245,20 +245,20 @@ def _write_generic(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope
         _WRITERS[space](ctx, lanes, address - base if base else address, data, scope)
         return
     numbers = ctx.lane_indices()
-    for space, which, base in parts:
-        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], scope)
+    for space, mask, base in parts:
+        _WRITERS[space](ctx, numbers[mask], address[mask] - base, data[mask], scope)
 
 
 def _read_constant(
     memory: Bytes, name: str, address: Ints, size: int, row: Ints | int = 0
 ) -> Bytes:
-    """Return bytes (n, size) of rows (n,) of memory, (rows, bytes)."""
+    """Return bytes (n, size) from rows (n,) of memory (rows, bytes)."""
     lowest, highest = int(address.min()), int(address.max())
     if lowest < 0 or highest + size > memory.shape[1]:
-        at = highest if lowest >= 0 else lowest
+        offset = highest if lowest >= 0 else lowest
         raise Misuse(
             "bounds",
-            f"reads {size} bytes at byte {at} of {name} ({memory.shape[1]} bytes), out of bounds",
+            f"reads {size} bytes at byte {offset} of {name} ({memory.shape[1]} bytes), out of bounds",
         )
     if int(reduce_or(address)) & (size - 1):
         raise Misuse("misaligned", f"reads {name} at no multiple of {size} bytes")

@@ -1,8 +1,7 @@
-"""Element formats of matrix instructions: from bits to the number they stand for, and back.
+"""Element formats of matrix instructions: decoding and encoding of bits.
 
-Everything is computed in float64: a product of two operands of up to 24 bits is exact in it, and
-so is the integers' whole sum. Results are rounded once; a NaN comes out as the one pattern that
-tensor cores produce.
+Everything is computed in float64, exact for a product of two operands of up to 24 bits and for the
+whole sum of integers. Results are rounded once; NaN becomes the single pattern of tensor cores.
 
 Invariant: `decode` is exact.
 """
@@ -27,7 +26,7 @@ class Format:
     """Describe a type of element that a matrix instruction multiplies."""
 
     name: str
-    bits: int  # in a register or in memory; tf32 sits in 32
+    bits: int  # in a register or in memory; tf32 takes 32
     decode: Callable[[Array], Float64]
     is_int: bool = False
 
@@ -50,7 +49,7 @@ def _float32(bits: Array) -> Float64:
 
 
 def _tfloat32(bits: Array) -> Float64:
-    # The tensor cores do not look at the low 13 bits.
+    # Tensor cores ignore the low 13 bits.
     return _float32(bits & np.uint32(0xFFFFE000))
 
 

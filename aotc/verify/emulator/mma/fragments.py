@@ -1,10 +1,10 @@
-"""Fragments: which element of a matrix each register of each lane of a warp holds.
+"""Fragments: the matrix elements in each register of each lane of a warp.
 
-All of `mma.sync` and `wgmma` share three patterns, one for each operand, which differ only in the
-size of an element: a row of eight lanes' quads, a quad's lanes side by side, registers first over
-the halves of 16 rows and then along the row. So three constructors make every table of the PTX ISA
-("Matrix Fragments for mma.m16n8k16", …). They are written from that text, not taken from the
-compiler's layouts, which they are there to check.
+All of `mma.sync` and `wgmma` share three patterns, one per operand, which differ only in element
+size. A quad of lanes lies along a row, and eight quads are eight rows. Registers go first over the
+halves of 16 rows, then along the row. So three constructors make every table of the PTX ISA
+("Matrix Fragments for mma.m16n8k16", …). They follow that text, independent of the compiler's
+layouts, which they check.
 
 Invariant: a fragment is a bijection between (register, lane, part) and the elements of its matrix.
 """
@@ -50,7 +50,7 @@ class Fragment:
         return reshape(reshape(parts, len(parts), -1)[:, self._sources], -1, self.rows, self.cols)
 
     def scatter(self, elements: Array) -> Array:
-        """Return the registers (n, registers, 32) that hold the elements' bits (n, rows, cols)."""
+        """Return registers (n, registers, 32) with the elements' bits (n, rows, cols)."""
         parts = reshape(elements, len(elements), -1)[:, self.positions]
         return join_bits(parts, self.element_bits)
 

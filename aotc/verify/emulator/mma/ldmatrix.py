@@ -1,8 +1,8 @@
-"""Matrices of a warp between registers and shared memory: `ldmatrix` and `stmatrix`.
+"""8x8 matrices between registers and shared memory: `ldmatrix` and `stmatrix`.
 
 Each of one, two or four 8x8 matrices of 16-bit elements is eight rows of 16 bytes; eight lanes
-give their addresses. In registers lane 4r + c has elements 2c and 2c + 1 of row r, or of column r
-with `.trans`.
+supply their addresses. In registers, lane 4r + c has elements 2c and 2c + 1 of row r, or of column
+r with `.trans`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FRAGMENT = operand_a(8, 8, 16)
 
 
 def _form(instruction: Instruction) -> tuple[int, bool]:
-    """Return how many matrices and whether they are transposed.
+    """Return the number of matrices, and whether they are transposed.
 
     Raises: Unsupported for shapes and types of later hardware.
     """
@@ -44,13 +44,13 @@ def _form(instruction: Instruction) -> tuple[int, bool]:
 
 
 def _rows(ctx: Context, operand: Operand, count: int) -> tuple[Ints, Ints]:
-    """Return the lanes that give addresses of rows, and these: (warps * 8 * count,) each."""
+    """Return the address-supplying lanes and the row addresses: (warps * 8 * count,) each."""
     lanes, rows = _rows_at(ctx, ctx.address(operand)[None], count)
     return lanes, rows[0]
 
 
 def _rows_at(ctx: Context, address: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the lanes (n,) that give addresses of rows, and those (k, n) among `address`."""
+    """Return the address-supplying lanes (n,), and the row addresses (k, n) of `address`."""
     ctx.require_whole_warps()
     num_warps = len(ctx.warps())
     if ctx.count != num_warps * WARP_LANES:
@@ -68,7 +68,7 @@ def _oriented(elements: Array, *, transposed: bool) -> Array:
 
 @executes("ldmatrix")
 def ldmatrix(instruction: Instruction) -> Execute:
-    """Load 8x8 matrices of 16-bit elements, one register of each lane for each.
+    """Load 8x8 matrices of 16-bit elements, one register per lane and matrix.
 
     Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix".
     """
@@ -82,15 +82,15 @@ def ldmatrix(instruction: Instruction) -> Execute:
         lanes, address = _rows(ctx, source, count)
         data = ctx.machine.shared.load(lanes, address, _ROW_BYTES, ctx.instruction)
         matrices = reshape(view(data, np.uint16), -1, count, _ROWS, _ROWS)
-        each = reshape(_oriented(matrices, transposed=transposed), -1, _ROWS, _ROWS)
-        ctx.write_each(registers, reshape(_FRAGMENT.scatter(each), -1, count, WARP_LANES))
+        oriented = reshape(_oriented(matrices, transposed=transposed), -1, _ROWS, _ROWS)
+        ctx.write_each(registers, reshape(_FRAGMENT.scatter(oriented), -1, count, WARP_LANES))
 
     return execute
 
 
 @loads("ldmatrix")
 def ldmatrices(instruction: Instruction) -> Loads:
-    """Load what several instructions do, all at once."""
+    """Execute several `ldmatrix` at once."""
     count, transposed = _form(instruction)
 
     def read(ctx: Context, address: Ints, instructions: Sequence[Instruction]) -> Array:
@@ -98,15 +98,15 @@ def ldmatrices(instruction: Instruction) -> Loads:
         data = ctx.machine.shared.load_each(lanes, rows, _ROW_BYTES, instructions)
         matrices = reshape(view(data, np.uint16), -1, _ROWS, _ROWS)
         words = _FRAGMENT.scatter(_oriented(matrices, transposed=transposed))
-        each = reshape(words, len(address), -1, count, WARP_LANES)
-        return reshape(np.swapaxes(each, 1, 2), len(address), count, -1)
+        registers = reshape(words, len(address), -1, count, WARP_LANES)
+        return reshape(np.swapaxes(registers, 1, 2), len(address), count, -1)
 
     return read
 
 
 @executes("stmatrix")
 def stmatrix(instruction: Instruction) -> Execute:
-    """Store 8x8 matrices of 16-bit elements, one register of each lane for each.
+    """Store 8x8 matrices of 16-bit elements, one register per lane and matrix.
 
     Source: PTX ISA, "Warp-level matrix store instruction: stmatrix".
     """

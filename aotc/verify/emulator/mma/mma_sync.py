@@ -3,11 +3,10 @@
 All warps that execute one together are multiplied together: their fragments are gathered into
 (warps, M, K) and (warps, K, N), multiplied and scattered back.
 
-How a sum is rounded is the one thing that PTX leaves open. Here the products are exact, their sum
-with the accumulator is taken in float64 and rounded once. The hardware aligns the products to the
-largest of a few at a time and cuts what lies below, so its result may differ from this one by about
-2^-23 (Hopper: 2^-13 of fp8's) of the largest term for each term; results are to be compared within
-a bound that grows with the sum of the terms' magnitudes. Integers are exact.
+PTX leaves only the rounding of sums open. Here products are exact; their sum with the accumulator
+is taken in float64 and rounded once. Hardware aligns a few products at a time to the largest and
+truncates, so per term it may differ by about 2^-23 (Hopper's fp8: 2^-13) of the largest term. So
+compare results within a bound that grows with the sum of the terms' magnitudes. Integers are exact.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from aotc.verify.emulator.syntax import Instruction, elements_of
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
-# What the ISA allows, as type of A: K of the shapes with M = 8 and with M = 16, and the result.
+# Allowed by the ISA, by the type of A: K for M = 8, K for M = 16, and result types.
 _INTEGERS = frozenset({"s32"})
 _HALF_OR_SINGLE = frozenset({"f16", "f32"})
 _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]] = {
@@ -52,18 +51,18 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]] = {
 
 
 def multiply(a: Array, b: Array) -> Float64:
-    """Return the products' sums in float64, whatever infinities and NaNs do."""
+    """Return the sums of products in float64, without warnings for infinities and NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.matmul(a, b)
 
 
 def _differing_bits(a: Array, b: Array) -> Float64:
-    """Return how many bits of a row of `a` and a column of `b` differ: their xor's popcount."""
+    """Return popcounts of `a ^ b`, for rows of `a` and columns of `b`."""
     return a.sum(-1, keepdims=True) + b.sum(-2, keepdims=True) - 2.0 * multiply(a, b)
 
 
 def _types(modifiers: tuple[str, ...]) -> tuple[str, str, str, str]:
-    """Return the types of D, A, B and C, which follow the layouts and `.satfinite`."""
+    """Return the types of D, A, B and C, listed after the layouts and `.satfinite`."""
     names = tuple(name for name in modifiers if name in FORMATS)
     if len(names) != 4:
         raise Unsupported(f"the types {'.'.join(names)}")
@@ -125,13 +124,13 @@ def mma(instruction: Instruction) -> WarpCompute:
         elements(b_fragment, b_format),
         elements(c_fragment, c_format),
     )
-    bits = tuple(each.register_bits for each in (a_fragment, b_fragment, c_fragment))
+    bits = tuple(source.register_bits for source in (a_fragment, b_fragment, c_fragment))
     return WarpCompute(bits, decode, compute)
 
 
 @warp_computes("movmatrix")
 def movmatrix(instruction: Instruction) -> WarpCompute:
-    """Transpose an 8x8 matrix of 16-bit elements that a warp holds, a row for each four lanes.
+    """Transpose a warp's 8x8 matrix of 16-bit elements, one row per four lanes.
 
     Source: PTX ISA, "Matrix Transpose Instruction: movmatrix".
     """
@@ -147,14 +146,14 @@ def movmatrix(instruction: Instruction) -> WarpCompute:
 
 @executes("mma", "movmatrix")
 def matrix_instruction(instruction: Instruction) -> Execute:
-    """Return what one instruction does by itself."""
+    """Return the step of a single instruction."""
     rule = WARP_COMPUTES[instruction.opcode](instruction)
     target, *sources = (elements_of(operand) for operand in instruction.operands)
 
     def execute(ctx: Context) -> None:
         ctx.require_whole_warps()
         words = map(ctx.read_each, sources, rule.bits)
-        values = [decode(each) for decode, each in zip(rule.decode, words, strict=True)]
+        values = [decode(registers) for decode, registers in zip(rule.decode, words, strict=True)]
         ctx.write_each(target, rule.compute(*values))
 
     return execute

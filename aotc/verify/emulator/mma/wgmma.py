@@ -1,16 +1,16 @@
-"""`wgmma`: matrix multiplications that a warpgroup starts and waits for later.
+"""`wgmma`: asynchronous matrix multiplications by a warpgroup.
 
-A warpgroup's warps meet where they start one (see `warpgroups.py`), and what they have started
-happens in order, at latest when one of them waits for its group: the rest of the warpgroup's share
-is then done, too, as programs rely on that let one thread say that an operand may be overwritten.
-Successive multiplications into the same registers form a *chain*: its sums live here, and go to a
-warp's registers when it has waited for all of them.
+A warpgroup's warps meet where they start one (see `warpgroups.py`). Multiplications run in order,
+at the latest when one warp waits for its group. That completes the rest of the warpgroup's share,
+too: programs rely on it when one thread signals that an operand may be overwritten. Successive
+multiplications into the same registers form a *chain*. Its sums live here, and move to a warp's
+registers once the warp has waited for all of them.
 
 Until then the registers are marked as in flight and hold the name of their result, chain and index,
-which copies carry along. The engine refuses to read or write a register in flight; bytes of shared
-memory that an operand lies in are guarded by `SharedMemory`.
+which copies carry along. The engine refuses to access a register in flight; `SharedMemory` guards
+operands in shared memory.
 
-Sums of fp8 products have as few bits as the hardware gives them (`fp8_sums.py`).
+Sums of fp8 products have as few bits as on hardware (`fp8_sums.py`).
 
 Invariant: sums are rounded to the result's type after each instruction, as in `mma_sync.py`.
 """

@@ -1,4 +1,4 @@
-"""What the text of a `wgmma.mma_async` says: shape, types, where its operands are, how signed.
+"""Parsed `wgmma.mma_async`: shape, types, operand locations and negations.
 
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation using
 wgmma.mma_async instruction".
@@ -16,7 +16,7 @@ from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Registe
 
 WARP_ROWS = 16  # of the 64 rows of a warpgroup
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
-_K_BITS = 256  # of a row of an operand
+_K_BITS = 256  # per row of an operand
 _FLOATS = frozenset({"f16", "f32"})
 _FP8 = ("e4m3", "e5m2")
 _RESULTS = {
@@ -36,7 +36,7 @@ _WORDS = frozenset({"mma_async", "sync", "aligned", "satfinite", "and", "popc"})
 class Form:
     """Describe one instruction; `a_registers` is empty when A is in shared memory.
 
-    The negations apply to whole operands; `transposed` says that M or N is contiguous, not K.
+    The negations apply to whole operands; `transposed` means M or N is contiguous, not K.
     """
 
     n: int
@@ -46,7 +46,7 @@ class Form:
     b_format: Format
     saturate: bool
     d_registers: tuple[Register, ...]
-    d_rows: tuple[int, ...]  # of these, which are quicker to look up
+    d_rows: tuple[int, ...]  # of `d_registers`, for quick look-up
     a_registers: tuple[Register, ...]
     a_descriptor: Operand | None
     b_descriptor: Operand
@@ -58,24 +58,24 @@ class Form:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether sums have few bits before they are rounded, as those of fp8 products do."""
+        """Whether sums have few bits before rounding, as for fp8 products."""
         return self.a_format.name in _FP8
 
     @property
     def d_fragment(self) -> Fragment:
-        """What a warp's registers of the result hold."""
+        """Fragment of the result in a warp's registers."""
         return accumulator(WARP_ROWS, self.n, FORMATS[self.result].bits)
 
     @property
     def a_fragment(self) -> Fragment:
-        """What a warp's registers of A hold, if A is in registers."""
+        """Fragment of A in a warp's registers, if A is in registers."""
         return operand_a(WARP_ROWS, self.k, self.a_format.bits)
 
 
 def _registers(operand: Operand) -> tuple[Register, ...]:
     elements = operand.elements if isinstance(operand, Vector) else ()
-    registers = tuple(each for each in elements if isinstance(each, Register))
-    if len(registers) != len(elements) or any(each.bits != 32 for each in registers):
+    registers = tuple(element for element in elements if isinstance(element, Register))
+    if len(registers) != len(elements) or any(element.bits != 32 for element in registers):
         raise Unsupported("operands that are no 32-bit registers")
     return registers
 
@@ -88,22 +88,22 @@ def _constants(operands: tuple[Operand, ...]) -> list[int]:
 
 
 def _shape(modifiers: tuple[str, ...]) -> tuple[int, int, list[str]]:
-    found = [match for word in modifiers if (match := _SHAPE.fullmatch(word))]
+    shapes = [match for word in modifiers if (match := _SHAPE.fullmatch(word))]
     types = [word for word in modifiers if word in FORMATS]
     unknown = [
         word
         for word in modifiers
         if word not in _WORDS and word not in FORMATS and not _SHAPE.fullmatch(word)
     ]
-    if unknown or len(found) != 1 or len(types) != 3:
+    if unknown or len(shapes) != 1 or len(types) != 3:
         raise Unsupported(f"the modifier .{unknown[0]}" if unknown else "its shape or its types")
-    return int(found[0][1]), int(found[0][2]), types
+    return int(shapes[0][1]), int(shapes[0][2]), types
 
 
 def form_of(instruction: Instruction) -> Form:
-    """Read the text of a `wgmma.mma_async`.
+    """Parse a `wgmma.mma_async`.
 
-    Raises: Unsupported for what the ISA does not have.
+    Raises: Unsupported for forms outside the ISA.
     """
     n, k, (result, a_type, b_type) = _shape(instruction.modifiers)
     a_format, b_format = FORMATS[a_type], FORMATS[b_type]

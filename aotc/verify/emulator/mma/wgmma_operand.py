@@ -1,8 +1,8 @@
-"""Operands of `wgmma` in shared memory: from the bits of a descriptor to the bytes of a matrix.
+"""Operands of `wgmma` in shared memory: matrix descriptors and layouts.
 
-A descriptor names the first byte, two strides and a swizzle. The matrix is made of pieces of
-eight rows by 16 bytes; what the strides mean depends on which dimension is contiguous ("K-major"
-or "MN-major") and on whether there is a swizzle:
+A descriptor holds the first byte, two strides and a swizzle. The matrix is made of pieces of eight
+rows by 16 bytes; the meaning of the strides depends on the contiguous dimension ("K-major" or
+"MN-major") and on the swizzle:
 
                  within 8 rows   next 8 rows     next chunk of a row
     K, none      16 bytes        stride          leading
@@ -27,14 +27,14 @@ from aotc.verify.emulator.memory.swizzle import swizzled
 from aotc.verify.emulator.mma.fragments import split_bits
 
 CHUNK_BYTES = 16
-K_BYTES = 32  # of a row that one instruction multiplies, whatever the type
+K_BYTES = 32  # per row and instruction, for every type
 _SPANS_BYTES = (0, 128, 64, 32)
 _FIELD = 0x3FFF
 _RESERVED_BITS = ~(_FIELD | _FIELD << 16 | _FIELD << 32 | 7 << 49 | 3 << 62) & (1 << 64) - 1
 
 
 class DescriptorError(ValueError):
-    """Say what is wrong with the bits of a matrix descriptor."""
+    """Report an invalid matrix descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Descriptor:
 def decode_descriptor(bits: int) -> Descriptor:
     """Return the fields of a 64-bit matrix descriptor.
 
-    Raises: DescriptorError when bits are set that have no meaning.
-    Source: PTX ISA, "Matrix Descriptor Format" of wgmma.
+    Raises: DescriptorError when reserved bits are set. Source: PTX ISA, "Matrix Descriptor Format"
+    of wgmma.
     """
     if bits & _RESERVED_BITS:
         raise DescriptorError(
@@ -65,7 +65,7 @@ def decode_descriptor(bits: int) -> Descriptor:
 
 @lru_cache(maxsize=512)
 def _chunk_offsets(descriptor: Descriptor, rows: int, *, transposed: bool) -> Array:
-    """Return the bytes from the start to each chunk: (rows, 2), or (16, rows / 8) transposed."""
+    """Return the byte offset of each chunk: (rows, 2), or (16, rows / 8) if transposed."""
     span, leading, stride = descriptor.span_bytes, descriptor.leading_bytes, descriptor.stride_bytes
     pitch = span or CHUNK_BYTES
     if not transposed:
@@ -84,7 +84,7 @@ def chunk_addresses(
 ) -> npt.NDArray[np.int64]:
     """Return the addresses of the 16-byte chunks of an operand, flat.
 
-    `rows` are counted from `first_row`, both multiples of 8, and are M of A and N of B.
+    `rows` (M of A, N of B) start at `first_row`; both are multiples of 8.
     """
     offsets = _chunk_offsets(descriptor, first_row + rows, transposed=transposed)
     offsets = offsets[:, first_row // 8 :] if transposed else offsets[first_row:]
@@ -94,7 +94,7 @@ def chunk_addresses(
 
 @lru_cache(maxsize=1024)
 def operand_addresses(bits: int, rows: int, *, transposed: bool) -> npt.NDArray[np.int64]:
-    """Return the `chunk_addresses` of the operand that a descriptor's bits describe.
+    """Return `chunk_addresses` for the operand of a descriptor.
 
     Raises: DescriptorError.
     """
@@ -104,7 +104,7 @@ def operand_addresses(bits: int, rows: int, *, transposed: bool) -> npt.NDArray[
 def elements(
     chunks: npt.NDArray[np.uint8], rows: int, element_bits: int, *, transposed: bool = False
 ) -> Array:
-    """Return the elements' bits (…, rows, k) of the chunks (…, n, 16) read at `chunk_addresses`."""
+    """Return the elements' bits (…, rows, k) of chunks (…, n, 16) from `chunk_addresses`."""
     around, whole = chunks.shape[:-2], np.ascontiguousarray(chunks)
     if transposed:
         return np.swapaxes(reshape(view(whole, np.uint16), *around, K_BYTES // 2, rows), -2, -1)

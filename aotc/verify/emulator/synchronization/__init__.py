@@ -1,4 +1,4 @@
-"""Instructions that order threads: barriers, mbarriers and fences.
+"""Synchronising instructions: barriers, mbarriers and fences.
 
-What they order is recorded in the vector clocks.
+They record happens-before in the vector clocks.
 """

@@ -1,4 +1,4 @@
-"""The barrier instructions: `bar`, `barrier.cta`, `bar.warp.sync` and `barrier.cluster`.
+"""Barrier instructions: `bar`, `barrier.cta`, `bar.warp.sync` and `barrier.cluster`.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier".
 """
@@ -25,8 +25,8 @@ def _barrier(site: Site) -> End:
         return _warp_barrier(site)
     aligned = site.instruction.opcode == "bar" or "aligned" in modifiers
     kind = next((name for name in ("sync", "arrive", "red") if name in modifiers), "")
-    known = {"cta", "sync", "arrive", "red", "aligned", "popc", "and", "or", "u32", "pred"}
-    if not kind or set(modifiers) - known:
+    supported = {"cta", "sync", "arrive", "red", "aligned", "popc", "and", "or", "u32", "pred"}
+    if not kind or set(modifiers) - supported:
         raise Unsupported("its modifiers are not known")
     operands = list(site.instruction.operands[1:] if kind == "red" else site.instruction.operands)
     predicate = operands.pop() if kind == "red" else None
@@ -44,7 +44,7 @@ def _barrier(site: Site) -> End:
         if (choice == first).all():
             meet(scheduler, group, first)
             return
-        # Warps that go to different barriers here part. (No closure calls itself: it would be a cycle.)
+        # Warps at different barriers diverge. (A closure that calls itself would be a cycle.)
         lanes, values = context.lane_indices(), np.unique(choice).tolist()
         ways = [lanes[choice == value] for value in values]
         for child, value in zip(scheduler.fork(group, ways, site.following), values, strict=True):
@@ -64,7 +64,7 @@ def _barrier(site: Site) -> End:
         arrival = Arrival(number, threads, aligned, kind != "arrive")
         barriers = scheduler.named_barriers
         if predicate is None and barriers.passes_at_once(context, arrival):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
             return
         values = None if predicate is None else context.read(predicate, 1)
         waiter = Waiter(
@@ -72,7 +72,7 @@ def _barrier(site: Site) -> End:
         )
         barriers.arrive(context, waiter, arrival)
         if not arrival.waits:
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
 
     return wait
 
@@ -86,7 +86,7 @@ def _warp_barrier(site: Site) -> End:
         context = scheduler.context(site.instruction, group)
         masks = context.read(mask, 32)
         if scheduler.warp_barriers.passes_at_once(context, masks):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
         else:
             lanes = context.lane_indices()
             waiter = Waiter(lanes, site.following, group.join, site.instruction)
@@ -109,10 +109,10 @@ def _cluster_barrier(site: Site) -> End:
             context.require_whole_warps()
         if arrives:
             machine = context.machine
-            # A relaxed arrival tells what came before a fence, as a relaxed write does.
+            # A relaxed arrival releases the accesses before a fence, as a relaxed write does.
             fenced = machine.part(MemoryOrder).release_fenced
             scheduler.cluster_barriers.arrive(context, fenced if relaxed else machine.order.release)
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
         else:
             lanes = context.lane_indices()
             waiter = Waiter(lanes, site.following, group.join, site.instruction)
@@ -132,6 +132,6 @@ def _warpgroup(site: Site) -> End | None:
         lanes = context.lane_indices()
         waiter = Waiter(lanes, site.following, group.join, site.instruction)
         if scheduler.warpgroups.meet(context, waiter, start):
-            scheduler.go_on(group, site.following)
+            scheduler.continue_at(group, site.following)
 
     return meet

@@ -1,4 +1,4 @@
-"""Fences: of memory accesses, at a scope, and of proxies.
+"""Fences of memory accesses, at a scope, and of proxies.
 
 Source: PTX ISA, "Memory Consistency Model"; membar, fence.
 """
@@ -16,7 +16,7 @@ from aotc.verify.emulator.syntax import Instruction
 
 _FENCES = frozenset(("sc", "acq_rel", "acquire", "release", "mbarrier_init"))
 _LEVELS = {"cta": CTA, "gl": GPU, "sys": GPU}
-# Between the generic and the asynchronous proxy, by what follows; that of tensor maps has its own rule.
+# Generic to asynchronous proxy, by the words after `.async`; tensor maps have their own rule.
 _ASYNC_SPACES: dict[tuple[str, ...], tuple[int, ...]] = {
     (): PROXIES,
     ("global",): (GLOBAL_PROXY,),
@@ -28,7 +28,7 @@ _OTHER_PROXIES = frozenset(("alias",))
 
 @executes("membar")
 def membar(instruction: Instruction) -> Execute:
-    """Order memory accesses, as `fence.sc`; `membar.proxy` is `fence.proxy`."""
+    """Order memory accesses like `fence.sc`; `membar.proxy` is `fence.proxy`."""
     if instruction.modifiers[0] == "proxy":
         return _proxy_fence(instruction)
     if instruction.modifiers[0] not in _LEVELS:
@@ -38,7 +38,7 @@ def membar(instruction: Instruction) -> Execute:
 
 @executes("fence")
 def fence(instruction: Instruction) -> Execute:
-    """Order memory accesses, or with `.proxy` those through different proxies."""
+    """Order memory accesses, or with `.proxy` accesses through different proxies."""
     kind, *rest = instruction.modifiers
     if kind == "proxy":
         return _proxy_fence(instruction)

@@ -1,4 +1,4 @@
-"""The instructions of mbarriers; mbarrier.py holds what they do.
+"""Instructions on mbarriers; mbarrier.py implements them.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -16,18 +16,25 @@ from aotc.verify.emulator.memory_access.spaces import SCOPES
 from aotc.verify.emulator.synchronization.mbarrier import MAX_COUNT, PHASE_SHIFT, Mbarriers
 from aotc.verify.emulator.syntax import Instruction, Operand, Register, Sink
 
-_KNOWN = SCOPES.keys() | {"b64", "shared", "shared::cta", "shared::cluster", "acquire", "release"}
+_MODIFIERS = SCOPES.keys() | {
+    "b64",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "acquire",
+    "release",
+}
 
 
 def _check_modifiers(instruction: Instruction, *more: str) -> None:
     for modifier in instruction.modifiers[1:]:
-        if modifier not in _KNOWN and modifier not in more:
+        if modifier not in _MODIFIERS and modifier not in more:
             raise Unsupported(f"modifier .{modifier}")
 
 
 @executes("mbarrier.init")
 def init(instruction: Instruction) -> Execute:
-    """Make an mbarrier."""
+    """Initialise an mbarrier."""
     _check_modifiers(instruction)
     target, count = instruction.operands
 
@@ -42,7 +49,7 @@ def init(instruction: Instruction) -> Execute:
 
 @executes("mbarrier.inval")
 def inval(instruction: Instruction) -> Execute:
-    """End an mbarrier."""
+    """Invalidate an mbarrier."""
     _check_modifiers(instruction)
     (target,) = instruction.operands
 
@@ -54,11 +61,11 @@ def inval(instruction: Instruction) -> Execute:
 
 @executes("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(instruction: Instruction) -> Execute:
-    """Arrive, once or `count` times, or once and expecting bytes; return the state before."""
+    """Arrive once, `count` times, or once with expected bytes; return the prior state."""
     _check_modifiers(instruction, "expect_tx", "relaxed", "noComplete")
     modifiers = instruction.modifiers
     operands = list(instruction.operands)
-    # The state may be left out, and a remote arrival has none.
+    # The state is optional, and a remote arrival has none.
     state: Operand = operands.pop(0) if len(operands) > 1 and _is_result(operands[0]) else Sink()
     target, *rest = operands
     expects = "expect_tx" in modifiers
@@ -87,7 +94,7 @@ def arrive(instruction: Instruction) -> Execute:
 
 @executes("mbarrier.expect_tx", "mbarrier.complete_tx")
 def transactions(instruction: Instruction) -> Execute:
-    """Expect bytes, or say by hand that they have come."""
+    """Expect bytes, or complete them explicitly."""
     _check_modifiers(instruction, "relaxed")
     target, count = instruction.operands
     expects = instruction.modifiers[0] == "expect_tx"
@@ -103,31 +110,31 @@ def transactions(instruction: Instruction) -> Execute:
 
 @executes("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(instruction: Instruction) -> Execute:
-    """Say whether a phase is complete: that of a state, or the last one of a parity."""
+    """Test whether a phase is complete: a state's, or the last one of a parity."""
     _check_modifiers(instruction, "parity", "relaxed")
-    complete, target, which = instruction.operands[:3]
+    complete, target, phase_operand = instruction.operands[:3]
     acquires = "relaxed" not in instruction.modifiers
     is_done = _parity_done if "parity" in instruction.modifiers else _state_done
 
     def run(ctx: Context) -> None:
         mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
         rows = mbarriers.find(lanes, ctx.address(target), instruction)
-        done = is_done(ctx, which, mbarriers.phase[rows])
+        is_complete = is_done(ctx, phase_operand, mbarriers.phase[rows])
         if acquires:
-            mbarriers.acquire(lanes[done], rows[done])
+            mbarriers.acquire(lanes[is_complete], rows[is_complete])
 
         def why(lane: int) -> str:
             return f"waits for {mbarriers.describe(int(rows[np.searchsorted(lanes, lane)]))}"
 
-        ctx.mark_waiting(~done, why)
-        ctx.write(complete, done)
+        ctx.mark_waiting(~is_complete, why)
+        ctx.write(complete, is_complete)
 
     return run
 
 
 @executes("mbarrier.pending_count")
 def pending_count(instruction: Instruction) -> Execute:
-    """Return how many arrivals were outstanding before the one that returned a state."""
+    """Return the arrivals outstanding before the arrival that returned a state."""
     _check_modifiers(instruction)
     result, state = instruction.operands
 

@@ -1,4 +1,4 @@
 """PTX text to kernels: tokens, declarations, instructions, and the control-flow graph.
 
-Nothing here runs; what a register or an opcode does to state is not known yet.
+Nothing here executes, or knows the effect of a register or an opcode on state.
 """

@@ -1,7 +1,7 @@
-"""The control-flow graph of a kernel: basic blocks, where parted lanes meet again, what is live.
+"""The control-flow graph of a kernel: basic blocks, reconvergence, loops, liveness.
 
-Lanes that part at a branch meet again at the branch's immediate post-dominator. Blocks that end in
-a `trap` lead nowhere and do not count: nobody comes back from them.
+Lanes that diverge at a branch reconverge at its immediate post-dominator. Blocks that end in a
+`trap` are ignored there: no lane leaves them.
 
 Invariant: blocks are in the order of the text, cover it, and overlap nowhere.
 """
@@ -20,10 +20,10 @@ _ENDS = ("bra", "brx", "ret", "exit", "trap")
 
 @dataclass(frozen=True, slots=True)
 class BasicBlock:
-    """Hold instructions `start` to `stop`, that one excluded.
+    """Hold instructions `start` to `stop`, exclusive.
 
-    `reconvergence` is the instruction where lanes that part at the end meet again; it is the number
-    of instructions if they do not before they exit.
+    `reconvergence` is the instruction where lanes that diverge at the end meet again, or the number
+    of instructions if they meet only at the exit.
     """
 
     start: int
@@ -34,7 +34,7 @@ class BasicBlock:
 
 @dataclass(frozen=True, slots=True)
 class Cfg:
-    """Hold the blocks of a kernel; `block_at` finds the one that starts at an instruction."""
+    """Hold the blocks of a kernel; `block_at` maps a first instruction to its block."""
 
     blocks: tuple[BasicBlock, ...]
     block_at: Mapping[int, int]
@@ -71,23 +71,23 @@ def build_cfg(instructions: Sequence[Instruction]) -> Cfg:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Say where a loop begins: its first instruction in the text, and the one all enter it at."""
+    """Locate a loop: its first instruction in the text, and its header."""
 
     first: int
     entry: int
 
 
 def nests_of(cfg: Cfg) -> list[tuple[Loop, ...]]:
-    """Return for each block the loops that it is in, the outermost first.
+    """Return the enclosing loops of each block, outermost first.
 
-    A loop is what leads back to a block that is on every way to it.
+    A loop is the set of blocks that lead back to a block dominating them.
     """
     before: list[list[int]] = [[] for _ in cfg.blocks]
     for index, block in enumerate(cfg.blocks):
         for after in block.successors:
             before[after].append(index)
     dominators = _dominators(before)
-    found: list[tuple[set[int], int]] = []
+    bodies: list[tuple[set[int], int]] = []
     for entry, sources in enumerate(before):
         worklist = [index for index in sources if dominators[index] >> entry & 1]
         body = {entry}
@@ -98,45 +98,45 @@ def nests_of(cfg: Cfg) -> list[tuple[Loop, ...]]:
                 body.add(index)
                 worklist += before[index]
         if is_loop:
-            found.append((body, entry))
-    found.sort(key=lambda loop: (-len(loop[0]), loop[1]))
+            bodies.append((body, entry))
+    bodies.sort(key=lambda loop: (-len(loop[0]), loop[1]))
     starts = [block.start for block in cfg.blocks]
-    loops = [(body, Loop(starts[min(body)], starts[entry])) for body, entry in found]
+    loops = [(body, Loop(starts[min(body)], starts[entry])) for body, entry in bodies]
     return [
         tuple(loop for body, loop in loops if index in body) for index in range(len(cfg.blocks))
     ]
 
 
 def _dominators(before: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each block those on every way to it, as bits; `before` has its predecessors."""
-    everything = (1 << len(before)) - 1
-    found = [1, *[everything] * (len(before) - 1)]
+    """Return the dominators of each block as bits; `before` has its predecessors."""
+    all_blocks = (1 << len(before)) - 1
+    dominators = [1, *[all_blocks] * (len(before) - 1)]
     changed = True
     while changed:
         changed = False
         for index in range(1, len(before)):
-            common = everything if before[index] else 0
-            for each in before[index]:
-                common &= found[each]
+            common = all_blocks if before[index] else 0
+            for predecessor in before[index]:
+                common &= dominators[predecessor]
             common |= 1 << index
-            changed |= common != found[index]
-            found[index] = common
-    return found
+            changed |= common != dominators[index]
+            dominators[index] = common
+    return dominators
 
 
 def jump_targets(instruction: Instruction) -> tuple[int, ...]:
-    """Return the instructions that a jump may go to, in the order written."""
+    """Return the target instructions of a jump, in the order written."""
     return tuple(_labels(instruction.operands)) if instruction.opcode in ("bra", "brx") else ()
 
 
 def _labels(operands: Sequence[Operand]) -> list[int]:
-    found: list[int] = []
+    indices: list[int] = []
     for operand in operands:
         if isinstance(operand, Label):
-            found.append(operand.index)
+            indices.append(operand.index)
         elif isinstance(operand, Vector):
-            found += _labels(operand.elements)
-    return found
+            indices += _labels(operand.elements)
+    return indices
 
 
 def _leaders(instructions: Sequence[Instruction]) -> list[int]:
@@ -151,7 +151,7 @@ def _leaders(instructions: Sequence[Instruction]) -> list[int]:
 def _post_dominators(
     successors: Sequence[tuple[int, ...]], leaves: Sequence[bool]
 ) -> list[int | None]:
-    """Return each block's immediate post-dominator, None standing for the exit.
+    """Return each block's immediate post-dominator, None for the exit.
 
     Source: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph.
     """
@@ -181,15 +181,15 @@ def _post_dominators(
     while changed:
         changed = False
         for node in reversed(order[:-1]):
-            known = [target for target in after[node] if target in immediate]
-            best = known[0]
-            for target in known[1:]:
+            processed = [target for target in after[node] if target in immediate]
+            best = processed[0]
+            for target in processed[1:]:
                 best = meet(best, target)
             if immediate.get(node) != best:
                 immediate[node] = best
                 changed = True
-    found = [immediate.get(block, exit_node) for block in range(count)]
-    return [None if node == exit_node else node for node in found]
+    parents = [immediate.get(block, exit_node) for block in range(count)]
+    return [None if node == exit_node else node for node in parents]
 
 
 def _postorder(root: int, edges: Sequence[Sequence[int]]) -> list[int]:
@@ -213,9 +213,9 @@ def _postorder(root: int, edges: Sequence[Sequence[int]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class DataFlow:
-    """Say which registers are live where, and which may be read before they are written.
+    """Hold register liveness per block, and registers possibly read before written.
 
-    `live_in` and `live_out` are bit sets a block, over the numbers of `numbers`.
+    `live_in` and `live_out` are bit sets over the numbers in `numbers`.
     """
 
     numbers: Mapping[Register, int]
@@ -227,8 +227,8 @@ class DataFlow:
 def analyse(instructions: Sequence[Instruction], cfg: Cfg) -> DataFlow:
     """Return the data flow of a kernel."""
     numbers: dict[Register, int] = {}
-    used: list[int] = []
-    killed: list[int] = []
+    block_uses: list[int] = []
+    block_kills: list[int] = []
     touched: list[tuple[list[int], list[int]]] = []
     for block in cfg.blocks:
         uses = kills = 0
@@ -240,10 +240,10 @@ def analyse(instructions: Sequence[Instruction], cfg: Cfg) -> DataFlow:
             uses |= _bits(reads) & ~kills
             if instruction.guard is None:
                 kills |= _bits(writes)
-        used.append(uses)
-        killed.append(kills)
-    live_in, live_out = _liveness(cfg, used, killed)
-    undefined = _maybe_undefined(cfg, touched, killed)
+        block_uses.append(uses)
+        block_kills.append(kills)
+    live_in, live_out = _liveness(cfg, block_uses, block_kills)
+    undefined = _maybe_undefined(cfg, touched, block_kills)
     registers = tuple(register for register, number in numbers.items() if undefined >> number & 1)
     return DataFlow(numbers, tuple(live_in), tuple(live_out), registers)
 
@@ -255,18 +255,20 @@ def _bits(numbers: Sequence[int]) -> int:
     return bits
 
 
-def _liveness(cfg: Cfg, used: Sequence[int], killed: Sequence[int]) -> tuple[list[int], list[int]]:
-    live_in = list(used)
-    live_out = [0] * len(used)
+def _liveness(
+    cfg: Cfg, block_uses: Sequence[int], block_kills: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    live_in = list(block_uses)
+    live_out = [0] * len(block_uses)
     changed = True
     while changed:
         changed = False
-        for index in reversed(range(len(used))):
+        for index in reversed(range(len(block_uses))):
             out = 0
             for after in cfg.blocks[index].successors:
                 out |= live_in[after]
             live_out[index] = out
-            into = used[index] | out & ~killed[index]
+            into = block_uses[index] | out & ~block_kills[index]
             if into != live_in[index]:
                 live_in[index] = into
                 changed = True
@@ -274,25 +276,25 @@ def _liveness(cfg: Cfg, used: Sequence[int], killed: Sequence[int]) -> tuple[lis
 
 
 def _maybe_undefined(
-    cfg: Cfg, touched: Sequence[tuple[list[int], list[int]]], killed: Sequence[int]
+    cfg: Cfg, touched: Sequence[tuple[list[int], list[int]]], block_kills: Sequence[int]
 ) -> int:
-    """Return the registers that some way from the start reads before it writes them."""
-    everything = -1
-    into = [everything] * len(killed)
-    into[0] = 0
+    """Return the registers read before being written on some path from the entry."""
+    all_registers = -1
+    defined_at_entry = [all_registers] * len(block_kills)
+    defined_at_entry[0] = 0
     work = [0]
     while work:
         index = work.pop()
-        out = into[index] | killed[index]
+        out = defined_at_entry[index] | block_kills[index]
         for after in cfg.blocks[index].successors:
-            known = into[after] & out
-            if known != into[after]:
-                into[after] = known
+            defined_in = defined_at_entry[after] & out
+            if defined_in != defined_at_entry[after]:
+                defined_at_entry[after] = defined_in
                 work.append(after)
-    found = 0
+    undefined = 0
     for index, block in enumerate(cfg.blocks):
-        defined = into[index]
+        defined = defined_at_entry[index]
         for reads, writes in touched[block.start : block.stop]:
-            found |= _bits(reads) & ~defined
+            undefined |= _bits(reads) & ~defined
             defined |= _bits(writes)
-    return found
+    return undefined

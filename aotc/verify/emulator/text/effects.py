@@ -1,7 +1,7 @@
-"""Which registers an instruction reads and writes.
+"""Registers that an instruction reads and writes.
 
-The first operand is what an instruction writes, as PTX orders its operands, unless it is an
-address or the opcode is in the table of those that write nothing.
+The first operand is the destination, as in PTX, unless it is an address, or the opcode is listed as
+writing nothing.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from aotc.verify.emulator.syntax import (
     Vector,
 )
 
-# What a first operand in parentheses of `call` would be is not emulated.
+# A first operand in parentheses of `call` is not emulated.
 _WRITE_NOTHING = frozenset(
     ("bra", "brx", "call", "exit", "nanosleep", "ret", "setmaxnreg", "st", "trap")
 )
 _BARRIERS = frozenset(("bar", "barrier"))
-# Operands that are read or written after the instruction has been issued.
+# Operands accessed after the instruction's issue.
 ASYNCHRONOUS = frozenset(("wgmma",))
-# The first operand is added to.
+# The first operand is also a source.
 _ACCUMULATE = frozenset(("wgmma",))
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Hold the registers read, the guard and addresses included, and those written."""
+    """Hold the registers read (by guard and addresses, too) and written."""
 
     reads: tuple[Register, ...]
     writes: tuple[Register, ...]
 
 
 def destination_count(instruction: Instruction) -> int:
-    """Return how many of the leading operands are written: 0 or 1."""
+    """Return the number of leading operands written: 0 or 1."""
     operands = instruction.operands
     if not operands or instruction.opcode in _WRITE_NOTHING:
         return 0
@@ -52,7 +52,7 @@ def destination_count(instruction: Instruction) -> int:
 
 
 def effect_of(instruction: Instruction) -> Effect:
-    """Return what an instruction reads and writes."""
+    """Return the registers an instruction reads and writes."""
     count = destination_count(instruction)
     writes = registers_of(instruction.operands[:count])
     first = 0 if instruction.opcode in _ACCUMULATE else count
@@ -63,20 +63,20 @@ def effect_of(instruction: Instruction) -> Effect:
 
 
 def registers_of(operands: Sequence[Operand]) -> list[Register]:
-    """Return the registers that operands name, in order."""
-    found: list[Register] = []
+    """Return the registers named by operands, in order."""
+    registers: list[Register] = []
     for operand in operands:
         if isinstance(operand, Register):
             # `!p` is read from the same register as `p`.
-            found.append(
+            registers.append(
                 Register(operand.name, operand.bits, operand.row) if operand.negated else operand
             )
         elif isinstance(operand, Vector):
-            found += registers_of(operand.elements)
+            registers += registers_of(operand.elements)
         elif isinstance(operand, Pair):
-            found += registers_of((operand.first, operand.second))
+            registers += registers_of((operand.first, operand.second))
         elif isinstance(operand, Address):
-            found += registers_of((operand.base,))
+            registers += registers_of((operand.base,))
         elif isinstance(operand, TensorAddress):
-            found += registers_of((operand.base, *operand.coordinates))
-    return found
+            registers += registers_of((operand.base, *operand.coordinates))
+    return registers

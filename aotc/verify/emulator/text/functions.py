@@ -1,6 +1,6 @@
-"""The functions of a module; a call is parsed as the function's body.
+"""The functions of a module; a call is parsed as an inlined body.
 
-Invariant: a function's body begins at a token of its own text, whether it stands before or after its callers.
+Invariant: a function's body starts at a token of its own text, before or after its callers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class Function:
 
 
 def find_functions(cursor: Cursor) -> Mapping[str, Function]:
-    """Return the functions that the text defines; the cursor stays where it is."""
-    before, found = cursor.at, dict[str, Function]()
-    for at, token in enumerate(cursor.tokens):
+    """Return the functions defined in the text; the cursor does not move."""
+    before, functions = cursor.position, dict[str, Function]()
+    for index, token in enumerate(cursor.tokens):
         if token.text == ".func":
-            cursor.at = at + 1
+            cursor.position = index + 1
             function = parse_function(cursor)
             if function is not None:
-                found[function.name] = function
-    cursor.at = before
-    return found
+                functions[function.name] = function
+    cursor.position = before
+    return functions
 
 
 def parse_function(cursor: Cursor) -> Function | None:
-    """Parse a function's head from behind `.func` on; None for a declaration, which is stepped over."""
+    """Parse a function's head after `.func`; None for a declaration, which is skipped."""
     results = _names(cursor) if cursor.take("(") else ()
     name = cursor.word("a function's name")
     params = _names(cursor) if cursor.take("(") else ()
@@ -43,11 +43,11 @@ def parse_function(cursor: Cursor) -> Function | None:
         if cursor.take(";"):
             return None
         cursor.next()
-    return Function(name, results, params, cursor.at)
+    return Function(name, results, params, cursor.position)
 
 
 def skip_body(cursor: Cursor) -> None:
-    """Step over a body from behind its brace on."""
+    """Skip a body, after its opening brace."""
     depth = 1
     while depth:
         text = cursor.next().text
@@ -55,7 +55,7 @@ def skip_body(cursor: Cursor) -> None:
 
 
 def _names(cursor: Cursor) -> tuple[str, ...]:
-    """Return the names in a list of parameters, from behind its parenthesis on."""
+    """Return the names in a parameter list, after its parenthesis."""
     return tuple(_each_name(cursor))
 
 

@@ -1,8 +1,8 @@
-"""PTX text to a `Module`: its variables, and its kernels with all names resolved.
+"""Parse PTX text into a `Module`: its variables, and kernels with resolved names.
 
-The grammar is what LLVM's NVPTX backend writes, inline assembly with its nested scopes included.
-What is not known is an error that names its line; only `.pragma` and debug sections, which mean
-nothing to execution, are passed over.
+The grammar is that of LLVM's NVPTX backend, including inline assembly with nested scopes. Anything
+else is an error that names its line. Only `.pragma` and debug sections, irrelevant to execution,
+are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aotc.verify.emulator.text.program import Extents, Kernel, Module, Param, Va
 from aotc.verify.emulator.text.tokens import Cursor
 from aotc.verify.emulator.text.variables import SPACES, TYPE_BITS, parse_variable
 
-# What may stand in front of a variable or a function and does not change what it means here.
+# Allowed before a variable or function, without effect here.
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _TRIPLES = {
     ".reqntid": "cta_threads",
@@ -28,9 +28,9 @@ _IGNORED_WORDS = (".explicitcluster", ".blocksareclusters", ".noreturn")
 
 
 def parse_module(text: str) -> Module:
-    """Return what a PTX text holds.
+    """Parse a PTX text.
 
-    Raises: EmulationError for text that ends too early or is not understood.
+    Raises: EmulationError for truncated or unsupported text.
     """
     return _Parser(Cursor(text)).module()
 
@@ -76,7 +76,7 @@ class _Parser:
             self._kernels[kernel.name] = kernel
         elif word == ".func":
             if parse_function(cursor) is not None:
-                skip_body(cursor)  # which is parsed where it is called
+                skip_body(cursor)  # parsed at its calls
         elif word in SPACES:
             variable = parse_variable(cursor, word[1:])
             self._variables[variable.name] = variable
@@ -113,7 +113,7 @@ class _Parser:
         while cursor.peek().startswith("."):
             word = cursor.next().text
             if word == ".align":
-                # Behind `.ptr` it is the alignment of what the pointer points at.
+                # After `.ptr` it is the pointee's alignment.
                 value = cursor.integer("an alignment")
                 align = align if pointer else value
             elif word == ".ptr":
@@ -140,7 +140,7 @@ class _Parser:
 
 
 def _files(cursor: Cursor) -> Mapping[int, str]:
-    """Return the names of the files that `.loc` numbers; they stand at the end of the text."""
+    """Return the file names by their `.loc` number; they stand at the end of the text."""
     tokens = cursor.tokens
     return {
         int(tokens[index + 1].text): tokens[index + 2].text.strip('"')

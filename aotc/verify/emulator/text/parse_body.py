@@ -1,6 +1,6 @@
-"""The body of a kernel: its statements, scopes, registers and labels.
+"""Parse the body of a kernel: statements, scopes, registers and labels.
 
-Invariant: a register's `row` is its own among the registers of its width, in order of declaration;
+Invariant: a register's `row` is unique among the registers of its width, in order of declaration;
 registers of the same name in different scopes are different registers.
 """
 
@@ -19,9 +19,9 @@ from aotc.verify.emulator.syntax import (
     Label,
     Operand,
     Pair,
-    Place,
     Register,
     Sink,
+    SourceLocation,
     SpecialRegister,
     Symbol,
     TensorAddress,
@@ -39,16 +39,16 @@ from aotc.verify.emulator.text.variables import (
 )
 
 _NUMBERED = re.compile(r"(.*?)(\d+)\Z", re.DOTALL)
-# Their operands may name what is no variable: labels and functions.
+# Their operands may name labels and functions.
 _JUMPS = ("bra", "brx", "call")
-# These read the carry flag, and what has `.cc` writes it: a predicate that PTX leaves unwritten.
+# They read the carry flag; instructions with `.cc` write it. PTX leaves it implicit.
 _RETURN = "the end of the function"
 _READ_CARRY = ("addc", "subc", "madc")
 
 
 @dataclass
 class _Scope:
-    """Hold the names of one pair of braces, and the jumps whose label is yet to come."""
+    """Hold the names of one pair of braces, and jumps to labels not yet defined."""
 
     registers: dict[str, Register] = field(default_factory=dict[str, Register])
     ranges: dict[str, tuple[int, int, int]] = field(
@@ -62,9 +62,9 @@ class _Scope:
 
 
 class Body:
-    """Parse one body; `symbols` are the names outside of it, `files` those that `.loc` numbers.
+    """Parse one body; `symbols` are the names outside of it, `files` is numbered by `.loc`.
 
-    Bodies of the module's `functions` take the place of calls.
+    Calls of the module's `functions` are inlined.
     """
 
     def __init__(
@@ -78,24 +78,24 @@ class Body:
         self._symbols = symbols
         self._functions = functions or {}
         self._called: list[str] = []
-        self._inlined: dict[str, None] = {}  # variables that inlined calls are given
+        self._inlined: dict[str, None] = {}  # parameter variables of inlined calls
         self._files = files
         self._scopes: list[_Scope] = []
         self._instructions: list[Instruction] = []
-        self._place: Place | None = None
+        self._location: SourceLocation | None = None
         self.registers: dict[int, int] = {}
         self.variables: dict[str, Variable] = {}
 
     def parse(self) -> tuple[Instruction, ...]:
-        """Return the instructions up to the closing brace, and step over it."""
+        """Return the instructions up to the closing brace, and skip it."""
         self._braces()
         for name in self._inlined:
             self.variables[name] = replace(self.variables[name], space="local")
         return tuple(map(self._with_local_params, self._instructions))
 
     def _with_local_params(self, instruction: Instruction) -> Instruction:
-        """Return an instruction that finds what an inlined call is given in local memory."""
-        bases = [each.base for each in instruction.operands if isinstance(each, Address)]
+        """Redirect accesses of an inlined call's parameters to local memory."""
+        bases = [operand.base for operand in instruction.operands if isinstance(operand, Address)]
         names = [base.name for base in bases if isinstance(base, Symbol)]
         if "param" not in instruction.modifiers or not any(n in self._inlined for n in names):
             return instruction
@@ -123,14 +123,14 @@ class Body:
         elif cursor.take(".reg"):
             self._declare(scope, parse_type_bits(cursor))
         elif cursor.take(".loc"):
-            self._place = self._loc()
+            self._location = self._loc()
         elif cursor.take(".pragma"):
             cursor.skip_past(";")
         elif word in (*SPACES, ".param"):
             cursor.next()
             variable = parse_variable(cursor, word[1:])
             if variable.space == "param" and variable.name in self.variables:
-                # Each call declares its own, often of the same name.
+                # Each call declares its parameters, often with the same names.
                 other = replace(variable, name=f"{variable.name}@{len(self.variables)}")
                 scope.passed[variable.name], variable = Symbol(other.name), other
             scope.variables[variable.name] = self.variables[variable.name] = variable
@@ -153,22 +153,22 @@ class Body:
             self.registers[bits] = row + count
             cursor.take(",")
 
-    def _loc(self) -> Place | None:
+    def _loc(self) -> SourceLocation | None:
         """Parse `.loc FILE LINE COLUMN [, function_name LABEL, inlined_at FILE LINE COLUMN]`."""
-        place, site = self._place_numbers(), None
+        location, site = self._location_numbers(), None
         while self._cursor.take(","):
             if self._cursor.word("function_name or inlined_at") == "inlined_at":
-                site = self._place_numbers()
+                site = self._location_numbers()
             else:
                 self._cursor.word("a function's label")
                 if self._cursor.take("+"):
                     self._cursor.integer("an offset")
-        # Line 0 says that the compiler does not know.
-        return place and replace(place, inlined_at=site)
+        # Line 0 means unknown.
+        return location and replace(location, inlined_at=site)
 
-    def _place_numbers(self) -> Place | None:
+    def _location_numbers(self) -> SourceLocation | None:
         file, line, column = (self._cursor.integer("a number of `.loc`") for _ in range(3))
-        return Place(self._files.get(file, "?"), line, column) if line else None
+        return SourceLocation(self._files.get(file, "?"), line, column) if line else None
 
     def _label(self, scope: _Scope) -> None:
         cursor = self._cursor
@@ -197,7 +197,7 @@ class Body:
             if operands:
                 cursor.expect(",")
             operands.append(self._operand(labels=jumps))
-        end = cursor.tokens[cursor.at - 1].start
+        end = cursor.tokens[cursor.position - 1].start
         function = self._callee(operands) if opcode == "call" else None
         if function is not None:
             if guard is not None:
@@ -208,7 +208,7 @@ class Body:
             opcode, modifiers, jumps = "bra", [], True
             operands.append(Label(_RETURN, -1))
         if opcode == "prmt" and len(modifiers) == 1:
-            operands = _read_bytes(operands)
+            operands = _without_unread(operands)
         if opcode in _READ_CARRY:
             operands.append(self._carry())
         if "cc" in modifiers:
@@ -223,28 +223,28 @@ class Body:
                 guard,
                 cursor.line_of(first),
                 " ".join(cursor.text[first.start : end].split()),
-                self._place,
+                self._location,
             )
         )
 
     def _callee(self, operands: list[Operand]) -> Function | None:
-        """Return the function of this module that a call is of."""
+        """Return the function of this module that a call names."""
         names = (operand.name for operand in operands if isinstance(operand, Label))
         return next((self._functions[name] for name in names if name in self._functions), None)
 
     def _inline(self, function: Function, operands: list[Operand]) -> None:
-        """Parse a function's body here; its parameters and results are the call's variables."""
+        """Inline a function's body; its parameters and results become the call's variables."""
         cursor, scope = self._cursor, _Scope()
         lists = [operand.elements for operand in operands if isinstance(operand, Vector)]
         names = [names for names in (function.results, function.params) if names]
         if function.name in self._called or [*map(len, lists)] != [*map(len, names)]:
             raise cursor.error(f"this call of {function.name} is not emulated")
-        for name, given in zip(sum(names, ()), sum(lists, ()), strict=True):
-            if not isinstance(given, Symbol):
+        for name, argument in zip(sum(names, ()), sum(lists, ()), strict=True):
+            if not isinstance(argument, Symbol):
                 raise cursor.error(f"expected a variable for {name} of {function.name}")
-            scope.passed[name] = given
-            self._inlined[given.name] = None
-        behind, place, cursor.at = cursor.at, self._place, function.start
+            scope.passed[name] = argument
+            self._inlined[argument.name] = None
+        end, outer_location, cursor.position = cursor.position, self._location, function.start
         self._called.append(function.name)
         self._scopes.append(scope)
         while not cursor.take("}"):
@@ -254,7 +254,7 @@ class Body:
         self._called.pop()
         for index in scope.jumps:
             self._resolve(scope, index)
-        cursor.at, self._place = behind, place
+        cursor.position, self._location = end, outer_location
 
     def _carry(self) -> Register:
         registers = self._scopes[0].registers
@@ -273,11 +273,11 @@ class Body:
         return Guard(predicate, negated)
 
     def _resolve(self, scope: _Scope, index: int) -> None:
-        """Fill in where a jump goes, if this scope has the label; a scope around it may."""
+        """Resolve a jump's label in this scope, or defer to the enclosing one."""
         instruction = self._instructions[index]
         operands = tuple(_with_labels(scope, operand) for operand in instruction.operands)
         instruction = self._instructions[index] = replace(instruction, operands=operands)
-        missing = _missing(operands)
+        missing = _unresolved_label(operands)
         if missing and not self._scopes:
             raise EmulationError(
                 f"there is no label {missing}", line=instruction.line, text=instruction.text
@@ -308,16 +308,16 @@ class Body:
             return Sink()
         if token.kind != "word":
             raise cursor.error(f"expected an operand, got {token.text!r}", token)
-        known = self._lookup(token.text)
-        if known is None:
+        operand = self._lookup(token.text)
+        if operand is None:
             if not labels:
                 raise cursor.error(f"{token.text!r} is not declared", token)
             return Label(token.text, -1)
         if negated:
-            if not isinstance(known, Register):
+            if not isinstance(operand, Register):
                 raise cursor.error(f"expected a predicate after '!', got {token.text!r}", token)
-            return replace(known, negated=True)
-        return replace(known, offset=self._offset()) if isinstance(known, Symbol) else known
+            return replace(operand, negated=True)
+        return replace(operand, offset=self._offset()) if isinstance(operand, Symbol) else operand
 
     def _vector(self, close: str, *, labels: bool) -> Vector:
         elements: list[Operand] = []
@@ -347,7 +347,7 @@ class Body:
         return TensorAddress(base, coordinates.elements)
 
     def _offset(self) -> int:
-        # ptxas takes `[%r1+-4]`, and not `[%r1-4]`.
+        # ptxas accepts `[%r1+-4]`, but not `[%r1-4]`.
         return self._cursor.integer("an offset") if self._cursor.take("+") else 0
 
     def _lookup(self, name: str) -> Register | SpecialRegister | Symbol | None:
@@ -370,8 +370,8 @@ class Body:
         return Symbol(name) if name in self._symbols else None
 
 
-def _read_bytes(operands: list[Operand]) -> list[Operand]:
-    """Return the operands of `prmt` with 0 for one that a constant selector takes no byte of.
+def _without_unread(operands: list[Operand]) -> list[Operand]:
+    """Replace a `prmt` source by 0 if a constant selector picks none of its bytes.
 
     Compilers leave such a register unwritten.
     """
@@ -379,7 +379,7 @@ def _read_bytes(operands: list[Operand]) -> list[Operand]:
     if len(operands) != 4 or not isinstance(selector, Immediate):
         return operands
     target, a, b, _ = operands
-    of_second = [selector.value >> at & 4 != 0 for at in (0, 4, 8, 12)]
+    of_second = [selector.value >> shift & 4 != 0 for shift in (0, 4, 8, 12)]
     zero = Immediate(0)
     return [target, zero if all(of_second) else a, b if any(of_second) else zero, selector]
 
@@ -395,10 +395,10 @@ def _with_labels(scope: _Scope, operand: Operand) -> Operand:
     return replace(operand, index=scope.labels.get(operand.name, -1))
 
 
-def _missing(operands: tuple[Operand, ...]) -> str:
+def _unresolved_label(operands: tuple[Operand, ...]) -> str:
     for operand in operands:
         if isinstance(operand, Label) and operand.index < 0:
             return operand.name
-        if isinstance(operand, Vector) and _missing(operand.elements):
-            return _missing(operand.elements)
+        if isinstance(operand, Vector) and _unresolved_label(operand.elements):
+            return _unresolved_label(operand.elements)
     return ""

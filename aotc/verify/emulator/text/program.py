@@ -1,6 +1,6 @@
-"""What a PTX text holds: variables, and kernels with their parameters and instructions.
+"""A parsed PTX text: variables, and kernels with their parameters and instructions.
 
-Invariant: all of it is immutable; a batch of running CTAs has its own state in `machine.py`.
+Invariant: all of it is immutable; `machine.py` holds the state of running CTAs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Extents: TypeAlias = tuple[int, int, int]
 class Variable:
     """Declare memory; `space` is "shared", "global", "const", "local" or "param".
 
-    A shared variable of no bytes is the dynamic shared memory. `data` is what it starts with.
+    A shared variable of size 0 is the dynamic shared memory. `data` is the initial value.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Param:
 class Kernel:
     """Hold one `.entry`.
 
-    `registers` says for each width how many rows there are; `variables` are those that the body
-    declares. `cta_threads`, `max_threads` and `cluster_ctas` are 0 where the text says nothing.
+    `registers` maps each width to its number of rows; `variables` are declared in the body.
+    `cta_threads`, `max_threads` and `cluster_ctas` are 0 where unspecified.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Module:
-    """Hold a PTX text: `variables` are those outside of kernels. A module equals itself alone."""
+    """Hold a PTX text: `variables` are module-level. A module equals only itself."""
 
     target: str
     variables: Mapping[str, Variable]

@@ -1,7 +1,7 @@
-"""The special registers: what each lane of a batch reads from `%tid.x` and its kin.
+"""Special registers: the values of `%tid.x` and its kin for each lane of a batch.
 
-Invariant: an array has one entry a lane and the register's width; clocks have none of their own
-here, since they change while a batch runs.
+Invariant: an array has one entry per lane, of the register's width. Clocks have no array, since
+they change while a batch runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64, "%g
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Say what is launched: threads of a CTA, CTAs of a cluster, bytes of shared memory."""
+    """Describe a launch: threads per CTA, CTAs per cluster, bytes of shared memory."""
 
     cta_threads: Extents
     cluster: Extents
@@ -42,7 +42,7 @@ class Launch:
 
     @property
     def warp_slots(self) -> int:
-        """Warps that a CTA has room for here: whole warpgroups, of which the last may lack warps."""
+        """Warps that a CTA takes here: rounded up to whole warpgroups."""
         return self.warps if self.warps < WARPGROUP else -(-self.warps // WARPGROUP) * WARPGROUP
 
     @property
@@ -52,14 +52,14 @@ class Launch:
 
 
 def split(linear: Any, extents: Any) -> tuple[Any, Any, Any]:
-    """Return the x, y and z of linear indices."""
+    """Split linear indices into x, y and z."""
     x, y, _ = extents
     return linear % x, linear // x % y, linear // (x * y)
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Say which clusters run: of which launch each is, and its linear number in that one's grid.
+    """List the clusters to run: each one's launch, and its linear number in that grid.
 
     `grids` (launches, 3) are in CTAs; `launch` and `number` are (n,).
     """
@@ -69,14 +69,14 @@ class Clusters:
     number: npt.NDArray[np.int64]
 
     def part(self, start: int, stop: int) -> Clusters:
-        """Return the clusters from one place up to another."""
+        """Return the clusters from `start` to `stop`, exclusive."""
         return Clusters(self.grids, self.launch[start:stop], self.number[start:stop])
 
 
 class Positions:
-    """Say where each lane of a batch is: its thread in the CTA, and its CTA in the grid.
+    """Locate each lane of a batch: its thread in the CTA, and its CTA in the grid.
 
-    CTAs of a cluster are neighbours. `launch` is what is the same for all launches but the grid.
+    CTAs of a cluster are neighbours. All launches equal `launch` except for the grid.
     """
 
     def __init__(self, launch: Launch, clusters: Clusters) -> None:
@@ -93,7 +93,7 @@ class Positions:
             for cluster, extent, inner in zip(cluster_id, launch.cluster, in_cluster, strict=True)
         ]
         self.ctas = np.stack(cta_id, axis=-1)  # (num_ctas, 3)
-        self._of_cta = {
+        self._cta_values = {
             **_triple("%ctaid", cta_id),
             **_triple("%clusterid", cluster_id),
             **_triple("%nctaid", np.swapaxes(grid, 0, 1)),
@@ -107,8 +107,8 @@ class Positions:
     def read(self, name: str) -> Lanes:
         """Return a special register of every lane."""
         ctas = self.ctas.shape[0]
-        if name in self._of_cta:
-            return np.repeat(self._of_cta[name].astype(np.uint32), self._lanes_per_cta)
+        if name in self._cta_values:
+            return np.repeat(self._cta_values[name].astype(np.uint32), self._lanes_per_cta)
         value = _OF_THREAD[name](self.launch, self._thread)
         dtype = np.uint64 if name in WIDE else np.uint32
         return np.tile(np.broadcast_to(np.asarray(value), self._thread.shape).astype(dtype), ctas)
@@ -156,4 +156,4 @@ WIDE = ("%gridid",)
 _IN_GRID = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid")
 _OF_BLOCK = tuple(f"{name}.{axis}" for name in _IN_GRID for axis in "xyz")
 SPECIAL_REGISTERS = frozenset((*_OF_THREAD, *_OF_BLOCK, "%cluster_ctarank", *CLOCKS))
-"""Every name that can be read."""
+"""Names of all readable special registers."""

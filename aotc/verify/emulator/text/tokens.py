@@ -1,9 +1,9 @@
-"""PTX text to tokens, and the cursor that parsers read them with.
+"""Tokens of PTX text, and the parsers' cursor over them.
 
-A word takes its dots and double colons along (`ld.global.L2::128B.b32`, `%tid.x`), so an opcode
-with its modifiers is one token, and a directive is a word that starts with a dot.
+A word includes its dots and double colons (`ld.global.L2::128B.b32`, `%tid.x`). So an opcode with
+its modifiers is one token, and a directive is a word with a leading dot.
 
-Invariant: tokens are in the order of the text, and all text but comments and white space is in one.
+Invariant: tokens are in text order and cover all text but comments and white space.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class Token(NamedTuple):
 class Cursor:
     """Step through the tokens of a text.
 
-    Raises: EmulationError at a character that begins no token.
+    Raises: EmulationError at a character outside any token.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._line_starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
         self.tokens = self._tokenize()
-        self.at = 0
+        self.position = 0
 
     def _tokenize(self) -> list[Token]:
         tokens: list[Token] = []
         position = 0
-        for found in _TOKEN.finditer(self.text):
-            if found.start() != position:
+        for match in _TOKEN.finditer(self.text):
+            if match.start() != position:
                 break
-            position = found.end()
-            if found.lastgroup != "skip":
-                kind = cast("TokenKind", found.lastgroup)
-                tokens.append(Token(kind, found[0], found.start(), position))
+            position = match.end()
+            if match.lastgroup != "skip":
+                kind = cast("TokenKind", match.lastgroup)
+                tokens.append(Token(kind, match[0], match.start(), position))
         end = Token("end", "the end of the file", position, position)
         if position != len(self.text):
             raise self.error(f"no PTX begins with {self.text[position]!r}", end)
@@ -72,58 +72,58 @@ class Cursor:
 
     def error(self, message: str, token: Token | None = None) -> EmulationError:
         """Return the error for a token, or for the next one."""
-        line = self.line_of(token or self.tokens[self.at])
+        line = self.line_of(token or self.tokens[self.position])
         start = self._line_starts[line - 1]
         return EmulationError(message, line=line, text=self.text[start:].split("\n", 1)[0].strip())
 
     @property
     def token(self) -> Token:
         """The next token."""
-        return self.tokens[self.at]
+        return self.tokens[self.position]
 
     def peek(self, ahead: int = 0) -> str:
-        """Return the text of the next token, or of one that many further on."""
-        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)].text
+        """Return the text of the next token, or of the `ahead`-th after it."""
+        return self.tokens[min(self.position + ahead, len(self.tokens) - 1)].text
 
     def next(self) -> Token:
-        """Step over a token and return it."""
-        token = self.tokens[self.at]
+        """Consume and return the next token."""
+        token = self.tokens[self.position]
         if token.kind == "end":
             raise self.error("the text ends too early: it is truncated", token)
-        self.at += 1
+        self.position += 1
         return token
 
     def take(self, text: str) -> bool:
-        """Step over the next token if it is `text`; say whether it was."""
-        if self.tokens[self.at].text != text:
+        """Consume the next token if it is `text`; return whether it was."""
+        if self.tokens[self.position].text != text:
             return False
-        self.at += 1
+        self.position += 1
         return True
 
     def expect(self, text: str) -> None:
-        """Step over the next token, which must be `text`."""
+        """Consume the next token, which must be `text`."""
         token = self.next()
         if token.text != text:
             raise self.error(f"expected {text!r}, got {token.text!r}", token)
 
     def skip_past(self, text: str) -> None:
-        """Step over all tokens up to and with `text`."""
+        """Consume all tokens up to and including `text`."""
         while self.next().text != text:
             pass
 
-    def word(self, what: str) -> str:
-        """Step over a word and return it; `what` says what it is."""
+    def word(self, expected: str) -> str:
+        """Consume and return a word, named `expected` in errors."""
         token = self.next()
         if token.kind != "word":
-            raise self.error(f"expected {what}, got {token.text!r}", token)
+            raise self.error(f"expected {expected}, got {token.text!r}", token)
         return token.text
 
-    def integer(self, what: str) -> int:
-        """Step over a whole number and return it; `what` says what it is."""
+    def integer(self, expected: str) -> int:
+        """Consume and return an integer, named `expected` in errors."""
         sign = 1
         if self.peek() in ("-", "+"):
             sign = -1 if self.next().text == "-" else 1
         token = self.next()
         if token.kind != "number" or _FLOAT.match(token.text):
-            raise self.error(f"expected {what}, got {token.text!r}", token)
+            raise self.error(f"expected {expected}, got {token.text!r}", token)
         return sign * int(token.text.rstrip("U"), 0)

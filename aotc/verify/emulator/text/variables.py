@@ -1,4 +1,4 @@
-"""Declarations of variables in PTX text: types, spaces and what a variable starts with."""
+"""Variable declarations in PTX text: types, spaces and initial values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPACES = (".shared", ".global", ".const", ".local")
 
 
 def parse_type_bits(cursor: Cursor) -> int:
-    """Step over a type and return its width."""
+    """Parse a type and return its width."""
     token = cursor.next()
     if token.text not in TYPE_BITS:
         raise cursor.error(f"expected a type, got {token.text!r}", token)
@@ -27,7 +27,7 @@ def parse_type_bits(cursor: Cursor) -> int:
 
 
 def parse_variable(cursor: Cursor, space: str) -> Variable:
-    """Step over a declaration, after the word that names its space, and return it."""
+    """Parse a declaration, after the word that names its space."""
     align = cursor.integer("an alignment") if cursor.take(".align") else 1
     bits = parse_type_bits(cursor)
     name = cursor.word("a variable's name")
@@ -53,9 +53,9 @@ def _initializer(cursor: Cursor, size_bytes: int) -> bytes:
 
 
 def parse_constant(cursor: Cursor) -> Immediate:
-    """Step over a constant and return it: an integer, or a float with its bits.
+    """Parse a constant: an integer, or a float as its bits.
 
-    A float is `0f…` or `0d…` with its bits, or a decimal number, which is one of 64 bits.
+    A float is `0f…` or `0d…` with its bits, or a decimal number of 64 bits.
     """
     sign = -1 if cursor.peek() == "-" else 1
     if cursor.peek() in ("-", "+"):

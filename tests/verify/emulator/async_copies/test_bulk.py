@@ -61,8 +61,8 @@ def test_load(seed, target):
     np.testing.assert_array_equal(out, data)
 
 
-def test_ctas_that_wait_for_copies_go_on_in_step():
-    """What one CTA waits for happens for all: as many groups run as if there were one CTA."""
+def test_ctas_waiting_for_copies_stay_in_step():
+    """A copy that one CTA waits for completes for all: the group count equals a single CTA's."""
     body = f"""
     {INIT} {PLACE} {expect(1024)}
     @%p1 {LOAD} [%r1], [%rd0], 1024, [%r1+{BARRIER}];
@@ -76,7 +76,7 @@ def test_ctas_that_wait_for_copies_go_on_in_step():
 
 
 @pytest.mark.parametrize("fence", ["", "@!%p1 fence.proxy.async;"])
-def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
+def test_a_copy_does_not_see_an_unfenced_mbarrier(fence):
     data, out = _random(256), np.zeros(256, np.uint32)
     init = INIT.replace("fence.mbarrier_init.release.cluster;", fence)
     body = f"""
@@ -92,8 +92,8 @@ def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
 def test_several_loads_complete_one_phase():
     data, out = _random(256), np.zeros(256, np.uint32)
     loads = "\n".join(
-        f"@%p1 {LOAD} [%r1+{at}], [%rd0+{1024 - 256 - at}], 256, [%r1+{BARRIER}];"
-        for at in range(0, 1024, 256)
+        f"@%p1 {LOAD} [%r1+{offset}], [%rd0+{1024 - 256 - offset}], 256, [%r1+{BARRIER}];"
+        for offset in range(0, 1024, 256)
     )
     body = f"{INIT} {PLACE} {expect(1024)} {loads} {WAIT} {TO_GLOBAL}"
     for seed in range(3):
@@ -115,8 +115,8 @@ def test_store(read):
     np.testing.assert_array_equal(out, expected)
 
 
-def test_what_was_only_read_may_not_be_written_yet():
-    """Who waits for the copies themselves finds what they wrote; who waits for `.read` may not."""
+def test_a_wait_for_reads_does_not_cover_writes():
+    """A wait for the copies makes their writes visible; a wait for `.read` may not."""
     store = "cp.async.bulk.global.shared::cta.bulk_group"
     body = f"""
     {INIT} {PLACE} {TO_SHARED}
@@ -148,7 +148,7 @@ def test_what_was_only_read_may_not_be_written_yet():
         first, second = found(wait)
         assert first == {True}
         assert False in second
-    assert all(False in each for each in found(".read 0"))
+    assert all(False in outcomes for outcomes in found(".read 0"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -279,13 +279,13 @@ def test_a_store_not_waited_for_may_not_be_overwritten():
     options = {"threads": 64, "shared": SHARED}
     run(body + "@%p1 cp.async.bulk.wait_group.read 0;" + late, *args, **options)
     faults(body + late, *args, kind="in-flight", **options)
-    # A group that was not committed is not waited for.
+    # An uncommitted group is not waited for.
     open_group = f"{INIT} {PLACE} {TO_SHARED} {store} @%p1 cp.async.bulk.wait_group 0;"
     faults(open_group + late, *args, kind="in-flight", **options)
 
 
-def test_a_load_over_what_others_may_still_read():
-    """Their reads want a barrier ahead of the copy, and a fence ahead of that."""
+def test_a_load_over_unordered_reads():
+    """Their reads need a barrier before the copy, and a fence before the barrier."""
     read, fence = "ld.shared.b32 %r20, [%r2];", "fence.proxy.async.shared::cta;"
     load = f"{expect(512)} @%p1 {LOAD} [%r1], [%rd0], 512, [%r1+{BARRIER}];{WAIT}"
     args = _random(256), _random(256)

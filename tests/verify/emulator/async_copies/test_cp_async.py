@@ -1,4 +1,4 @@
-"""cp.async: what it copies, and what is found when it is not waited for."""
+"""cp.async: copied data, and faults of a missing wait."""
 
 import numpy as np
 import pytest
@@ -43,13 +43,13 @@ def test_ca_may_copy_16_and_hints_are_ignored():
     assert (out == source[::4]).all()
 
 
-@pytest.mark.parametrize("wanted", [0, 4, 7, 16])
-def test_source_size_fills_up_with_zeros(wanted):
+@pytest.mark.parametrize("source_bytes", [0, 4, 7, 16])
+def test_source_size_fills_up_with_zeros(source_bytes):
     source = words(32 * 4)
-    body = f"mov.b32 %r9, {wanted};" + copy(16, "16, %r9") + WAIT
+    body = f"mov.b32 %r9, {source_bytes};" + copy(16, "16, %r9") + WAIT
     body += "mad.lo.u32 %r4, %r0, 16, %r1; ld.shared.v4.b32 {%r10, %r11, %r12, %r13}, [%r4];"
     expected = source.view(np.uint8).reshape(32, 16).copy()
-    expected[:, wanted:] = 0
+    expected[:, source_bytes:] = 0
     for word in range(4):
         out = collect(body + f"mov.b32 %r63, %r1{word};", source)
         assert (out == expected.view(np.uint32)[:, word]).all()
@@ -63,18 +63,18 @@ def test_ignored_source_may_be_anywhere():
     assert collect(body + WAIT + READ.format(size=4), source)[12] == 0
 
 
-def test_source_outside_is_found_when_issued():
+def test_an_out_of_bounds_source_is_found_at_issue():
     fault = faults(copy(4) + WAIT, words(31), kind="bounds", match="byte 124")
     assert fault.text.startswith("cp.async")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_reading_what_is_in_flight(seed):
+def test_reading_a_copy_in_flight(seed):
     body = copy(4) + "cp.async.commit_group;" + READ.format(size=4)
     faults(body, words(32), kind="in-flight", match="was not waited for", seed=seed)
 
 
-def test_writing_what_is_in_flight():
+def test_writing_a_copy_in_flight():
     faults(copy(4) + "st.shared.b32 [%r3], 1;", words(32), kind="in-flight")
     faults(copy(4) + copy(4), words(32), kind="in-flight")
 
@@ -84,8 +84,8 @@ def test_waiting_for_the_wrong_group():
     issue = copy(4) + "cp.async.commit_group;" + second
     first, other = READ.format(size=4), READ.format(size=4).replace("[%r4]", "[%r4+128]")
     source = words(32)
-    done = "cp.async.wait_all;"
-    assert (collect(issue + "cp.async.wait_group 1;" + first + done, source) == source).all()
+    wait_all = "cp.async.wait_all;"
+    assert (collect(issue + "cp.async.wait_group 1;" + first + wait_all, source) == source).all()
     assert (collect(issue + "cp.async.wait_group 0;" + other, source) == source).all()
     faults(issue + "cp.async.wait_group 1;" + other, source, kind="in-flight")
     faults(issue + "cp.async.wait_group 2;" + first, source, kind="in-flight")
@@ -115,7 +115,7 @@ def test_barrier_before_the_wait_does_not_help():
     faults(body, words(64), kind="race", threads=64)
 
 
-def test_overwriting_what_others_may_still_read():
+def test_overwriting_unordered_reads():
     body = "st.shared.b32 [%r3], %r0; bar.sync 0;" + NEIGHBOUR
     setup = "mad.lo.u32 %r3, %r0, 4, %r1;"
     faults(setup + body + copy(4), words(64), kind="race", threads=64)
@@ -158,11 +158,11 @@ def test_arrival_before_the_copy_does_not_cover_it():
 
 @pytest.mark.parametrize("text", ["cp.async.ca.shared.global [%r1], [%rd0], 2;",
                                   "cp.async.cg.shared.global [%r1], [%rd0], 8;"])  # fmt: skip
-def test_sizes_that_there_are_not(text):
+def test_invalid_sizes(text):
     with pytest.raises(EmulationError, match="bytes"):
         run(text, words(4))
 
 
-@pytest.mark.parametrize("which", ["[%r1+4], [%rd0]", "[%r1], [%rd0+4]"])
-def test_misaligned(which):
-    faults(f"cp.async.ca.shared.global {which}, 8;", words(8), kind="misaligned", threads=1)
+@pytest.mark.parametrize("addresses", ["[%r1+4], [%rd0]", "[%r1], [%rd0+4]"])
+def test_misaligned(addresses):
+    faults(f"cp.async.ca.shared.global {addresses}, 8;", words(8), kind="misaligned", threads=1)

@@ -121,7 +121,7 @@ def test_a_block_waits_for_stores_to_it_before_it_ends(form, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_stores_to_another_block_may_end(seed):
+def test_a_block_may_end_after_a_remote_store(seed):
     tail = TAIL.replace("@%p3 bra END", "@%p3 ret").split("END:", maxsplit=1)[0]
     body = HEAD.format(size=4, count_bytes=128) + f"{STORE}.b32 [%r4], %r6, [%r5+512];"
     run(body + tail, grid=2, cluster=2, seed=seed)

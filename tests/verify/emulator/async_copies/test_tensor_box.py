@@ -49,26 +49,26 @@ def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> No
     expected: dict[int, int] = {}  # byte of the dense box to address
     extents = tensor.box_elems
     for element, index in enumerate(itertools.product(*map(range, reversed(extents)))):
-        place = [
+        position = [
             o + i * s
             for o, i, s in zip(origin, reversed(index), tensor.element_strides, strict=True)
         ]
-        if all(0 <= p < dim for p, dim in zip(place, tensor.dims, strict=True)):
-            outer = sum(p * s for p, s in zip(place[1:], tensor.strides_bytes, strict=True))
+        if all(0 <= p < dim for p, dim in zip(position, tensor.dims, strict=True)):
+            outer = sum(p * s for p, s in zip(position[1:], tensor.strides_bytes, strict=True))
             for byte in range(size):
-                expected[element * size + byte] = tensor.address + place[0] * size + outer + byte
+                expected[element * size + byte] = tensor.address + position[0] * size + outer + byte
     pieces = pieces_of(tensor, origin)
-    found: dict[int, int] = {}
-    for address, place in zip(pieces.address.tolist(), pieces.places.tolist(), strict=True):
+    byte_addresses: dict[int, int] = {}
+    for address, position in zip(pieces.address.tolist(), pieces.indices.tolist(), strict=True):
         assert address % pieces.size_bytes == 0
         for byte in range(pieces.size_bytes):
-            found[place * pieces.size_bytes + byte] = address + byte
-    assert found == expected
+            byte_addresses[position * pieces.size_bytes + byte] = address + byte
+    assert byte_addresses == expected
 
 
 @settings(max_examples=examples(60))
 @given(boxes(), st.integers(0, 2**32 - 1))
-def test_a_box_gives_back_what_was_put_in(case: tuple[TensorMap, list[int]], seed: int) -> None:
+def test_assemble_and_pick_are_inverse(case: tuple[TensorMap, list[int]], seed: int) -> None:
     tensor, origin = case
     pieces = pieces_of(tensor, origin)
     shape = (len(pieces.address), pieces.size_bytes)
@@ -103,7 +103,7 @@ def test_swizzles(swizzle: int, atomicity: int, first_bytes: list[int]) -> None:
 
 
 def test_the_pattern_is_that_of_the_address() -> None:
-    """A box that starts in the second line is swizzled as that line is."""
+    """A box starting in the second line has the swizzle of that line."""
     tensor = TensorMap("u8", 0, (128, 8), (128,), (128, 8), swizzle=3)
     assert shared_chunks(tensor, 4096 + 128)[0] == 4096 + 128 + 16
 
@@ -131,6 +131,6 @@ def test_halves_are_flipped_in_odd_lines() -> None:
         (TensorMap("u8", 8, (64,), (), (32,)), True, "no multiple of 16"),
     ],
 )
-def test_what_is_not_emulated_says_so(tensor: TensorMap, load: bool, message: str) -> None:
+def test_unsupported_maps_are_named(tensor: TensorMap, load: bool, message: str) -> None:
     with pytest.raises(TensorMapError, match=message):
         check_supported(tensor, load=load)

@@ -32,15 +32,15 @@ WAIT:
 # Each thread copies 16 bytes at a time between shared memory and the bytes at %rd1.
 TO_GLOBAL = "\n".join(
     f"""
-    ld.shared.v4.b32 {{%r10, %r11, %r12, %r13}}, [%r2+{at}];
-    st.global.v4.b32 [%rd20+{at}], {{%r10, %r11, %r12, %r13}};"""
-    for at in range(0, SHARED, 16 * THREADS)
+    ld.shared.v4.b32 {{%r10, %r11, %r12, %r13}}, [%r2+{offset}];
+    st.global.v4.b32 [%rd20+{offset}], {{%r10, %r11, %r12, %r13}};"""
+    for offset in range(0, SHARED, 16 * THREADS)
 )
 TO_SHARED = "\n".join(
     f"""
-    ld.global.v4.b32 {{%r10, %r11, %r12, %r13}}, [%rd20+{at}];
-    st.shared.v4.b32 [%r2+{at}], {{%r10, %r11, %r12, %r13}};"""
-    for at in range(0, SHARED, 16 * THREADS)
+    ld.global.v4.b32 {{%r10, %r11, %r12, %r13}}, [%rd20+{offset}];
+    st.shared.v4.b32 [%r2+{offset}], {{%r10, %r11, %r12, %r13}};"""
+    for offset in range(0, SHARED, 16 * THREADS)
 )
 PLACES = """
     mad.lo.u32 %r2, %r0, 16, %r1;
@@ -49,15 +49,15 @@ PLACES = """
 
 
 def _zeros() -> str:
-    """Fill shared memory with a pattern: what a box does not cover stays readable."""
+    """Fill shared memory with a pattern; bytes outside the box stay readable."""
     return "\n".join(
-        f"    st.shared.v4.b32 [%r2+{at}], {{%r0, %r0, %r0, %r0}};"
-        for at in range(0, SHARED, 16 * THREADS)
+        f"    st.shared.v4.b32 [%r2+{offset}], {{%r0, %r0, %r0, %r0}};"
+        for offset in range(0, SHARED, 16 * THREADS)
     )
 
 
 def _coordinates(origin):
-    return "{" + ", ".join(str(place) for place in reversed(origin)) + "}"
+    return "{" + ", ".join(str(coordinate) for coordinate in reversed(origin)) + "}"
 
 
 def _load_body(rank, origin, count_bytes, filled=True):
@@ -74,13 +74,13 @@ def _load_body(rank, origin, count_bytes, filled=True):
 
 
 def _cut(array, origin, box, strides, fill):
-    """Return the box of an array that starts at `origin`, element by element."""
+    """Return the box of an array at `origin`, element by element."""
     shape = [-(-extent // stride) for extent, stride in zip(box, strides, strict=True)]
     out = np.full(shape, fill, array.dtype)
     for index in itertools.product(*map(range, shape)):
-        place = tuple(o + i * s for o, i, s in zip(origin, index, strides, strict=True))
-        if all(0 <= p < extent for p, extent in zip(place, array.shape, strict=True)):
-            out[index] = array[place]
+        position = tuple(o + i * s for o, i, s in zip(origin, index, strides, strict=True))
+        if all(0 <= p < extent for p, extent in zip(position, array.shape, strict=True)):
+            out[index] = array[position]
     return out
 
 
@@ -89,15 +89,15 @@ def _swizzled_places(box, itemsize, span):
     inner = box[-1] * itemsize
     pitch = max(inner, span)
     count = int(np.prod(box))
-    places = np.empty(count, np.int64)
+    addresses = np.empty(count, np.int64)
     for element in range(count):
         row, byte = divmod(element * itemsize, inner)
-        at = row * pitch + byte
+        address = row * pitch + byte
         if span:
-            chunk, line = at // 16, at // 128
-            at = (chunk ^ (line & (span // 16 - 1))) * 16 + at % 16
-        places[element] = at
-    return places
+            chunk, line = address // 16, address // 128
+            address = (chunk ^ (line & (span // 16 - 1))) * 16 + address % 16
+        addresses[element] = address
+    return addresses
 
 
 CASES = [
@@ -116,7 +116,7 @@ CASES = [
 
 
 def _array(dtype, shape):
-    """Return random data whose rows are multiples of 16 bytes apart."""
+    """Return random data with a row pitch of a multiple of 16 bytes."""
     size = np.dtype(dtype).itemsize
     rng = np.random.default_rng(len(shape) * 7 + size)
     padded = (*shape[:-1], -(-shape[-1] * size // 16) * 16 // size)
@@ -134,11 +134,11 @@ def test_load(case, seed):
     body = _load_body(len(shape), origin, expected.nbytes) + TO_GLOBAL
     run(body, argument, out, threads=THREADS, shared=SHARED + 8, seed=seed)
     size = np.dtype(dtype).itemsize
-    places = _swizzled_places(expected.shape, size, span)
-    got = out.view(f"u{size}")[places // size]
-    np.testing.assert_array_equal(got, expected.reshape(-1).view(f"u{size}"))
+    addresses = _swizzled_places(expected.shape, size, span)
+    actual = out.view(f"u{size}")[addresses // size]
+    np.testing.assert_array_equal(actual, expected.reshape(-1).view(f"u{size}"))
     untouched = np.ones(SHARED, bool)
-    untouched[(places[:, None] + np.arange(size)).ravel()] = False
+    untouched[(addresses[:, None] + np.arange(size)).ravel()] = False
     filled = np.repeat(np.tile(np.arange(THREADS, dtype=np.uint32), SHARED // 16 // THREADS), 4)
     np.testing.assert_array_equal(out[untouched], filled.view(np.uint8)[untouched])
 
@@ -147,10 +147,10 @@ def test_outside_is_nan_if_asked_for():
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     argument = TensorArgument(array, (4, 16), fill_nan=True)
     run(_load_body(2, (2, -8), 128) + TO_GLOBAL, argument, out, threads=THREADS, shared=SHARED + 8)
-    got = out.view(np.float16)[:64].reshape(4, 16)
-    assert np.isnan(got[2:]).all()
-    assert np.isnan(got[:2, :8]).all()
-    np.testing.assert_array_equal(got[:2, 8:].view(np.uint16), array[2:, :8].view(np.uint16))
+    actual = out.view(np.float16)[:64].reshape(4, 16)
+    assert np.isnan(actual[2:]).all()
+    assert np.isnan(actual[:2, :8]).all()
+    np.testing.assert_array_equal(actual[:2, 8:].view(np.uint16), array[2:, :8].view(np.uint16))
 
 
 @pytest.mark.parametrize("origin", [(0, 3), (0, -4)])
@@ -189,7 +189,7 @@ def _store_body(instruction, rank, origin, wait=""):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{np.dtype(c[0]).name}-{len(c[1])}d-{c[4]}B")
 def test_store(case):
     dtype, shape, box, origin, span, strides = case
-    origin = tuple(max(0, place) for place in origin)
+    origin = tuple(max(0, coordinate) for coordinate in origin)
     size = np.dtype(dtype).itemsize
     array = _array(dtype, shape).copy(order="K")
     before = array.copy()
@@ -197,13 +197,13 @@ def test_store(case):
     body = _store_body(STORE, len(shape), origin, "cp.async.bulk.wait_group 0;")
     run(body, TensorArgument(array, box, span, strides), image, threads=THREADS, shared=SHARED)
     extents = [-(-extent // stride) for extent, stride in zip(box, strides, strict=True)]
-    places = _swizzled_places(extents, size, span)
-    values = image.view(f"u{size}")[places // size].view(dtype)
+    addresses = _swizzled_places(extents, size, span)
+    values = image.view(f"u{size}")[addresses // size].view(dtype)
     expected = before
     for index, value in zip(itertools.product(*map(range, extents)), values, strict=True):
-        place = tuple(o + i * s for o, i, s in zip(origin, index, strides, strict=True))
-        if all(0 <= p < extent for p, extent in zip(place, shape, strict=True)):
-            expected[place] = value
+        position = tuple(o + i * s for o, i, s in zip(origin, index, strides, strict=True))
+        if all(0 <= p < extent for p, extent in zip(position, shape, strict=True)):
+            expected[position] = value
     np.testing.assert_array_equal(array.view(f"u{size}"), expected.view(f"u{size}"))
 
 
@@ -276,10 +276,10 @@ def test_multicast(seed):
     body = _multicast_body(WAIT + TO_GLOBAL)
     argument = TensorArgument(array, (16, 32), 64)
     run(body, argument, out, threads=THREADS, shared=SHARED + 8, grid=2, cluster=2, seed=seed)
-    places = _swizzled_places((16, 32), 2, 64)
+    addresses = _swizzled_places((16, 32), 2, 64)
     for block in out:
-        got = block.view(np.uint16)[places // 2]
-        np.testing.assert_array_equal(got, array.view(np.uint16).ravel())
+        actual = block.view(np.uint16)[addresses // 2]
+        np.testing.assert_array_equal(actual, array.view(np.uint16).ravel())
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -340,7 +340,7 @@ def test_misuse(change, kind, message):
 
 
 def test_reading_without_having_waited_is_a_race():
-    """The copy is over when others read it, but nobody told them."""
+    """The copy is complete at the read, but nothing orders the reader after it."""
     body = _load_body(2, (0, 0), 64).replace(WAIT, "@!%p1 bra SKIP;" + WAIT + "SKIP:\nbar.sync 0;")
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     argument = TensorArgument(array, (4, 8))
@@ -356,7 +356,7 @@ def test_reading_without_having_waited_is_a_race():
     )
 
 
-def test_parts_of_the_tensor_that_may_not_be_read():
+def test_unreadable_parts_of_the_tensor():
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     allowed = np.ones((4, 8), bool)
     allowed[3, 7] = False
@@ -371,7 +371,7 @@ def test_parts_of_the_tensor_that_may_not_be_read():
     )
 
 
-def test_a_store_of_what_was_not_fenced():
+def test_a_store_of_unfenced_data():
     array, image = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     body = _store_body(STORE, 2, (0, 0)).replace("fence.proxy.async.shared::cta;", "")
     faults(
@@ -385,7 +385,7 @@ def test_a_store_of_what_was_not_fenced():
     )
 
 
-def test_overwriting_what_is_being_stored():
+def test_overwriting_a_store_in_flight():
     array, image = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
     late = "st.shared.b32 [%r1], %r0;"
     argument = TensorArgument(array, (4, 8))
@@ -416,7 +416,7 @@ def test_overwriting_what_is_being_stored():
         (lambda a: TensorArgument(a[:, 1:], (4, 8)), "the address"),
     ],
 )
-def test_arguments_that_the_driver_would_refuse(argument, message):
+def test_arguments_refused_by_the_driver(argument, message):
     array, out = np.zeros((4, 8), np.float16), np.zeros(SHARED, np.uint8)
     with pytest.raises(EmulationError, match=message):
         run(_plain(), argument(array), out, threads=THREADS, shared=SHARED + 8)

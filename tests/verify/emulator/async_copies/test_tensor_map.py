@@ -1,4 +1,4 @@
-"""Tensor maps: their bytes, and every rule of the driver's that they can break."""
+"""Tensor maps: their bytes, and every rule of the driver's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAP = TensorMap("bf16", 0x10000, (200, 300), (512,), (64, 128), swizzle=3)
 
 @st.composite
 def tensor_maps(draw: st.DrawFn) -> TensorMap:
-    """Draw a map that the driver would accept."""
+    """Draw a map the driver would accept."""
     rank = draw(st.integers(1, 5))
     name = draw(st.sampled_from(list(ELEMENT_TYPES)))
     size = ELEMENT_TYPES[name][1]
@@ -80,7 +80,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_what_the_driver_refuses_is_named(message: str) -> None:
+def test_driver_errors_are_named(message: str) -> None:
     with pytest.raises(TensorMapError, match=message):
         replace(MAP, **BROKEN[message]).to_bytes()
 
@@ -108,7 +108,7 @@ def test_rank_is_given_less_one() -> None:
     assert wider.with_field("rank", 1) == MAP
 
 
-def test_edits_that_name_nothing() -> None:
+def test_edits_of_missing_fields() -> None:
     with pytest.raises(TensorMapError, match="global_dim has no dimension 2, it has 2"):
         MAP.with_field("global_dim", 5, 2)
     with pytest.raises(TensorMapError, match="element type 13"):

@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel edits: their fields, and the fences that publish an edit."""
+"""Tensor maps edited by a kernel: their fields, and the fences that publish an edit."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_every_field_can_be_set():
     )
     box = np.full((8, 16), 0x7FF7, np.uint16)
     box[:6] = data[4::2, 8:24]
-    got = out[:64].view(np.uint16).reshape(8, 2, 8)
+    actual = out[:64].view(np.uint16).reshape(8, 2, 8)
     lines = np.arange(8) * 32 // 128 & 1
-    unswizzled = np.where(lines[:, None, None] == 1, got[:, ::-1], got).reshape(8, 16)
+    unswizzled = np.where(lines[:, None, None] == 1, actual[:, ::-1], actual).reshape(8, 16)
     np.testing.assert_array_equal(unswizzled, box)
 
 
@@ -142,14 +142,14 @@ def _made(edits=WHOLE):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_map_is_made_of_zeros(seed):
-    """As a kernel makes one that no host has encoded: what is not set is 0."""
+    """As for a map made by a kernel, not encoded by a host: unset fields are 0."""
     arguments = _arguments()
     run(_made() + PUBLISH + ACQUIRE + copy(), *arguments, shared=SHARED, seed=seed)
     np.testing.assert_array_equal(arguments[2].reshape(8, 16), arguments[3])
 
 
 @pytest.mark.parametrize("missing", range(len(WHOLE)))
-def test_a_field_that_is_not_set(missing):
+def test_an_unset_field(missing):
     edits = [edit for index, edit in enumerate(WHOLE) if index != missing]
     body = _made(edits) + PUBLISH + ACQUIRE + copy()
     if WHOLE[missing][0] == "rank":
@@ -163,10 +163,10 @@ def test_a_field_that_is_not_set(missing):
 
 @pytest.mark.parametrize("distance", [0, 128])
 def test_each_cta_makes_a_map_of_its_own(distance):
-    place = f"mov.u32 %r40, %ctaid.x; mad.wide.u32 %rd1, %r40, {distance}, %rd1;"
+    map_pointer = f"mov.u32 %r40, %ctaid.x; mad.wide.u32 %rd1, %r40, {distance}, %rd1;"
     arguments = list(_arguments())
     arguments[1] = np.zeros(32, np.uint64)
-    body = _made() + place + PUBLISH + ACQUIRE + copy()
+    body = _made() + map_pointer + PUBLISH + ACQUIRE + copy()
     if distance:
         run(body, *arguments, shared=SHARED, grid=2)
         return
@@ -235,13 +235,13 @@ def test_a_map_of_a_table():
         run(body, bad, 0, out, shared=SHARED)
 
 
-def test_an_edit_that_was_not_acquired():
+def test_an_unacquired_edit():
     body = INIT + replace("global_dim", "1, 5") + PUBLISH + copy()
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)
 
 
 @pytest.mark.parametrize("meets", [True, False])
-def test_a_warp_may_acquire_for_those_that_come_after_it(meets):
+def test_a_warp_may_acquire_for_later_warps(meets):
     """One warp publishes and acquires; a thread of the other one copies."""
     head = INIT.replace("%r0, 0;", "%r0, 0; setp.lt.u32 %p5, %r0, 32; setp.eq.u32 %p6, %r0, 32;")
     body = head + replace("global_dim", "1, 5") + "bar.sync 0;" + "@!%p5 bra THERE;"
@@ -268,7 +268,7 @@ def test_fences_of_a_narrow_scope_publish_nothing(scope):
 
 
 def test_an_edit_is_acquired_after_it():
-    """By a thread that nothing orders after the one that has published it."""
+    """By a thread not ordered after the publishing one."""
     warp = "setp.lt.u32 %p5, %r0, 32; @!%p5 bra USER;" + replace("global_dim", "1, 5")
     publish = PUBLISH.replace("bar.sync 0;", "bar.warp.sync -1;")
     # %p1 is the first thread of the other warp from here on.
@@ -310,12 +310,12 @@ def test_an_edit_in_global_memory_is_released_too():
         (replace("swizzle_atomicity", "1"), "needs the 128-byte swizzle"),
     ],
 )
-def test_maps_that_break_rules_are_named(edit, message):
+def test_invalid_maps_are_named(edit, message):
     body = INIT + edit + PUBLISH + ACQUIRE + copy()
     faults(body, *_arguments(), kind="tensor-map", match=message, shared=SHARED)
 
 
-def test_editing_what_is_no_map():
+def test_editing_other_bytes():
     body = INIT + "@%p1 st.shared.b32 [%r1+1024], 1;" + replace("rank", "1")
     faults(body, *_arguments(), kind="tensor-map", match="no tensor map", shared=SHARED)
 

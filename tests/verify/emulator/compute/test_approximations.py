@@ -8,7 +8,7 @@ import pytest
 from aotc.verify.emulator.run import emulate
 
 _CASES = [
-    # instruction, operands, reference in fp64, share that an H200 rounds correctly, largest distance
+    # instruction, operands, fp64 reference, an H200's share of correct results, largest distance
     ("ex2.approx.ftz.f32", 1, np.exp2, 0.7143, 2),
     ("lg2.approx.ftz.f32", 1, np.log2, 0.7396, 2),
     ("rcp.approx.ftz.f32", 1, np.reciprocal, 0.8665, 1),
@@ -23,13 +23,13 @@ _COUNT = 1 << 14
 def _run(instruction: str, *words: np.ndarray, approximate: bool = True) -> np.ndarray:
     count = words[0].size
     out = np.zeros(count, np.uint32)
-    params = ", ".join(f".param .u64 p{at}" for at in range(len(words) + 1))
+    params = ", ".join(f".param .u64 p{index}" for index in range(len(words) + 1))
     loads = "\n".join(
-        f"ld.param.u64 %rd2, [p{at + 1}];\nadd.s64 %rd2, %rd2, %rd1;\n"
-        f"ld.global.b32 %r{at + 1}, [%rd2];"
-        for at in range(len(words))
+        f"ld.param.u64 %rd2, [p{index + 1}];\nadd.s64 %rd2, %rd2, %rd1;\n"
+        f"ld.global.b32 %r{index + 1}, [%rd2];"
+        for index in range(len(words))
     )
-    operands = ", ".join(f"%r{at + 1}" for at in range(len(words)))
+    operands = ", ".join(f"%r{index + 1}" for index in range(len(words)))
     ptx = f"""
 .version 8.0
 .target sm_90a
@@ -61,7 +61,7 @@ def _operands(count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("instruction", "count", "reference", "share", "most"), _CASES)
-def test_results_are_off_as_those_of_an_h200(
+def test_errors_match_an_h200(
     instruction: str, count: int, reference: np.ufunc, share: float, most: int
 ) -> None:
     words = _operands(count)
@@ -80,7 +80,7 @@ def test_equal_operands_give_equal_results(instruction: str, count: int) -> None
     np.testing.assert_array_equal(_run(instruction, *words)[order], mixed)
 
 
-def test_what_hardware_gives_exactly_stays() -> None:
+def test_exact_hardware_results_stay_exact() -> None:
     special = np.array([0.0, -0.0, np.inf, np.nan, 1.0, -2.0, 3.0, 1e-40] * 16, np.float32)
     powers = _run("ex2.approx.f32", special.view("u4")).view("f4")
     expected = np.array([1, 1, np.inf, np.nan, 2, 0.25, 8, 1] * 16, np.float32)

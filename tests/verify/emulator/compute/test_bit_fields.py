@@ -21,37 +21,37 @@ def apply(bits: int, function: Callable[..., int], *arrays: Any) -> Any:
 
 def fields(bits: int) -> tuple[Any, Any]:
     edges = [0, 1, 5, bits // 2, bits - 1, bits, bits + 3, 255, 256, 256 + 7, 0x80000005, ALL]
-    places, lengths = np.meshgrid(edges, edges)
-    return places.ravel().astype(np.uint32), lengths.ravel().astype(np.uint32)
+    starts, lengths = np.meshgrid(edges, edges)
+    return starts.ravel().astype(np.uint32), lengths.ravel().astype(np.uint32)
 
 
 def read_bits(bits: int) -> int:
-    """Return what is read of a place or a length: 8 bits, but for words of 64 all of them."""
+    """Return the mask of a position's or length's used bits: 8, or all for 64-bit words."""
     return 0xFF if bits == 32 else ALL
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
 def test_bfe_takes_the_sign_from_the_last_bit(kind) -> None:
     bits = int(kind[1:])
-    place, length = fields(bits)
-    a = words(bits, len(place))
+    start, length = fields(bits)
+    a = words(bits, len(start))
 
     def extract(x: int, pos: int, count: int) -> int:
         pos, count, msb = pos & read_bits(bits), count & read_bits(bits), bits - 1
         sign = 0 if kind[0] == "u" or count == 0 else x >> min(pos + count - 1, msb) & 1
-        taken = (
+        field_bits = (
             (x >> (pos + i) & 1) if i < count and pos + i <= msb else sign for i in range(bits)
         )
-        return sum(bit << i for i, bit in enumerate(taken))
+        return sum(bit << i for i, bit in enumerate(field_bits))
 
-    want = apply(bits, extract, a, place, length)
-    assert np.array_equal(compute(f"bfe.{kind}", a, place, length), want)
+    want = apply(bits, extract, a, start, length)
+    assert np.array_equal(compute(f"bfe.{kind}", a, start, length), want)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_bfi_drops_what_does_not_fit(bits) -> None:
-    place, length = fields(bits)
-    a, b = words(bits, len(place)), words(bits, len(place), seed=1)
+def test_bfi_drops_bits_past_the_end(bits) -> None:
+    start, length = fields(bits)
+    a, b = words(bits, len(start)), words(bits, len(start), seed=1)
 
     def insert(x: int, y: int, pos: int, count: int) -> int:
         pos, count = pos & read_bits(bits), count & read_bits(bits)
@@ -60,21 +60,21 @@ def test_bfi_drops_what_does_not_fit(bits) -> None:
                 y = y & ~(1 << (pos + i)) | (x >> i & 1) << (pos + i)
         return y
 
-    want = apply(bits, insert, a, b, place, length)
-    assert np.array_equal(compute(f"bfi.b{bits}", a, b, place, length), want)
+    want = apply(bits, insert, a, b, start, length)
+    assert np.array_equal(compute(f"bfi.b{bits}", a, b, start, length), want)
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 def test_bmsk_and_szext(mode) -> None:
-    place, length = fields(32)
+    start, length = fields(32)
 
     def mask(a: int, b: int) -> int:
         if mode == "wrap":
             a, b = a & 31, b & 31
         return ((1 << min(b, 32)) - 1) << min(a, 32)
 
-    got = compute(f"bmsk.{mode}.b32", place, length)
-    assert np.array_equal(got, apply(32, mask, place, length))
+    actual = compute(f"bmsk.{mode}.b32", start, length)
+    assert np.array_equal(actual, apply(32, mask, start, length))
     a = words(32, len(length))
 
     def extend(x: int, n: int, *, sign: bool) -> int:

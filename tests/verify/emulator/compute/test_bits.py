@@ -22,9 +22,9 @@ def apply(bits: int, function: Callable[..., int], *arrays: Any) -> Any:
 
 def amounts(count: int = 200) -> Any:
     """Return shift amounts: around every width, and huge ones."""
-    made = np.resize(np.arange(70, dtype=np.uint32), count)
-    made[-4:] = [256, 257, 1 << 31, ALL]
-    return made
+    shifts = np.resize(np.arange(70, dtype=np.uint32), count)
+    shifts[-4:] = [256, 257, 1 << 31, ALL]
+    return shifts
 
 
 # ---- moves ------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ def test_mov_packs_and_unpacks_the_first_element_lowest(bits, count) -> None:
     parts = compute(f"mov.b{bits}", a, target=[part] * count)
     assert len(parts) == count
     want = a.view(f"u{part // 8}").reshape(-1, count)
-    for at, element in enumerate(parts):
-        assert np.array_equal(element, want[:, at])
+    for index, element in enumerate(parts):
+        assert np.array_equal(element, want[:, index])
     assert np.array_equal(compute(f"mov.b{bits}", tuple(parts), target=bits), a)
 
 
@@ -103,13 +103,13 @@ def test_lop3_looks_up_every_bit(table) -> None:
 
     def by_bit(x: int, y: int, z: int) -> int:
         index = ((x >> i & 1) << 2 | (y >> i & 1) << 1 | (z >> i & 1) for i in range(32))
-        return sum((table >> at & 1) << i for i, at in enumerate(index))
+        return sum((table >> entry & 1) << i for i, entry in enumerate(index))
 
     want = apply(32, by_bit, a, b, c)
     assert np.array_equal(compute("lop3.b32", a, b, c, table), want)
     q = np.arange(len(a)) % 2 == 0
-    got, p = compute("lop3.or.b32", a, b, c, table, q, target="pair")
-    assert np.array_equal(got, want)
+    actual, p = compute("lop3.or.b32", a, b, c, table, q, target="pair")
+    assert np.array_equal(actual, want)
     assert np.array_equal(p, (want != 0) | q)
 
 
@@ -128,12 +128,12 @@ MODES = {
 def picked(a: int, b: int, selector: int) -> int:
     bytes_ = (a | b << 32).to_bytes(8, "little")
     result = 0
-    for at in range(4):
-        nibble = selector >> (4 * at) & 15
+    for index in range(4):
+        nibble = selector >> (4 * index) & 15
         byte = bytes_[nibble & 7]
         if nibble & 8:
             byte = 0xFF if byte & 0x80 else 0
-        result |= byte << (8 * at)
+        result |= byte << (8 * index)
     return result
 
 

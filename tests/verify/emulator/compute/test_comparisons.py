@@ -29,9 +29,9 @@ def test_integers_compare_by_sign(kind) -> None:
             [signed(int(x), bits) if kind[0] == "s" else int(x) for x in array] for array in (a, b)
         ]
         want = [function(x, y) for x, y in zip(*values, strict=True)]
-        got = compute(f"setp.{name}.{kind}", a, b, target=1)
-        assert got.dtype == bool
-        assert got.tolist() == want, name
+        actual = compute(f"setp.{name}.{kind}", a, b, target=1)
+        assert actual.dtype == bool
+        assert actual.tolist() == want, name
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -49,8 +49,8 @@ def test_floats_compare_ordered_or_not(kind) -> None:
             for x, y in zip(*values, strict=True):
                 missing = x != x or y != y  # noqa: PLR0124
                 want.append(bool(unordered) if missing else function(x, y))
-            got = compute(f"setp.{name}{unordered}.{kind}", a, b, target=1)
-            assert got.tolist() == want, name
+            actual = compute(f"setp.{name}{unordered}.{kind}", a, b, target=1)
+            assert actual.tolist() == want, name
     missing = [x != x or y != y for x, y in zip(*values, strict=True)]  # noqa: PLR0124
     assert any(missing)
     assert compute(f"setp.nan.{kind}", a, b, target=1).tolist() == missing
@@ -63,7 +63,7 @@ def test_ftz_compares_subnormals_as_zeros() -> None:
     assert not compute("setp.eq.f32", tiny, zero, target=1).any()
 
 
-def test_results_combine_and_come_with_their_contrary() -> None:
+def test_results_combine_and_pair_with_their_negation() -> None:
     a, b = words(32), words(32, seed=1)
     c = np.arange(len(a)) % 3 == 0
     less = a < b
@@ -71,8 +71,8 @@ def test_results_combine_and_come_with_their_contrary() -> None:
     assert np.array_equal(p, less)
     assert np.array_equal(q, ~less)
     for name, function in (("and", np.logical_and), ("or", np.logical_or), ("xor", np.not_equal)):
-        got = compute(f"setp.lt.{name}.u32", a, b, c, target=1)
-        assert np.array_equal(got, function(less, c))
+        actual = compute(f"setp.lt.{name}.u32", a, b, c, target=1)
+        assert np.array_equal(actual, function(less, c))
         p, q = compute(f"setp.lt.{name}.u32", a, b, c, target="pair")
         assert np.array_equal(p, function(less, c))
         assert np.array_equal(q, function(~less, c))
@@ -85,8 +85,8 @@ def test_packed_halves_give_two_predicates() -> None:
     halves: list[Any] = [array.view(np.uint16).reshape(-1, 2) for array in (a, b)]
     for kind in ("f16", "bf16"):
         want = [
-            compute(f"setp.lt.{kind}", *(half[:, at].copy() for half in halves), target=1)
-            for at in range(2)
+            compute(f"setp.lt.{kind}", *(half[:, half_index].copy() for half in halves), target=1)
+            for half_index in range(2)
         ]
         low, high = compute(f"setp.lt.{kind}x2", a, b, target="pair")
         assert np.array_equal(low, want[0])
@@ -99,10 +99,10 @@ def test_packed_halves_give_two_predicates() -> None:
 def test_set_writes_ones_or_one() -> None:
     a, b = words(32), words(32, seed=1)
     less = a.view(np.int32) < b.view(np.int32)
-    got = compute("set.lt.u32.s32", a, b)
-    assert np.array_equal(got, np.where(less, 2**32 - 1, 0))
-    got = compute("set.lt.f32.s32", a, b).view(np.float32)
-    assert np.array_equal(got, less.astype(np.float32))
+    actual = compute("set.lt.u32.s32", a, b)
+    assert np.array_equal(actual, np.where(less, 2**32 - 1, 0))
+    actual = compute("set.lt.f32.s32", a, b).view(np.float32)
+    assert np.array_equal(actual, less.astype(np.float32))
     c = np.arange(len(a)) % 2 == 0
     assert np.array_equal(compute("set.lt.and.u32.s32", a, b, c) != 0, less & c)
     x = np.array([0x3C004000, 0x7E000000], np.uint32)  # 1.0 over 2.0, NaN over 0
@@ -114,12 +114,12 @@ def test_choices() -> None:
     a, b = words(64), words(64, seed=1)
     c = np.arange(len(a)) % 3 == 0
     assert np.array_equal(compute("selp.b64", a, b, c, target=64), np.where(c, a, b))
-    got = compute("selp.f32", a.astype(np.uint32), 7, c)
-    assert got.dtype == np.uint32
-    assert np.array_equal(got, np.where(c, a.astype(np.uint32), np.uint32(7)))
+    actual = compute("selp.f32", a.astype(np.uint32), 7, c)
+    assert actual.dtype == np.uint32
+    assert np.array_equal(actual, np.where(c, a.astype(np.uint32), np.uint32(7)))
     signs = words(32, len(a))
-    got = compute("slct.u64.s32", a, b, signs, target=64)
-    assert np.array_equal(got, np.where(signs.view(np.int32) >= 0, a, b))
+    actual = compute("slct.u64.s32", a, b, signs, target=64)
+    assert np.array_equal(actual, np.where(signs.view(np.int32) >= 0, a, b))
     floats = np.array([1.0, -1.0, 0.0, -0.0, np.nan, -1e-40], np.float32).view(np.uint32)
     x, y = np.full(6, 1, np.uint32), np.full(6, 2, np.uint32)
     assert compute("slct.u32.f32", x, y, floats).tolist() == [1, 2, 1, 1, 2, 2]

@@ -45,12 +45,12 @@ def as_words(numbers: list[int], bits: int) -> Any:
     return np.array([number % (1 << bits) for number in numbers], f"u{bits // 8}")
 
 
-def same(got: Any, want: Any, layout: Layout | None = None) -> bool:
+def same(actual: Any, want: Any, layout: Layout | None = None) -> bool:
     """Compare bits; the NaN of fp64 may be any."""
     if layout is not None and layout.bits == 64:
-        nan = np.isnan(got.view(np.float64)) & np.isnan(want.view(np.float64))
-        got = np.where(nan, want, got)
-    return got.dtype == want.dtype and np.array_equal(got, want)
+        nan = np.isnan(actual.view(np.float64)) & np.isnan(want.view(np.float64))
+        actual = np.where(nan, want, actual)
+    return actual.dtype == want.dtype and np.array_equal(actual, want)
 
 
 # ---- integers ---------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ def test_integers_extend_truncate_and_saturate(target, source) -> None:
     for sat in ("", ".sat"):
         numbers = [min(max(v, low), high) if sat else v for v in values]
         wrapped = [value_of(v % (1 << bits_of(target)), target) for v in numbers]
-        got = compute(f"cvt{sat}.{target}.{source}", a, target=register)
+        actual = compute(f"cvt{sat}.{target}.{source}", a, target=register)
         width = register if target[0] == "s" else bits_of(target)
-        assert np.array_equal(got, as_words(wrapped, width))
+        assert np.array_equal(actual, as_words(wrapped, width))
 
 
 @pytest.mark.parametrize("kind", ["u16", "s16", "u8", "s8", "u4", "s4", "u2", "s2"])
@@ -83,10 +83,10 @@ def test_pack_clamps_and_shifts_the_third_up(kind) -> None:
         upper, lower = (min(max(signed(int(n), 32), low), high) % (1 << bits) for n in (x, y))
         want.append(int(z) << (2 * bits) | upper << bits | lower)
     if bits == 16:
-        got = compute(f"cvt.pack.sat.{kind}.s32", a, b)
+        actual = compute(f"cvt.pack.sat.{kind}.s32", a, b)
     else:
-        got = compute(f"cvt.pack.sat.{kind}.s32.b32", a, b, c)
-    assert np.array_equal(got, as_words(want, 32))
+        actual = compute(f"cvt.pack.sat.{kind}.s32.b32", a, b, c)
+    assert np.array_equal(actual, as_words(want, 32))
 
 
 # ---- between integers and floats --------------------------------------------------------------
@@ -105,8 +105,8 @@ def test_integers_become_floats_rounded_once(target, source) -> None:
     values = [value_of(word, source) for word in a]
     for mode in ROUNDINGS:
         want = [encode(Fraction(v) if v else 0.0, layout, mode) for v in values]
-        got = compute(f"cvt.{mode}.{target}.{source}", a, target=layout.bits)
-        assert same(got, np.array(want, got.dtype)), mode
+        actual = compute(f"cvt.{mode}.{target}.{source}", a, target=layout.bits)
+        assert same(actual, np.array(want, actual.dtype)), mode
 
 
 @pytest.mark.parametrize("source", LAYOUTS)
@@ -130,8 +130,8 @@ def test_floats_become_integers_that_saturate(target, source) -> None:
                 want.append(value_of(nan, target))
             else:
                 want.append(0 if value == 0 else high if value > 0 else low)
-        got = compute(f"cvt.{mode}.{target}.{source}", a, target=register)
-        assert np.array_equal(got, as_words(want, width)), mode
+        actual = compute(f"cvt.{mode}.{target}.{source}", a, target=register)
+        assert np.array_equal(actual, as_words(want, width)), mode
 
 
 def test_ftz_flushes_before_rounding_up() -> None:
@@ -160,10 +160,10 @@ def test_floats_convert_with_one_rounding(target, source) -> None:
     for mode in [""] if widening or target == source else ROUNDINGS:
         want = [encode(value, into, mode or "rn") for value in values]
         dot = f".{mode}" if mode else ""
-        got = compute(f"cvt{dot}.{target}.{source}", a, target=into.bits)
+        actual = compute(f"cvt{dot}.{target}.{source}", a, target=into.bits)
         is_number = np.array([value == value for value in values])  # noqa: PLR0124
-        assert same(got[is_number], np.array(want, got.dtype)[is_number], into), mode
-        assert all(math.isnan(decode(word, into)) for word in got[~is_number])
+        assert same(actual[is_number], np.array(want, actual.dtype)[is_number], into), mode
+        assert all(math.isnan(decode(word, into)) for word in actual[~is_number])
 
 
 NANS = {
@@ -192,7 +192,7 @@ NANS = {
         ("cvt.rz.bf16.f64", [0x7FC0, 0x7FC0, 0xFFC9]),
         ("cvt.f64.f32", [0x7FF8000000000000, 0x7FF8000020000000, 0xFFF82468A0000000]),
         ("cvt.ftz.f64.f32", [0x7FFFFFFFE0000000] * 3),
-        # Code for them cuts off what tf32 has no room for, or takes canonical NaN.
+        # Their code truncates bits beyond tf32, or takes canonical NaN.
         ("cvt.rna.tf32.f32", [0x7FC00000, 0x7F800000, 0xFFC12000]),
         ("cvt.rna.satfinite.tf32.f32", [0x7FBFE000, 0x7F7FE000, 0xFFC10000]),
         ("cvt.rn.tf32.f32", [0x7FFFE000] * 3),
@@ -205,8 +205,8 @@ def test_nan_converts_as_on_an_h200(mnemonic, want) -> None:
     assert compute(mnemonic, a, target=bits).tolist() == want
 
 
-def test_ftz_judges_what_exponents_without_an_end_would_round_to() -> None:
-    # Just below the least normal number: with 24 bits, and with more, which round up to it.
+def test_ftz_flushes_as_if_rounded_with_unbounded_exponents() -> None:
+    # Just below the least normal number: with 24 bits, and with more, rounding up to it.
     a = np.array([0x380FFFFFE0000000, 0x380FFFFFF0000000, 0xB80FFFFFE0000000], np.uint64)
     assert compute("cvt.rn.f32.f64", a, target=32).tolist() == [0x7FFFFF + 1] * 2 + [0x80800000]
     assert compute("cvt.rn.ftz.f32.f64", a, target=32).tolist() == [0, 0x800000, 0x80000000]
@@ -230,22 +230,22 @@ def test_rounding_to_integral_floats(name) -> None:
                 whole = function(value)
                 value = Fraction(whole) if whole else math.copysign(0.0, as_float(value))
             want.append(encode(value, layout))
-        got = compute(f"cvt.{mode}.{name}.{name}", a, target=layout.bits)
-        assert same(got, np.array(want, got.dtype), layout), mode
+        actual = compute(f"cvt.{mode}.{name}.{name}", a, target=layout.bits)
+        assert same(actual, np.array(want, actual.dtype), layout), mode
 
 
 def test_finishes() -> None:
     values = np.array([np.inf, -np.inf, np.nan, 1e9, -1e9, -2.0, -0.0, 0.5, 3.0], np.float32)
     a = values.view(np.uint32)
-    got = compute("cvt.rn.satfinite.f16.f32", a, target=16)
-    assert [hex(word) for word in got[:5]] == ["0x7bff", "0xfbff", "0x7fff", "0x7bff", "0xfbff"]
-    got = compute("cvt.rn.relu.bf16.f32", a, target=16)
-    assert got.tolist() == [0x7F80, 0, 0x7FFF, 0x4E6E, 0, 0, 0, 0x3F00, 0x4040]
-    got = compute("cvt.sat.f32.f32", a).view(np.float32)
-    assert got.tolist() == [1, 0, 0, 1, 0, 0, 0, 0.5, 1]
-    assert not np.signbit(got).any()
-    got = compute("cvt.rn.sat.f32.s32", np.array([-5, 0, 7], np.int32).view(np.uint32))
-    assert got.view(np.float32).tolist() == [0, 0, 1]
+    actual = compute("cvt.rn.satfinite.f16.f32", a, target=16)
+    assert [hex(word) for word in actual[:5]] == ["0x7bff", "0xfbff", "0x7fff", "0x7bff", "0xfbff"]
+    actual = compute("cvt.rn.relu.bf16.f32", a, target=16)
+    assert actual.tolist() == [0x7F80, 0, 0x7FFF, 0x4E6E, 0, 0, 0, 0x3F00, 0x4040]
+    actual = compute("cvt.sat.f32.f32", a).view(np.float32)
+    assert actual.tolist() == [1, 0, 0, 1, 0, 0, 0, 0.5, 1]
+    assert not np.signbit(actual).any()
+    actual = compute("cvt.rn.sat.f32.s32", np.array([-5, 0, 7], np.int32).view(np.uint32))
+    assert actual.view(np.float32).tolist() == [0, 0, 1]
 
 
 def test_tf32_keeps_ten_bits() -> None:
@@ -255,13 +255,13 @@ def test_tf32_keeps_ten_bits() -> None:
     finite = (a & np.uint32(0x7FFFFFFF)) <= 0x7F800000
     for mode in ("rn", "rz"):
         want = [encode(decode(word, LAYOUTS["f32"]), layout, mode) << 13 for word in a[finite]]
-        got = compute(f"cvt.{mode}.tf32.f32", a)
-        assert got[finite].tolist() == want
-        assert np.all(got[~finite] == 0x7FFFE000)
+        actual = compute(f"cvt.{mode}.tf32.f32", a)
+        assert actual[finite].tolist() == want
+        assert np.all(actual[~finite] == 0x7FFFE000)
     # Ties away from zero: the size plus half, truncated.
-    got = compute("cvt.rna.tf32.f32", a)
+    actual = compute("cvt.rna.tf32.f32", a)
     want = [((int(word) + 0x1000) >> 13 << 13) for word in a[finite]]
-    assert got[finite].tolist() == want
+    assert actual[finite].tolist() == want
     largest = np.array([0x7F7FFFFF, 0xFF7FFFFF], np.uint32)
     assert compute("cvt.rna.satfinite.tf32.f32", largest).tolist() == [0x7F7FE000, 0xFF7FE000]
 
@@ -273,10 +273,10 @@ def test_tf32_keeps_ten_bits() -> None:
 def test_the_first_of_a_pair_is_the_upper_half(name) -> None:
     a, b = samples(LAYOUTS["f32"], COUNT, 5), samples(LAYOUTS["f32"], COUNT, 6)
     for mode in ("rn", "rz", "rn.relu", "rz.satfinite"):
-        got = compute(f"cvt.{mode}.{name}x2.f32", a, b)
+        actual = compute(f"cvt.{mode}.{name}x2.f32", a, b)
         upper = compute(f"cvt.{mode}.{name}.f32", a, target=16).astype(np.uint32)
         lower = compute(f"cvt.{mode}.{name}.f32", b, target=16)
-        assert np.array_equal(got, upper << np.uint32(16) | lower)
+        assert np.array_equal(actual, upper << np.uint32(16) | lower)
 
 
 SMALL = {
@@ -289,7 +289,7 @@ SMALL = {
 
 
 def neighbours(name: str) -> Any:
-    """Return every value of a small format, the middles between them, and what lies beside."""
+    """Return all values of a small format, their midpoints, and the neighbours of these."""
     dtype, bits = SMALL[name]
     codes = np.arange(1 << bits, dtype=np.uint8)
     values = codes.view(dtype).astype(np.float64)
@@ -308,18 +308,18 @@ def test_small_floats_round_to_nearest_and_saturate(name) -> None:
     want = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
     a = values.view(np.uint32)
     b = a[::-1]
-    got = compute(f"cvt.rn.satfinite.{name}x2.f32", a, b, target=16)
+    actual = compute(f"cvt.rn.satfinite.{name}x2.f32", a, b, target=16)
     shift = 4 if bits == 4 else 8
     packed = want.astype(np.uint16) << shift | want[::-1]
-    assert np.array_equal(got, packed)
+    assert np.array_equal(actual, packed)
     # NaN: the canonical one, or the largest number where there is none.
     nan = np.array([0x7FC00000, 0xFFC00000], np.uint32)
     code = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 0x7}[name]
-    got = compute(f"cvt.rn.satfinite.{name}x2.f32", nan, nan, target=16)
-    assert got.tolist() == [code << shift | code] * 2
-    got = compute(f"cvt.rn.satfinite.relu.{name}x2.f32", a, a, target=16)
+    actual = compute(f"cvt.rn.satfinite.{name}x2.f32", nan, nan, target=16)
+    assert actual.tolist() == [code << shift | code] * 2
+    actual = compute(f"cvt.rn.satfinite.relu.{name}x2.f32", a, a, target=16)
     rectified = np.where(values <= 0, 0, want).astype(np.uint16)
-    assert np.array_equal(got, rectified << shift | rectified)
+    assert np.array_equal(actual, rectified << shift | rectified)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -329,8 +329,8 @@ def test_small_floats_become_halves(name) -> None:
     want = codes.view(dtype).astype(np.float32).astype(np.float16)
     shift = 4 if bits == 4 else 8
     pairs = codes.astype(np.uint16) << shift | codes[::-1]
-    got = compute(f"cvt.rn.f16x2.{name}x2", pairs).view(np.uint16).reshape(-1, 2)
-    for half, expected in ((got[:, 1], want), (got[:, 0], want[::-1])):
+    actual = compute(f"cvt.rn.f16x2.{name}x2", pairs).view(np.uint16).reshape(-1, 2)
+    for half, expected in ((actual[:, 1], want), (actual[:, 0], want[::-1])):
         assert np.array_equal(half.view(np.float16), expected, equal_nan=True)
         assert np.all(half[np.isnan(expected)] == 0x7FFF)
     relu = compute(f"cvt.rn.relu.f16x2.{name}x2", pairs).view(np.float16).reshape(-1, 2)[:, 1]
@@ -345,12 +345,12 @@ def test_small_floats_become_halves(name) -> None:
 def test_scales_are_powers_of_two() -> None:
     codes = np.arange(256, dtype=np.uint16)
     pairs = codes << 8 | codes[::-1]
-    got = compute("cvt.rn.bf16x2.ue8m0x2", pairs).view(np.uint16).reshape(-1, 2)
-    values = (got.astype(np.uint32) << 16).view(np.float32)
+    actual = compute("cvt.rn.bf16x2.ue8m0x2", pairs).view(np.uint16).reshape(-1, 2)
+    values = (actual.astype(np.uint32) << 16).view(np.float32)
     want = np.exp2(np.arange(255, dtype=np.float64) - 127)
     assert np.array_equal(values[:255, 1], want.astype(np.float32))
-    assert got[255, 1] == 0x7FFF
-    assert np.array_equal(got[:, 0], got[::-1, 1])
+    assert actual[255, 1] == 0x7FFF
+    assert np.array_equal(actual[:, 0], actual[::-1, 1])
     a = np.array([1.0, 1.5, 2.0, 3e38, 1e-45, 0.0, np.nan], np.float32).view(np.uint32)
     low = compute("cvt.rz.satfinite.ue8m0x2.f32", a, a, target=16) & 0xFF
     assert low.tolist() == [127, 127, 128, 254, 0, 0, 255]

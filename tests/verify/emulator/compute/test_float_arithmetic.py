@@ -32,18 +32,18 @@ def is_nan(bits: Any, layout: Layout) -> Any:
     return (bits & bits.dtype.type((1 << (layout.bits - 1)) - 1)) > layout.infinity
 
 
-def check(got: Any, want: Any, layout: Layout, *operands: Any) -> None:
-    if layout.bits == 64:  # which NaN is left open
-        got = np.where(is_nan(want, layout) & is_nan(got, layout), want, got)
-    assert got.dtype == want.dtype
-    wrong = np.flatnonzero(got != want)
-    shown = [[hex(int(array[at])) for array in (got, want, *operands)] for at in wrong[:3]]
+def check(actual: Any, want: Any, layout: Layout, *operands: Any) -> None:
+    if layout.bits == 64:  # the choice of NaN is open
+        actual = np.where(is_nan(want, layout) & is_nan(actual, layout), want, actual)
+    assert actual.dtype == want.dtype
+    wrong = np.flatnonzero(actual != want)
+    shown = [[hex(int(array[row])) for array in (actual, want, *operands)] for row in wrong[:3]]
     assert wrong.size == 0, f"{wrong.size} wrong; got, want, operands: {shown}"
 
 
 def operands(layout: Layout, count: int) -> list[Any]:
     arrays = [samples(layout, COUNT, seed) for seed in range(count)]
-    # Pairs that cancel, or nearly.
+    # Pairs with full or near cancellation.
     top = arrays[0].dtype.type(1 << (layout.bits - 1))
     if count > 1:
         arrays[-1][:40] = arrays[0][:40] ^ top
@@ -62,8 +62,8 @@ CASES = [(name, mode) for name in LAYOUTS for mode in modes_of(name, half=["rn"]
 def test_sums_and_products(name, mode) -> None:
     layout = LAYOUTS[name]
     a, b = operands(layout, 2)
-    one = Fraction(1)
-    want = rounded(layout, mode, lambda x, y: softfloat.fma(x, one, y, mode), a, b)
+    unit = Fraction(1)
+    want = rounded(layout, mode, lambda x, y: softfloat.fma(x, unit, y, mode), a, b)
     check(compute(f"add.{mode}.{name}", a, b), want, layout, a, b)
     minus = b ^ b.dtype.type(1 << (layout.bits - 1))
     check(compute(f"sub.{mode}.{name}", a, minus), want, layout, a, b)
@@ -84,7 +84,7 @@ def test_without_a_rounding_sums_go_to_nearest(name) -> None:
 def test_fma_rounds_once(name, mode) -> None:
     layout = LAYOUTS[name]
     a, b, c = operands(layout, 3)
-    # The first third of samples has few bits, so that sums tie; others nearly cancel.
+    # The first third of samples has few bits, to make ties; others nearly cancel.
     for seed, array in enumerate((a, b, c)):
         array[60:260] = samples(layout, COUNT, 7 + seed)[:200]
     negated = rounded(layout, "rn", softfloat.mul, a[300:400], b[300:400])
@@ -95,7 +95,7 @@ def test_fma_rounds_once(name, mode) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fma_beside_a_middle(name) -> None:
-    """A product that is a middle of two numbers, and an addend too small for any wider format."""
+    """A product midway between two numbers, and an addend too small for any wider format."""
     layout = LAYOUTS[name]
     ulp = softfloat.power(-layout.mantissa_bits)
     tiny = [1, 1 << (layout.bits - 1) | 1]
@@ -122,8 +122,8 @@ def test_quotients_and_roots(name, mode) -> None:
         a,
         b,
     )
-    one = Fraction(1)
-    want = rounded(layout, mode, lambda x: softfloat.div(one, x), a)
+    unit = Fraction(1)
+    want = rounded(layout, mode, lambda x: softfloat.div(unit, x), a)
     check(compute(f"rcp.{mode}.{name}", a), want, layout, a)
     want = rounded(layout, mode, softfloat.sqrt, a)
     check(compute(f"sqrt.{mode}.{name}", a), want, layout, a)
@@ -134,14 +134,14 @@ def test_full_division_is_exact_and_approximate_division_gives_up_on_huge_diviso
     a, b = operands(layout, 2)
     want = rounded(layout, "rn", softfloat.div, a, b)
     check(compute("div.full.f32", a, b), want, layout, a, b)
-    got = compute("div.approx.f32", a, b)
+    actual = compute("div.approx.f32", a, b)
     size = b.view(np.float32)
     huge = np.isfinite(size) & (np.abs(size) > 2.0**126)
     assert huge.sum() > 5
-    check(got[~huge], want[~huge], layout, a[~huge], b[~huge])
+    check(actual[~huge], want[~huge], layout, a[~huge], b[~huge])
     finite = np.isfinite(a.view(np.float32))
-    assert np.all(got[huge & finite] << 1 == 0)
-    assert np.all(is_nan(got[huge & ~finite], layout))
+    assert np.all(actual[huge & finite] << 1 == 0)
+    assert np.all(is_nan(actual[huge & ~finite], layout))
 
 
 # ---- modifiers --------------------------------------------------------------------------------
@@ -162,10 +162,10 @@ def test_ftz_flushes_sources_and_results(opcode, count, name) -> None:
     for index in {0, count - 1} - ({1} if opcode == "mul" else set()):
         small = arrays[index] % word(4 << layout.mantissa_bits)
         arrays[index] = small | (arrays[index] & word(1 << (layout.bits - 1)))
-    got = compute(f"{opcode}.rn.ftz.{name}", *arrays)
+    actual = compute(f"{opcode}.rn.ftz.{name}", *arrays)
     plain = compute(f"{opcode}.rn.{name}", *(flushed(array, layout) for array in arrays))
-    assert np.array_equal(got, flushed(plain, layout))
-    assert not np.array_equal(got, compute(f"{opcode}.rn.{name}", *arrays))
+    assert np.array_equal(actual, flushed(plain, layout))
+    assert not np.array_equal(actual, compute(f"{opcode}.rn.{name}", *arrays))
 
 
 @pytest.mark.parametrize("name", ["f16", "f32"])
@@ -173,14 +173,14 @@ def test_sat_clamps_to_one_and_nan_to_zero(name) -> None:
     layout = LAYOUTS[name]
     a, b = operands(layout, 2)
     plain = compute(f"add.rn.{name}", a, b)
-    got = compute(f"add.rn.sat.{name}", a, b)
-    one = encode(Fraction(1), layout)
-    for value, clamped in zip(plain, got, strict=True):
+    actual = compute(f"add.rn.sat.{name}", a, b)
+    unit = encode(Fraction(1), layout)
+    for value, clamped in zip(plain, actual, strict=True):
         exact = decode(value, layout)
         if exact != exact or exact <= 0:  # noqa: PLR0124
             assert clamped == 0
         else:
-            assert clamped == min(int(value), one)
+            assert clamped == min(int(value), unit)
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -188,10 +188,10 @@ def test_relu_leaves_nan(name) -> None:
     layout = LAYOUTS[name]
     a, b, c = operands(layout, 3)
     plain = compute(f"fma.rn.{name}", a, b, c)
-    got = compute(f"fma.rn.relu.{name}", a, b, c)
+    actual = compute(f"fma.rn.relu.{name}", a, b, c)
     negative = plain >> (layout.bits - 1) == 1
-    assert np.array_equal(got, np.where(negative, plain.dtype.type(0), plain))
-    assert is_nan(got, layout).any()
+    assert np.array_equal(actual, np.where(negative, plain.dtype.type(0), plain))
+    assert is_nan(actual, layout).any()
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,15 @@ def test_packed_types_work_on_both_halves(packed, name) -> None:
     arrays = operands(layout, 3)
     whole = [array.view(f"u{layout.bits // 4}") for array in arrays]
     for opcode, count in (("add", 2), ("mul", 2), ("fma", 3)):
-        got = compute(f"{opcode}.rn.{packed}", *whole[:count], target=2 * layout.bits)
+        actual = compute(f"{opcode}.rn.{packed}", *whole[:count], target=2 * layout.bits)
         want = compute(f"{opcode}.rn.{name}", *arrays[:count])
-        assert got.dtype == whole[0].dtype
-        assert np.array_equal(got.view(want.dtype), want)
+        assert actual.dtype == whole[0].dtype
+        assert np.array_equal(actual.view(want.dtype), want)
     # A constant stands in the place of any register.
     constant = int(whole[1][0])
-    got = compute(f"add.rn.{packed}", whole[0], constant, target=2 * layout.bits)
+    actual = compute(f"add.rn.{packed}", whole[0], constant, target=2 * layout.bits)
     want = compute(f"add.rn.{packed}", whole[0], np.full_like(whole[0], constant))
-    assert np.array_equal(got, want)
+    assert np.array_equal(actual, want)
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -241,9 +241,9 @@ def test_every_pair_of_special_numbers(name, mode, opcode) -> None:
     special = softfloat.specials(layout)
     pairs = [(x, y) for x in special for y in special]
     a, b = (np.array(column, f"u{layout.bits // 8}") for column in zip(*pairs, strict=True))
-    one = Fraction(1)
+    unit = Fraction(1)
     function = {
-        "add": lambda x, y: softfloat.fma(x, one, y, mode),
+        "add": lambda x, y: softfloat.fma(x, unit, y, mode),
         "mul": softfloat.mul,
         "div": softfloat.div,
     }[opcode]
@@ -308,11 +308,11 @@ def test_min_of_three_and_by_size() -> None:
     a, b, c = operands(LAYOUTS["f32"], 3)
     want = compute("min.f32", compute("min.f32", a, b), c)
     assert np.array_equal(compute("min.f32", a, b, c), want)
-    got = compute("max.xorsign.abs.f32", a, b)
+    actual = compute("max.xorsign.abs.f32", a, b)
     size = np.uint32(0x7FFFFFFF)
     plain = compute("max.f32", a & size, b & size)
     signs = np.where(is_nan(plain, LAYOUTS["f32"]), np.uint32(0), (a ^ b) & ~size)
-    assert np.array_equal(got, plain | signs)
+    assert np.array_equal(actual, plain | signs)
 
 
 def test_testp_sorts_numbers_into_classes() -> None:
@@ -337,7 +337,7 @@ def test_testp_sorts_numbers_into_classes() -> None:
             assert np.array_equal(compute(f"testp.{test}.{name}", a, target=1), expected)
 
 
-# ---- what an H200 does that PTX leaves open ----------------------------------------------------
+# ---- an H200's choices where PTX leaves them open ----------------------------------------------
 
 # Quiet and signalling NaN of either sign, a number, infinity.
 A, B, C = 0x7FF8000000000005, 0xFFF0000000000006, 0x7FF0000000000007
@@ -359,8 +359,8 @@ QUIET = 1 << 51
 def test_nan_of_binary64(opcode, operands_, want) -> None:
     words = [np.full(3, word, np.uint64) for word in operands_]
     for mode in ROUNDINGS:
-        got = compute(f"{opcode}.{mode}.f64", *words)
-        assert [hex(word) for word in got.tolist()] == [hex(want | QUIET)] * 3, mode
+        actual = compute(f"{opcode}.{mode}.f64", *words)
+        assert [hex(word) for word in actual.tolist()] == [hex(want | QUIET)] * 3, mode
 
 
 def test_of_two_nan_min_and_max_keep_the_second() -> None:
@@ -369,8 +369,8 @@ def test_of_two_nan_min_and_max_keep_the_second() -> None:
         assert compute(f"{opcode}.f64", a, b).tolist() == [B | QUIET, ONE]
 
 
-# A result just below the least normal number that its format rounds up to it; one that rounds up
-# to it with any exponent; and what `.ftz` makes of these.
+# Results just below the least normal number: one rounds up to it in its format only, one with any
+# exponent range. Then both with `.ftz`.
 RAISED = [
     ("mul.rn.ftz.f32", [(0x3F7FFFFF, 0x800000), (0x3F7FFFFE, 0x800001)], [0, 0x800000]),
     ("mul.rn.ftz.f32", [(0xBF7FFFFF, 0x800000), (0xBF7FFFFE, 0x800001)], [1 << 31, 0x80800000]),
@@ -388,14 +388,14 @@ RAISED = [
 
 
 @pytest.mark.parametrize(("mnemonic", "rows", "want"), RAISED)
-def test_ftz_judges_what_exponents_without_an_end_would_round_to(mnemonic, rows, want) -> None:
+def test_ftz_flushes_as_if_rounded_with_unbounded_exponents(mnemonic, rows, want) -> None:
     bits = int(mnemonic[-2:])
     words = [np.array(column, f"u{bits // 8}") for column in zip(*rows, strict=True)]
     assert compute(mnemonic, *words).tolist() == want
     # Without `.ftz`, all of them are the least normal number.
     top = 1 << (bits - 1)
-    kept = compute(mnemonic.replace(".ftz", "").replace(".sat", ""), *words).tolist()
-    assert {word & ~top for word in kept} == {0x800000 if bits == 32 else 0x400}
+    unflushed = compute(mnemonic.replace(".ftz", "").replace(".sat", ""), *words).tolist()
+    assert {word & ~top for word in unflushed} == {0x800000 if bits == 32 else 0x400}
 
 
 # ---- approximations ---------------------------------------------------------------------------
@@ -418,12 +418,12 @@ def test_approximations_are_the_nearest_number(mnemonic) -> None:
     with np.errstate(all="ignore"):
         # 64 bits of mantissa on x86; the second rounding is seen only beside a middle.
         want = FUNCTIONS[mnemonic](a.view(np.float32).astype(np.longdouble)).astype(np.float32)
-    got = compute(mnemonic, a).view(np.float32)
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    beside = np.abs(got.view(np.int32).astype(np.int64) - want.view(np.int32)) <= 1
-    assert np.all(same | beside)
+    actual = compute(mnemonic, a).view(np.float32)
+    same = (actual == want) | (np.isnan(actual) & np.isnan(want))
+    is_neighbour = np.abs(actual.view(np.int32).astype(np.int64) - want.view(np.int32)) <= 1
+    assert np.all(same | is_neighbour)
     assert np.count_nonzero(~same) <= 1
-    assert np.array_equal(np.signbit(got[got == 0]), np.signbit(want[got == 0]))
+    assert np.array_equal(np.signbit(actual[actual == 0]), np.signbit(want[actual == 0]))
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -437,9 +437,9 @@ def test_half_functions_over_every_number(name) -> None:
             values = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.longdouble)
         for opcode, function in (("ex2", np.exp2), ("tanh", np.tanh)):
             ftz = ".ftz" if (opcode, name) == ("ex2", "bf16") else ""
-            got = compute(f"{opcode}.approx{ftz}.{name}", bits)
+            actual = compute(f"{opcode}.approx{ftz}.{name}", bits)
             exact = function(values)
-            kind = compute(f"cvt.f32.{name}", got).view(np.float32).astype(np.longdouble)
+            kind = compute(f"cvt.f32.{name}", actual).view(np.float32).astype(np.longdouble)
             number = np.isfinite(exact) & np.isfinite(kind)
             # Half a unit in the last place, of the result's binade.
             unit = np.maximum(np.abs(exact), np.longdouble(2) ** (1 - layout.bias))
@@ -468,9 +468,9 @@ def test_ftz_of_ex2_and_rsqrt() -> None:
 )
 def test_gross_approximations_have_an_empty_low_word(mnemonic, function) -> None:
     a = samples(LAYOUTS["f64"], COUNT, 5)
-    got = compute(mnemonic, a, target=64)
-    assert np.all(got & np.uint64(0xFFFFFFFF) == 0)
-    values, results = a.view(np.float64), got.view(np.float64)
+    actual = compute(mnemonic, a, target=64)
+    assert np.all(actual & np.uint64(0xFFFFFFFF) == 0)
+    values, results = a.view(np.float64), actual.view(np.float64)
     normal = np.isfinite(values) & (np.abs(values) >= 2.0**-1022)
     with np.errstate(all="ignore"):
         want = function(values)
@@ -480,7 +480,7 @@ def test_gross_approximations_have_an_empty_low_word(mnemonic, function) -> None
     assert np.all(np.isinf(results[subnormal]))
 
 
-# ---- what is refused --------------------------------------------------------------------------
+# ---- refusals ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

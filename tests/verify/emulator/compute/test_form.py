@@ -1,4 +1,4 @@
-"""What rules are told of modifiers and operands."""
+"""Modifiers and operands as rules see them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def form(mnemonic: str) -> Form:
 
 
 def test_modifiers_are_taken_once_and_leftovers_refused() -> None:
-    made = form("add.rn.ftz.sat.f32")
-    assert made.type.name == "f32"
-    assert made.choice("rz", "rn") == "rn"
-    assert made.flag("ftz")
-    assert not made.flag("ftz")
+    parsed = form("add.rn.ftz.sat.f32")
+    assert parsed.type.name == "f32"
+    assert parsed.choice("rz", "rn") == "rn"
+    assert parsed.flag("ftz")
+    assert not parsed.flag("ftz")
     with pytest.raises(Unsupported, match=r"modifier \.sat"):
-        made.finish()
-    assert made.flag("sat")
-    made.finish()
+        parsed.finish()
+    assert parsed.flag("sat")
+    parsed.finish()
 
 
-def test_a_choice_that_must_be_made() -> None:
+def test_a_required_choice() -> None:
     assert form("add.f32").choice("rn", default="rn") == "rn"
     with pytest.raises(Unsupported, match=r"expected one of \.rn, \.rz"):
         form("fma.f32").choice("rn", "rz")
@@ -51,7 +51,7 @@ def test_a_kind_has_one_rule() -> None:
         rule("int", "add", sources=2)(lambda _: np.add)
 
 
-def test_refusals_say_what_is_not_known() -> None:
+def test_refusals_name_the_unsupported_part() -> None:
     with pytest.raises(Unsupported, match=r"type \.pred"):
         compute("add.pred", np.ones(3, bool), np.ones(3, bool))
     with pytest.raises(Unsupported, match="no type"):
@@ -62,7 +62,7 @@ def test_refusals_say_what_is_not_known() -> None:
         compute("add.huge.s32", words(32), words(32))
 
 
-def test_a_constant_has_the_width_that_is_read() -> None:
+def test_a_constant_has_the_read_width() -> None:
     register, wide = Register("%f", 32, 0), Register("%fd", 64, 0)
     single = Immediate(0x3F800000, 32)
     made = Instruction("add", ("f64",), (wide, wide, single), None, 1, "")

@@ -1,4 +1,4 @@
-"""Integer instructions against Python's integers, which have no width."""
+"""Integer instructions against Python's unbounded integers."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ def test_sums_products_and_extremes(kind) -> None:
         f"max.{kind}": max,
     }
     for mnemonic, function in cases.items():
-        got = compute(mnemonic, a, b, target=bits)
-        assert got.dtype == a.dtype
-        assert np.array_equal(got, expected(kind, function, a, b)), mnemonic
+        actual = compute(mnemonic, a, b, target=bits)
+        assert actual.dtype == a.dtype
+        assert np.array_equal(actual, expected(kind, function, a, b)), mnemonic
     for mnemonic, function in {
         f"mad.lo.{kind}": lambda x, y, z: x * y + z,
         f"mad.hi.{kind}": lambda x, y, z: (x * y >> bits) + z,
         f"sad.{kind}": lambda x, y, z: z + abs(x - y),
     }.items():
-        got = compute(mnemonic, a, b, c, target=bits)
-        assert np.array_equal(got, expected(kind, function, a, b, c)), mnemonic
+        actual = compute(mnemonic, a, b, c, target=bits)
+        assert np.array_equal(actual, expected(kind, function, a, b, c)), mnemonic
 
 
 @pytest.mark.parametrize("kind", ["u16", "s16", "u32", "s32"])
 def test_wide_products(kind) -> None:
     bits = bits_of(kind)
     a, b, c = words(bits), words(bits, seed=1), words(2 * bits, seed=2)
-    got = compute(f"mul.wide.{kind}", a, b, target=2 * bits)
-    assert np.array_equal(got, expected(kind, operator.mul, a, b, bits=2 * bits))
+    actual = compute(f"mul.wide.{kind}", a, b, target=2 * bits)
+    assert np.array_equal(actual, expected(kind, operator.mul, a, b, bits=2 * bits))
     want = expected(kind, operator.mul, a, b, bits=2 * bits) + c
     assert np.array_equal(compute(f"mad.wide.{kind}", a, b, c, target=2 * bits), want)
 
@@ -115,9 +115,9 @@ def test_saturating_forms() -> None:
 def test_halves_are_computed_apart(kind) -> None:
     a, b = words(32), words(32, seed=1)
     for opcode in ("add", "min", "max"):
-        got = compute(f"{opcode}.{kind}", a, b).view(np.uint16)
+        actual = compute(f"{opcode}.{kind}", a, b).view(np.uint16)
         want = compute(f"{opcode}.{kind[:3]}", a.view(np.uint16), b.view(np.uint16), target=16)
-        assert np.array_equal(got, want)
+        assert np.array_equal(actual, want)
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32"])
@@ -163,11 +163,11 @@ NUMBERS = st.one_of(LIMBS, st.lists(EDGES, min_size=3, max_size=3))
 
 
 def limbs(number: int, count: int) -> list[Any]:
-    return [np.array([number >> (32 * at) & 0xFFFFFFFF], np.uint32) for at in range(count)]
+    return [np.array([number >> (32 * index) & 0xFFFFFFFF], np.uint32) for index in range(count)]
 
 
 def number(parts: list[Any]) -> int:
-    return sum(int(part[0]) << (32 * at) for at, part in enumerate(parts))
+    return sum(int(part[0]) << (32 * index) for index, part in enumerate(parts))
 
 
 @given(NUMBERS, NUMBERS)
@@ -215,8 +215,8 @@ def test_constants_and_wider_registers_are_cut_down() -> None:
     a = words(32)
     assert np.array_equal(compute("add.s32", a, -1), a - np.uint32(1))
     assert np.array_equal(compute("add.s32", -1, a), a - np.uint32(1))
-    both = compute("mul.lo.s32", -3, 5)
-    assert int(both) == 2**32 - 15
+    product = compute("mul.lo.s32", -3, 5)
+    assert int(product) == 2**32 - 15
     wide = words(64)
     low = wide.astype(np.uint32)
     assert np.array_equal(compute("add.s32", a, wide), a + low)

@@ -1,4 +1,4 @@
-"""Addresses in a cluster, register pools, and instructions that do nothing here."""
+"""Addresses in a cluster, register pools, and instructions without effect here."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_own_addresses_have_the_own_rank():
 
 
 def test_own_addresses_differ_between_ctas():
-    """What computes with an address as if it began at 0 is wrong in a cluster, as on a GPU."""
+    """Code that assumes addresses start at 0 fails in a cluster, as on a GPU."""
     out = collect("shr.u32 %r63, %r1, 24;", grid=4, cluster=2).reshape(4, 32)
     assert len(set(out[:2].flat)) == 2
     assert (out[:2] == out[2:]).all()

@@ -17,7 +17,7 @@ def words(count=64, seed=0):
 
 def shuffled(mode, values, b, c):
     """Return values and predicates, as the PTX ISA's pseudo code has them."""
-    taken, inside = [], []
+    results, inside = [], []
     for lane in range(32):
         segment, clamp, by = c >> 8 & 31, c & 31, b & 31
         last = (lane & segment) | (clamp & ~segment)
@@ -29,9 +29,9 @@ def shuffled(mode, values, b, c):
             "idx": first | (by & ~segment),
         }[mode]
         ok = j >= last if mode == "up" else j <= last
-        taken.append(values[j if ok else lane])
+        results.append(values[j if ok else lane])
         inside.append(int(ok))
-    return np.array(taken), np.array(inside)
+    return np.array(results), np.array(inside)
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
@@ -46,8 +46,8 @@ def test_shuffle(mode, b, width, fixed):
     out = collect(body + "mov.b32 %r63, %r13;", values, threads=64)
     flags = collect(body + "mov.b32 %r63, %r14;", values, threads=64)
     for warp in (0, 32):
-        taken, inside = shuffled(mode, values[warp : warp + 32], b, c)
-        assert (out[warp : warp + 32] == taken).all()
+        expected, inside = shuffled(mode, values[warp : warp + 32], b, c)
+        assert (out[warp : warp + 32] == expected).all()
         assert (flags[warp : warp + 32] == inside).all()
 
 
@@ -83,7 +83,7 @@ def test_lanes_missing(body, match):
     assert faults(body, kind="convergence", match=match).text
 
 
-def test_lanes_that_never_were_are_not_waited_for():
+def test_nonexistent_lanes_are_not_waited_for():
     out = collect("shfl.sync.idx.b32 %r63, %r0, 3, 31, -1;", threads=20)
     assert (out == 3).all()
 
@@ -150,14 +150,14 @@ DONE:
     or.b32 %r5, %r5, %r2;
     or.b32 %r63, %r5, %r6;
 """
-    found = collect(body, threads=256, seed=seed).reshape(8, 32)
-    leaders = found[:, 0] & 31
+    elected = collect(body, threads=256, seed=seed).reshape(8, 32)
+    leaders = elected[:, 0] & 31
     expected = leaders[:, None] + 32 * (np.arange(32) == leaders[:, None])
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(elected, expected)
     assert len(set(leaders.tolist())) > 2
 
 
-# What the elected lane of the first warp stores, waits for, and lets be overwritten.
+# The first warp's elected lane stores it, waits for it, and lets it be overwritten.
 ELECTED = """
     shl.b32 %r2, %r0, 2;
     add.s32 %r2, %r1, %r2;
@@ -185,7 +185,7 @@ STORED:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_elected_lane_waits_for_what_it_has_issued(seed):
+def test_the_elected_lane_waits_for_its_copies(seed):
     out = np.zeros(64, np.int32)
     body = ELECTED.format(elect="elect.sync _|%p3, 0xffffffff;")
     run(body, out, threads=64, seed=seed)
@@ -193,7 +193,7 @@ def test_the_elected_lane_waits_for_what_it_has_issued(seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_another_lane_does_not(seed):
+def test_another_lane_does_not_wait_for_them(seed):
     body = ELECTED.format(elect="setp.eq.u32 %p3, %r0, 0;")
     out = np.zeros(64, np.int32)
     faults(body, out, kind="in-flight", threads=64, seed=seed)
@@ -258,7 +258,7 @@ def test_redux(kind, reduce, dtype):
     ],
 )
 def test_redux_of_floats(flags, values, expected):
-    given = np.resize(np.array(values, np.float32), 32).view(np.uint32)
-    out = collect(LOAD + f"redux.sync.{flags}.f32 %r63, %r10, -1;", given)
+    bits = np.resize(np.array(values, np.float32), 32).view(np.uint32)
+    out = collect(LOAD + f"redux.sync.{flags}.f32 %r63, %r10, -1;", bits)
     want = 0x7FFFFFFF if np.isnan(expected) else int(np.float32(expected).view(np.uint32))
     assert (out == want).all()

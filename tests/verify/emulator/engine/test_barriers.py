@@ -1,4 +1,4 @@
-"""Barriers of CTAs, warps and clusters: who waits for whom, and every misuse that is found."""
+"""Barriers of CTAs, warps and clusters: their waits, and every detected misuse."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_exchange(barrier, threads, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_the_barrier_it_is_found(seed):
-    # In step all have written before anybody reads; nobody has waited for it all the same.
+def test_a_missing_barrier_is_found(seed):
+    # In step, all write before any reads, but no wait orders them.
     body = EXCHANGE.format(barrier="", last=63)
     with pytest.raises(Fault) as caught:
         run(body, threads=64, seed=seed)
@@ -113,13 +113,13 @@ done:
 
 
 @pytest.mark.parametrize(
-    ("places", "races"),
+    ("statements", "races"),
     [
         (
             {"before_arrive": "st.shared.b32 [%r1], 1;", "after_sync": "ld.shared.b32 %r4, [%r1];"},
             False,
         ),
-        # An arrival promises nothing of what comes later, and who does not wait has seen nothing.
+        # An arrival releases nothing later, and without a wait it acquires nothing.
         (
             {"after_arrive": "st.shared.b32 [%r1], 1;", "after_sync": "st.shared.b32 [%r1], 2;"},
             True,
@@ -130,9 +130,9 @@ done:
         ),
     ],
 )
-def test_an_arrival_orders_what_came_before_it_alone(places, races):
+def test_an_arrival_releases_earlier_accesses_only(statements, races):
     names = ("before_sync", "after_sync", "before_arrive", "after_arrive")
-    body = ARRIVE_AND_SYNC.format(**{name: places.get(name, "") for name in names})
+    body = ARRIVE_AND_SYNC.format(**{name: statements.get(name, "") for name in names})
     if races:
         faults(body, kind="race", threads=64)
     else:
@@ -165,8 +165,8 @@ done:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_groups_that_share_a_barrier_may_take_each_others_places(seed):
-    """Whoever comes first, each group may have gone with a warp of the other."""
+def test_groups_sharing_a_barrier_may_be_confused(seed):
+    """In any order, each group may have been released with a warp of the other."""
     body = SHARED_BARRIER.format(first="", between="")
     match = "barrier 1, where warp [0-3] of its CTA has been|more than 64 threads arrive"
     faults(body, kind="barrier", match=match, threads=128, seed=seed)
@@ -181,12 +181,12 @@ def test_groups_may_share_a_barrier_one_after_the_other(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producer_and_consumers_are_ordered_among_other_warps(seed):
     """By the barriers themselves: who arrives at one has waited at the other."""
-    others = "setp.ge.u32 %p1, %r0, 96; @%p1 bra done;"
-    run(others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
+    skip_others = "setp.ge.u32 %p1, %r0, 96; @%p1 bra done;"
+    run(skip_others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
 
 
-def test_who_arrives_twice_waits_for_others_between():
-    """Else the second arrival may count in the place of a warp that has not come yet."""
+def test_a_wait_is_needed_between_two_arrivals():
+    """Else the second arrival may count in place of a warp not there yet."""
     body = """
         setp.lt.u32 %p1, %r0, 32;
         @!%p1 bra wait;
@@ -289,7 +289,7 @@ def test_two_barriers_wait_for_each_other():
     assert "barrier 2, where 32 of 64" in fault.notes[1]
 
 
-def test_a_poll_that_nobody_answers():
+def test_an_unanswered_poll():
     body = """
         setp.eq.u32 %p1, %r0, 0;
         @%p1 mbarrier.init.shared.b64 [smem], 1;
@@ -415,7 +415,7 @@ def test_exit_completes_a_warp_barrier():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blocks_of_a_cluster_meet(seed):
-    # Each block writes its rank to the other block's memory, then reads what it was given.
+    # Each block writes its rank to the other block's memory, then reads its own.
     body = """
         mov.u32 %r4, %cluster_ctarank;
         xor.b32 %r5, %r4, 1;
@@ -489,7 +489,7 @@ def test_relaxed_arrivals_order_nothing():
         ("fence.acq_rel.cta;", True),
     ],
 )
-def test_a_relaxed_arrival_tells_what_came_before_a_fence_of_the_cluster(fence: str, before: bool):
+def test_a_relaxed_arrival_releases_accesses_before_a_cluster_fence(fence: str, before: bool):
     store = "@%p2 st.shared::cluster.b32 [%r6], 7;"
     body = f"""
         mov.u32 %r4, %cluster_ctarank;

@@ -1,4 +1,4 @@
-"""Joins: a warp goes on when all its lanes are there, and nobody waits for ever for who spins."""
+"""Joins: a warp continues once all its lanes are there, and spinning lanes block none forever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from aotc.verify.emulator.engine.divergence import SPIN_PATIENCE, Join
 
 
-def test_a_warp_goes_on_when_its_lanes_are_there() -> None:
+def test_a_warp_continues_once_its_lanes_arrive() -> None:
     join = Join(7, None, np.arange(64), 2)
     assert join.arrive(np.arange(16)).tolist() == []
     assert join.arrive(np.arange(32, 40)).tolist() == []
@@ -15,7 +15,7 @@ def test_a_warp_goes_on_when_its_lanes_are_there() -> None:
     assert join.exit(np.arange(40, 64)).tolist() == list(range(32, 40))
 
 
-def test_who_waits_for_lanes_that_spin_gives_up() -> None:
+def test_lanes_waiting_for_spinning_lanes_are_released() -> None:
     join = Join(7, None, np.arange(64), 2)
     join.arrive(np.arange(16))
     assert [join.spin() for _ in range(SPIN_PATIENCE - 1)] == [None] * (SPIN_PATIENCE - 1)
@@ -24,8 +24,8 @@ def test_who_waits_for_lanes_that_spin_gives_up() -> None:
     assert freed.tolist() == list(range(16))
 
 
-def test_nobody_gives_up_where_nobody_waits() -> None:
+def test_spinning_releases_no_lane_if_none_waits() -> None:
     join = Join(7, None, np.arange(64), 2)
     join.arrive(np.arange(16))
-    join.arrive(np.arange(16, 32))  # which frees the warp
+    join.arrive(np.arange(16, 32))  # frees the warp
     assert {join.spin() for _ in range(2 * SPIN_PATIENCE)} == {None}

@@ -1,4 +1,4 @@
-"""Instructions of one kind run as one step, and nothing tells that they do."""
+"""Instructions of one kind run as one step, without a visible difference."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ def _issues(body: str) -> list[list[str]]:
     instructions = parse_module(text).kernels["k"].instructions
     cfg = build_cfg(instructions)
     file = RegisterFile(Allocation(instructions, cfg, analyse(instructions, cfg)), 32)
-    found = [[each.text for each in issue] for issue in issues_of(instructions[:-1], file)]
-    assert sum(map(len, found)) == len(instructions) - 1
-    return found
+    issues = [
+        [instruction.text for instruction in issue] for issue in issues_of(instructions[:-1], file)
+    ]
+    assert sum(map(len, issues)) == len(instructions) - 1
+    return issues
 
 
 def test_products_share_a_step_and_sums_of_them_another() -> None:
@@ -35,7 +37,7 @@ def test_products_share_a_step_and_sums_of_them_another() -> None:
     products = "".join(
         f"mul.f32 %r{10 + i}, %r{i}, %r7; add.f32 %r{20 + i}, %r{10 + i}, %r{i};" for i in range(7)
     )
-    # What is read once more gives no row away, for which others would have to wait.
+    # A later use keeps the row live, so no other register waits for it.
     uses = "".join(f"st.shared.v2.b32 [0], {{%r{20 + i}, %r{i}}};" for i in range(7))
     issues = [issue for issue in _issues(loads + products + uses) if len(issue) > 1]
     assert [len(issue) for issue in issues] == [7, 7]
@@ -51,7 +53,7 @@ def test_a_chain_has_a_step_each() -> None:
     "between",
     ["st.shared.b32 [0], %r1;", "@%p1 add.s32 %r1, %r0, 1;", "mov.b64 {%r1, %r2}, 7;"],
 )
-def test_what_does_more_than_compute_stays_in_its_place(between: str) -> None:
+def test_instructions_with_effects_stay_in_place(between: str) -> None:
     head = "mov.b32 %r0, %tid.x; setp.eq.s32 %p1, %r0, 3; add.s32 %r1, %r0, %r0;"
     issues = _issues(f"{head} add.s32 %r4, %r0, %r0; {between} add.s32 %r5, %r0, %r0;")
     texts = [" ".join(issue) for issue in issues]
@@ -73,7 +75,7 @@ def test_what_does_more_than_compute_stays_in_its_place(between: str) -> None:
     st.booleans(),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_results_are_those_of_program_order(
+def test_results_equal_program_order(
     program: list[tuple[str, int, int, str]], in_part: bool
 ) -> None:
     start = "".join(f"mad.lo.s32 %r{i}, %r0, {i * 1103515245 + 12345}, {i};" for i in _REGISTERS)
@@ -82,7 +84,7 @@ def test_results_are_those_of_program_order(
         for opcode, out, a, b in program
     )
     total = "mov.b32 %r63, 0;" + "".join(f"mad.lo.s32 %r63, %r63, 31, %r{i};" for i in _REGISTERS)
-    if in_part:  # so that lanes are no slice
+    if in_part:  # so lanes are no slice
         body = f"and.b32 %r62, %r0, 3; setp.eq.s32 %p1, %r62, 1; @%p1 bra skip; {body} skip:"
     text = start + body + total
     together = collect(text, threads=64)
@@ -92,7 +94,7 @@ def test_results_are_those_of_program_order(
     np.testing.assert_array_equal(together, apart)
 
 
-def test_an_undefined_register_is_reported_at_the_instruction_that_reads_it() -> None:
+def test_an_undefined_register_is_reported_at_its_reader() -> None:
     body = "".join(f"add.s32 %r{i + 20}, %r{9 if i == 3 else 0}, 1;" for i in range(6))
     fault = faults(body, kind="undefined", match="%r9 is read and was never")
     assert fault.text == "add.s32 %r23, %r9, 1"
@@ -115,7 +117,7 @@ def _vector(first: int, count: int) -> str:
 
 
 def _matrices(first_parts: str) -> str:
-    """Return a body that loads six fragments and multiplies them, in a grid and in chains."""
+    """Return a body with six fragment loads, multiplied in a grid and in chains."""
     clear = "".join(f"mov.b32 %m{i}, {i};" for i in range(100))
     loads = "".join(
         f"{_LDMATRIX} {_vector(2 * i, 2)}, [%r7+{16 * i}];"
@@ -123,9 +125,9 @@ def _matrices(first_parts: str) -> str:
         for i in range(6)
     )
     dots = "".join(
-        f"{_MMA} {_vector(40 + 4 * at, 4)}, {_vector(2 * (at % 3), 2)}, {{%m{6 + at % 4}}}, "
-        f"{_vector(40 + 4 * at, 4)};"
-        for at in (*range(12), 2, 2, 5)
+        f"{_MMA} {_vector(40 + 4 * index, 4)}, {_vector(2 * (index % 3), 2)}, {{%m{6 + index % 4}}}, "
+        f"{_vector(40 + 4 * index, 4)};"
+        for index in (*range(12), 2, 2, 5)
     )
     total = "mov.b32 %r63, 0;" + "".join(
         f"mad.lo.s32 %r63, %r63, 31, %m{i};" for i in (*range(20, 32), *range(40, 88))
@@ -134,7 +136,7 @@ def _matrices(first_parts: str) -> str:
 
 
 @pytest.mark.parametrize("in_part", [False, True])
-def test_matrices_are_those_of_program_order(in_part: bool) -> None:
+def test_matrices_equal_program_order(in_part: bool) -> None:
     part = "shr.u32 %r8, %r0, 5; setp.eq.s32 %p1, %r8, 1; @%p1 bra skip;" if in_part else ""
     together = collect(_matrices(part), threads=96, shared=4096)
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +160,9 @@ def test_matrices_and_loads_share_steps() -> None:
         (("{%m8}", "{%m99}"), "undefined", ""),
     ],
 )
-def test_faults_are_those_of_one_instruction(change: tuple[str, str], kind: str, line: str) -> None:
+def test_faults_are_blamed_on_one_instruction(
+    change: tuple[str, str], kind: str, line: str
+) -> None:
     body = _matrices("").replace("mov.b32 %m99, 99;", "").replace(*change)
     fault = faults(body, kind=kind, threads=96, shared=3200)
     assert line in fault.text

@@ -1,4 +1,4 @@
-"""Rows are shared by registers that are never live together, and undefined ones are found."""
+"""Registers share a row only if never live together, and undefined reads are found."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_live_registers_share_no_row(instructions):
     registers = list(flow.numbers)
     for index, block in enumerate(cfg.blocks):
         live = {r for r in registers if flow.live_out[index] >> flow.numbers[r] & 1}
-        for at in range(block.stop - 1, block.start - 1, -1):
-            effect = effect_of(instructions[at])
+        for pc in range(block.stop - 1, block.start - 1, -1):
+            effect = effect_of(instructions[pc])
             unread = set(effect.writes) - live  # they are written all the same
             live |= unread
             rows = [(r.bits, allocation.row_of[r.bits, r.row]) for r in sorted(live, key=str)]
             assert len(set(rows)) == len(rows)
-            live -= unread if instructions[at].guard else set(effect.writes)
+            live -= unread if instructions[pc].guard else set(effect.writes)
             live |= set(effect.reads)
 
 
@@ -59,7 +59,7 @@ def test_undefined_register():
     assert (fault.cta, fault.thread) == ((0, 0, 0), 0)
 
 
-def test_what_was_never_written_may_be_noise():
+def test_unwritten_registers_may_be_noise():
     body = "add.s32 %r63, %r4, 1; prmt.b32 %r5, %r6, %r7, 0x3340; mov.b16 %h1, %h2;"
     first = collect(body, reads_unwritten=True)
     assert len(set(first.tolist())) > 30
@@ -84,12 +84,12 @@ def test_defined_on_one_side_of_a_branch():
     assert faults(body, kind="undefined").thread == 30
 
 
-def test_copies_carry_what_is_undefined():
+def test_copies_of_undefined_registers_are_undefined():
     run("mov.b32 %r5, %r4; mov.b32 %r6, %r5;")
     faults("mov.b32 %r5, %r4; mov.b32 %r6, %r5; not.b32 %r7, %r6;", kind="undefined", match="%r6")
 
 
-def test_bytes_that_are_not_taken_need_not_be_defined():
+def test_unselected_bytes_may_be_undefined():
     out = collect("mov.b32 %r5, 0x04030201; prmt.b32 %r63, %r5, %r4, 0x0213;")
     np.testing.assert_array_equal(out, 0x01030204)
     out = collect("mov.b32 %r5, 0x04030201; prmt.b32 %r63, %r4, %r5, 0x7654;")
@@ -97,7 +97,7 @@ def test_bytes_that_are_not_taken_need_not_be_defined():
     faults("mov.b32 %r5, 1; prmt.b32 %r6, %r5, %r4, 0x3214;", kind="undefined", match="%r4")
 
 
-def test_a_half_that_is_not_used_need_not_be_defined():
+def test_an_unused_half_may_be_undefined():
     body = "mov.b16 %h1, 7; mov.b32 %r5, {%h1, %h2}; prmt.b32 %r63, %r5, 0, 0x7710;"
     np.testing.assert_array_equal(collect(body), 7)
     faults("mov.b32 %r5, {%h1, %h2};", kind="undefined", match="%h1")
@@ -136,7 +136,7 @@ def test_every_use_is_checked(use):
 
 
 def test_each_batch_starts_undefined():
-    # The second batch must not see what the first has written.
+    # The second batch must not see writes of the first.
     body = """
         mov.u32 %r2, %ctaid.x;
         setp.eq.u32 %p1, %r2, 0;

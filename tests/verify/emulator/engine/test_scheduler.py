@@ -1,4 +1,4 @@
-"""Who goes first in step: those who are behind, so that CTAs that do the same do it together."""
+"""Order in step: CTAs furthest behind run first, so equal work runs together."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def _load_and_wait(source: str) -> str:
 
 
 def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarray) -> list[int]:
-    """Return how many lanes ran an instruction each time; four CTAs store what they end with."""
-    found: list[int] = []
+    """Return the lane count at each execution of an instruction, with four CTAs."""
+    counts: list[int] = []
     plain = Scheduler._run
 
     def watched(self: Scheduler, group: Group) -> None:
         segment = self._code.segments[group.pc]
-        texts = [each.text for each in self._code.instructions[group.pc : segment.stop]]
-        found.extend([group.count] * texts.count(mark))
+        texts = [
+            instruction.text for instruction in self._code.instructions[group.pc : segment.stop]
+        ]
+        counts.extend([group.count] * texts.count(mark))
         plain(self, group)
 
     monkeypatch.setattr(Scheduler, "_run", watched)
@@ -54,13 +56,13 @@ def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarr
         f"mov.u32 %r5, %ctaid.x; mov.b32 %r6, 0; mov.b32 %r7, 0; {body} {store}", out, *more, grid=4
     )
     assert (out == out[:, :1]).all()
-    return found
+    return counts
 
 
-def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
+def test_fewer_trips_of_a_loop_run_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One CTA does something more in each iteration, in a block that lies after the loop."""
+    """One CTA has extra work in each iteration, in a block after the loop."""
     body = """
     setp.eq.s32 %p1, %r5, 1;
     loop: add.s32 %r6, %r6, 1; @%p1 bra more;
@@ -71,7 +73,7 @@ def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
 
 
-def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_in_a_loop_run_before_lanes_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each CTA goes round the inner loop another number of times, then all of them go on."""
     body = """
     outer: add.s32 %r7, %r7, 1; mov.b32 %r8, 0;
@@ -83,10 +85,10 @@ def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPa
     assert counts == {128: 3, 96: 3, 64: 3, 32: 3}
 
 
-def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
+def test_blocks_before_the_entry_come_last_in_a_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The loop is entered at its test, after which one CTA alone does something more."""
+    """The loop is entered at its test; then one CTA alone has extra work."""
     body = """
     setp.eq.s32 %p1, %r5, 1; bra test;
     loop: add.s32 %r6, %r6, 1;
@@ -98,8 +100,8 @@ def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
 
 
-def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each iteration CTAs wait for a copy, which in one of them happens after a store of its own."""
+def test_unequal_waits_keep_ctas_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each iteration CTAs wait for a copy; in one of them it follows a store."""
     body = f"""
     {INIT} setp.eq.and.u32 %p3, %r5, 1, %p1;
     loop: and.b32 %r8, %r6, 1; add.s32 %r6, %r6, 1;
@@ -110,15 +112,15 @@ def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.Monke
     @%p3 cp.async.bulk.wait_group 0;
     """
     stored, read = np.ones(16, np.int32), np.ones(16, np.int32)
-    found = _runs(body, monkeypatch, "add.s32 %r6, %r6, 1", stored, read)
-    assert found == [128] * 5
+    counts = _runs(body, monkeypatch, "add.s32 %r6, %r6, 1", stored, read)
+    assert counts == [128] * 5
 
 
-def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
-    """Nothing refers to them in a circle: large arrays would stay until Python looks for those."""
+def test_batches_and_steps_are_freed_with_their_owners() -> None:
+    """They are in no reference cycle: large arrays would stay until the garbage collector runs."""
 
     def count(kinds: type | UnionType) -> int:
-        return len([each for each in gc.get_objects() if isinstance(each, kinds)])
+        return len([candidate for candidate in gc.get_objects() if isinstance(candidate, kinds)])
 
     _prepare.cache_clear()
     gc.collect()

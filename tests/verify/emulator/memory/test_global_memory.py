@@ -21,7 +21,7 @@ def refused(kind, call, *args, lane=None, **options):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
-def test_reads_and_writes_what_is_at_the_address(size):
+def test_reads_and_writes_by_address(size):
     array = random_bytes(size * 37)
     before = array.reshape(37, size).copy()
     memory = GlobalMemory()
@@ -36,7 +36,7 @@ def test_reads_and_writes_what_is_at_the_address(size):
 
 
 def test_an_array_that_is_passed_twice_needs_no_masks():
-    """An array of gigabytes of which few pages exist must not be filled."""
+    """A sparse array of gigabytes must not be filled."""
     array = random_bytes(64)
     memory = GlobalMemory()
     assert memory.add("x", array) == memory.add("map of x", array)
@@ -50,16 +50,16 @@ def test_an_array_that_is_passed_twice_needs_no_masks():
 def test_several_buffers_at_once():
     first, second = random_bytes(16), random_bytes(16, 1)
     memory = GlobalMemory()
-    one, two = memory.add("first", first), memory.add("second", second)
-    address = np.array([one, two + 4, one + 12])
-    found = memory.read(address, 4)
-    assert found.tobytes() == first[:4].tobytes() + second[4:8].tobytes() + first[12:].tobytes()
-    memory.write(address, found[::-1])
-    assert first[:4].tobytes() == found[2].tobytes()
-    assert second[4:8].tobytes() == found[1].tobytes()
+    first_base, two = memory.add("first", first), memory.add("second", second)
+    address = np.array([first_base, two + 4, first_base + 12])
+    data = memory.read(address, 4)
+    assert data.tobytes() == first[:4].tobytes() + second[4:8].tobytes() + first[12:].tobytes()
+    memory.write(address, data[::-1])
+    assert first[:4].tobytes() == data[2].tobytes()
+    assert second[4:8].tobytes() == data[1].tobytes()
 
 
-def test_nobody_reads_nothing():
+def test_an_empty_access():
     assert GlobalMemory().read(np.empty(0, np.int64), 4).shape == (0, 4)
 
 
@@ -155,17 +155,17 @@ def test_read_only():
     assert array[0] == 0
 
 
-def test_masks_say_which_elements():
+def test_masks_select_accessible_elements():
     array = np.zeros((4, 6), np.uint32)[:, :5]
     readable = np.zeros((4, 5), bool)
     readable[1, 2] = True
     memory = GlobalMemory()
     base = memory.add("x", array, readable=readable, writable=readable.T[:1].T)
-    here = base + (1 * 6 + 2) * 4
-    assert memory.read(np.array([here]), 4).shape == (1, 4)
-    refused("bounds", memory.read, np.array([here + 4]), 4)
-    refused("bounds", memory.read, np.array([here]), 8)
-    refused("read-only", memory.write, np.array([here]), np.zeros((1, 4), np.uint8))
+    address = base + (1 * 6 + 2) * 4
+    assert memory.read(np.array([address]), 4).shape == (1, 4)
+    refused("bounds", memory.read, np.array([address + 4]), 4)
+    refused("bounds", memory.read, np.array([address]), 8)
+    refused("read-only", memory.write, np.array([address]), np.zeros((1, 4), np.uint8))
 
 
 def test_gaps_of_strides_are_open_without_masks_and_shut_with():

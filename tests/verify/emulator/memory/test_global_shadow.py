@@ -51,7 +51,7 @@ def test_a_store_is_loaded_back_after_a_barrier(between, mask, seed):
 @pytest.mark.parametrize(
     ("between", "mask"), [("", 63), ("", 1), ("bar.warp.sync -1;", 32), ("fence.acq_rel.gpu;", 1)]
 )
-def test_another_threads_store_is_not_loaded_without_one(between, mask, seed):
+def test_a_load_needs_a_barrier_after_another_threads_store(between, mask, seed):
     body = THERE_AND_BACK.format(between=between, mask=mask)
     x, out = np.full(64, 99, np.int32), np.zeros(64, np.int32)
     faults(body, x, out, kind="race", threads=64, seed=seed)
@@ -59,7 +59,7 @@ def test_another_threads_store_is_not_loaded_without_one(between, mask, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("barrier", ["", "bar.sync 0;"])
-def test_what_others_read_is_not_overwritten_without_a_barrier(barrier, seed):
+def test_overwriting_reads_needs_a_barrier(barrier, seed):
     body = f"""
     {ADDRESSES}
     xor.b32 %r3, %r0, 32;
@@ -92,7 +92,7 @@ def test_the_same_value_may_be_written_by_all(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("value", ["7", "%r2"])
 def test_in_a_large_buffer_the_same_value_may_be_written_by_all(value, seed):
-    """Its stamps lie page by page, in the order in which pages were touched; its bytes do not."""
+    """Its stamps are paged in order of first access; its bytes are not."""
     body = f"""
     mov.u32 %r2, %ctaid.x;
     st.global.b32 [%rd0+8388608], 0;
@@ -180,7 +180,7 @@ ROWS = """
 
 @pytest.mark.parametrize("stride", [FAR, 0])
 def test_stamps_of_rows_far_apart_take_no_room_between_them(stride):
-    x = np.zeros(FAR, np.int32)  # 2 GiB, of which two pages are touched
+    x = np.zeros(FAR, np.int32)  # 2 GiB with two accessed pages
     tracemalloc.start()
     try:
         body = ROWS.format(stride=stride * 4 - 4 if stride else 0)
@@ -312,13 +312,13 @@ def test_a_message_arrives(release, acquire, after, seed):
             "ld.relaxed.gpu.global.b32",
             "fence.acq_rel.gpu;",
         ),
-        # The flag is nobody's.
+        # The flag's store is weak.
         (
             "fence.acq_rel.gpu; @%p3 st.global.b32 [%rd1], 1;",
             "ld.volatile.global.b32",
             "fence.acq_rel.gpu;",
         ),
-        # What releases is not the flag.
+        # The release is at another location than the flag.
         (
             "@%p3 st.release.gpu.global.b32 [%rd0+252], 42; @%p3 st.relaxed.gpu.global.b32 [%rd1], 1;",
             "ld.acquire.gpu.global.b32",
@@ -335,7 +335,7 @@ def test_half_a_message_is_a_race(release, acquire, after, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("missing", ["barrier", "none"])
-def test_what_the_other_threads_of_a_cta_wrote_goes_along_after_a_barrier(missing, seed):
+def test_a_barrier_makes_a_release_cover_the_whole_cta(missing, seed):
     body = _message("@%p3 st.release.gpu.global.b32 [%rd1], 1;", "ld.acquire.gpu.global.b32")
     arrays = _arrays()
     if missing == "none":

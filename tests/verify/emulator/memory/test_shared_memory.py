@@ -1,11 +1,11 @@
-"""What shared memory's shadow finds, and what it lets pass."""
+"""Faults found by shared memory's shadow, and accesses it accepts."""
 
 import numpy as np
 import pytest
 
 from tests.support.ptx_kernel import collect, faults, run
 
-# Thread t writes its word; %r3 is its address, %r5 that of the word of thread t ^ 124 / 4 = t ^ 31.
+# Thread t writes its word; %r3 is its address, %r5 the address for thread t ^ 124 / 4 = t ^ 31.
 WRITE = """
     shl.b32 %r2, %r0, 2;
     add.u32 %r3, %r1, %r2;
@@ -41,7 +41,7 @@ def test_warp_sync_does_not_order_warps():
     faults(body, kind="race", threads=64)
 
 
-def test_overwriting_what_another_warp_may_still_read():
+def test_overwriting_another_warps_unordered_reads():
     body = WRITE + "bar.sync 0;" + READ_OTHER + "\nst.shared.b32 [%r3], %r63;"
     fault = faults(body, kind="race", threads=64, match="which thread .* read")
     assert "ld.shared" in fault.notes[0]
@@ -84,14 +84,14 @@ def test_never_written_may_hold_noise():
     assert (runs[0] == runs[1]).all()
     assert (runs[0] != runs[2]).any()
     assert len(set(runs[0].tolist())) > 16
-    # What was written is no noise, and order still counts.
+    # Written bytes are no noise, and order still counts.
     body = "st.shared.b32 [%r1], 5; bar.sync 0; ld.shared.b32 %r63, [%r1];"
     assert (collect(body, reads_unwritten=True) == 5).all()
     late = "setp.lt.u32 %p1, %r0, 32; @%p1 st.shared.b32 [%r1], 1; ld.shared.b32 %r63, [%r1];"
     faults(late, kind="race", threads=64, reads_unwritten=True)
 
 
-def test_bytes_are_told_apart_as_finely_as_the_program_accesses_them():
+def test_granules_are_as_small_as_accesses():
     body = """
     add.u32 %r3, %r1, %r0;
     cvt.u16.u32 %h1, %r0;
@@ -184,7 +184,7 @@ CLUSTER = """
 CLUSTER_SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 
 
-def test_cluster_reads_each_other():
+def test_ctas_of_a_cluster_read_each_other():
     body = CLUSTER.format(sync=CLUSTER_SYNC, end=CLUSTER_SYNC)
     out = collect(body, grid=4, cluster=2)
     other = np.array([100, 0, 100, 0]).repeat(32) + np.tile(np.arange(32), 4)
@@ -195,8 +195,8 @@ def test_own_and_other_blocks_in_one_access():
     pick = "setp.lt.u32 %p1, %r0, 16; selp.b32 %r13, %r3, %r13, %p1; " + CLUSTER_SYNC
     out = collect(CLUSTER.format(sync=pick, end=CLUSTER_SYNC), grid=2, cluster=2)
     lane = np.arange(32)
-    own = np.where(lane < 16, 0, 100) + lane
-    assert (out.reshape(2, 32) == [own, 100 - own + 2 * lane]).all()
+    own_values = np.where(lane < 16, 0, 100) + lane
+    assert (out.reshape(2, 32) == [own_values, 100 - own_values + 2 * lane]).all()
 
 
 def test_cluster_barrier_missing():

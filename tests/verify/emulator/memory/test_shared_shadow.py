@@ -18,7 +18,7 @@ ACCESS = Instruction("ld", (), (), None, 7, "an access")
 
 
 class Model:
-    """What each lane has seen, and the accesses to each cell: (number, lane, writes)."""
+    """Each lane's observed accesses, and all accesses to each cell: (number, lane, writes)."""
 
     def __init__(self):
         self.count = 0
@@ -33,20 +33,22 @@ class Model:
             if (writes or wrote) and number not in self.seen[lane]
         ]
         # The shadow keeps the last write, and the last read of each warp.
-        kept = {number for number, _, wrote in self.cells[cell] if wrote}
-        kept = {max(kept, default=-1)}
+        last_accesses = {number for number, _, wrote in self.cells[cell] if wrote}
+        last_accesses = {max(last_accesses, default=-1)}
         for warp in range(WARPS):
-            reads = [n for n, who, wrote in self.cells[cell] if not wrote and who // 32 == warp]
-            kept.add(max(reads, default=-1))
+            reads = [
+                n for n, reader, wrote in self.cells[cell] if not wrote and reader // 32 == warp
+            ]
+            last_accesses.add(max(reads, default=-1))
         self.cells[cell].append((self.count, lane, writes))
         self.seen[lane].add(self.count)
         self.count += 1
-        return any(number in kept for number, _, _ in late), bool(late)
+        return any(number in last_accesses for number, _, _ in late), bool(late)
 
     def meet(self, lanes):
-        everything = set().union(*(self.seen[lane] for lane in lanes))
+        union = set().union(*(self.seen[lane] for lane in lanes))
         for lane in lanes:
-            self.seen[lane] = set(everything)
+            self.seen[lane] = set(union)
 
 
 STEPS = st.lists(
@@ -77,13 +79,13 @@ def test_finds_races_and_invents_none(steps, granule_bytes):
             model.meet([other for other in LANES if other // 32 == lane // 32])
         else:
             certain, possible = model.access(lane, cell, writes=kind == "store")
-            who, where = np.array([lane]), BASE_ADDRESS + np.array([4 * cell])
+            lanes, where = np.array([lane]), BASE_ADDRESS + np.array([4 * cell])
             value = np.full((1, 4), number + 1, np.uint8)
             try:
                 if kind == "store":
-                    memory.store(who, where, value, ACCESS)
+                    memory.store(lanes, where, value, ACCESS)
                 else:
-                    memory.load(who, where, 4, ACCESS)
+                    memory.load(lanes, where, 4, ACCESS)
             except Misuse as misuse:
                 assert misuse.kind == "race"
                 assert possible
@@ -120,7 +122,7 @@ def refused(kind, call, *args, **options):
     return caught.value
 
 
-def test_proxy_needs_a_fence_to_read_but_not_what_it_wrote():
+def test_the_proxy_needs_a_fence_except_for_its_own_writes():
     order, memory = prepared()
     written(memory)
     assert "an access" in refused("proxy", begin, memory, writes=False).notes[0]
@@ -161,10 +163,10 @@ def test_readers_of_pieces_of_any_size_are_counted_alike():
     _, memory = prepared()
     written(memory)
     lanes, store = np.zeros(2, np.int64), np.zeros((1, 4), np.uint8)
-    places = {size: BASE_ADDRESS + np.array([0, size]) for size in (4, 8, 16)}
+    addresses = {size: BASE_ADDRESS + np.array([0, size]) for size in (4, 8, 16)}
     flights = [
         memory.begin(lanes, address, size, ACCESS, writes=False, proxy=False)
-        for size, address in places.items()
+        for size, address in addresses.items()
     ]
     for flight, last in zip(flights, (4, 8, 16), strict=True):
         where = (np.array([0]), np.array([BASE_ADDRESS + last]))
@@ -174,14 +176,14 @@ def test_readers_of_pieces_of_any_size_are_counted_alike():
 
 
 def test_loads_of_several_instructions_are_checked_for_each_lane():
-    """The last lane of a warp wrote it itself; the others have not seen that."""
+    """The last lane of a warp wrote it itself, unseen by the others."""
     order, memory = prepared(warps=2)
     memory.store(np.array([31]), np.array([BASE_ADDRESS]), np.zeros((1, 4), np.uint8), ACCESS)
     lanes, address = np.arange(32), np.full((2, 32), BASE_ADDRESS)
     refused("race", memory.load_each, lanes, address, 4, [ACCESS, ACCESS])
     order.warp_sync(np.array([0]))
     memory.load_each(lanes, address, 4, [ACCESS, ACCESS])
-    # All of them have read it, which the other warp has not seen.
+    # All of them have read it, unseen by the other warp.
     where = (np.array([32]), np.array([BASE_ADDRESS]))
     refused("race", memory.store, *where, np.ones((1, 4), np.uint8), ACCESS)
 

@@ -1,4 +1,4 @@
-"""Loads that race: what they read is random from the second run on, for the lanes that race alone."""
+"""Racing loads read random bits from the second run on, in the racing lanes alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from tests.support.ptx_kernel import faults, run
 
-# Each thread of two warps loads an element that one of the first warp halves in place.
+# Each thread of two warps loads an element; the first warp halves it in place.
 IN_PLACE = """
     and.b32 %r2, %r0, 31;
     mul.wide.u32 %rd10, %r2, 4;
@@ -22,7 +22,7 @@ IN_PLACE = """
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_nobody_uses_may_be_anything(seed: int) -> None:
+def test_unused_stale_loads_do_not_matter(seed: int) -> None:
     x = np.arange(32, dtype=np.int32) * 2
     stale = StaleLoads(seed)
     num_runs = 0
@@ -37,8 +37,8 @@ def test_what_nobody_uses_may_be_anything(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_used_changes(seed: int) -> None:
-    """The second warp stores what it has read: another thing in each run that knows it."""
+def test_used_stale_loads_change_the_result(seed: int) -> None:
+    """The second warp stores its loaded value: another one in each run with a known race."""
     body = IN_PLACE.format(between="mul.wide.u32 %rd12, %r0, 4; add.s64 %rd13, %rd1, %rd12;")
     body += "    st.global.b32 [%rd13], %r3;\n"
     x, out = np.arange(32, dtype=np.int32) * 2, np.zeros(64, np.int32)
@@ -54,7 +54,7 @@ def test_what_is_used_changes(seed: int) -> None:
 
 
 def test_other_races_stay_faults() -> None:
-    """Two threads store different values, and a load that is strong cannot be stale."""
+    """Two threads store different values; and a strong load cannot be stale."""
     x = np.zeros(64, np.int32)
     stale = StaleLoads(0)
     faults("st.global.b32 [%rd0], %r0;", x, kind="race", threads=64, stale=stale)

@@ -27,7 +27,7 @@ def test_eight_rows_of_a_column_spread_over_the_banks(span: int) -> None:
     assert len(set((rows % 128 // 16).tolist())) == 8
 
 
-def test_a_pattern_that_starts_elsewhere() -> None:
+def test_a_pattern_with_a_base_offset() -> None:
     lines = 128 * np.arange(8)
-    moved = swizzled(lines + 256, 128, first_line=2)
-    np.testing.assert_array_equal(moved, swizzled(lines, 128) + 256)
+    shifted = swizzled(lines + 256, 128, first_line=2)
+    np.testing.assert_array_equal(shifted, swizzled(lines, 128) + 256)

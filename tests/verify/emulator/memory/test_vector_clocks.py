@@ -23,7 +23,7 @@ TOKENS = 2
 
 
 class Model:
-    """What each lane has seen, and handed to the asynchronous proxy: sets of access numbers."""
+    """Each lane's observed accesses, and those handed to the asynchronous proxy, as number sets."""
 
     def __init__(self):
         self.accesses = 0
@@ -36,9 +36,9 @@ class Model:
 
     def meet(self, lanes):
         for seen in self.seen:
-            everything = set().union(*(seen[lane] for lane in lanes))
+            union = set().union(*(seen[lane] for lane in lanes))
             for lane in lanes:
-                seen[lane] = set(everything)
+                seen[lane] = set(union)
 
     def release(self, lanes, token):
         for seen, tokens in zip(self.seen, self.tokens, strict=True):
@@ -90,7 +90,7 @@ def run(steps):
 
 
 def disagreements(model, order, stamps, kind):
-    """Yield access, lane, what the model says and what the clocks say."""
+    """Yield access, lane, and the verdicts of the model and of the clocks."""
     everyone = np.arange(LANES)
     for number, (stamp, _) in enumerate(stamps):
         late = order.unordered(everyone, np.full((LANES, 1), stamp), kind)[:, 0]
@@ -111,7 +111,7 @@ def steps(masks):
 
 
 def proxy_disagreements(model, order, stamps):
-    """Yield accesses and lanes of which model and clocks disagree whether the proxy may read."""
+    """Yield accesses and lanes where model and clocks differ on a read by the proxy."""
     everyone = np.arange(LANES)
     for number, (stamp, _) in enumerate(stamps):
         column = np.full((LANES, 1), stamp)
@@ -150,20 +150,24 @@ def test_whole_warps_are_exact(drawn):
 def test_parts_of_warps_never_invent_a_race(drawn):
     model, order, stamps = run(drawn)
     for kind in (GENERIC, PROXY):
-        assert not [found for found in disagreements(model, order, stamps, kind) if not found[2]]
+        assert not [
+            disagreement
+            for disagreement in disagreements(model, order, stamps, kind)
+            if not disagreement[2]
+        ]
 
 
 @given(steps(st.just(0x10)))
 @settings(max_examples=examples(60), deadline=None)
 def test_one_elected_lane_a_warp_is_exact(drawn):
     model, order, stamps = run(drawn)
-    found = [
+    differing = [
         entry
         for entry in disagreements(model, order, stamps, GENERIC)
-        # A barrier that only one lane passes through is a barrier of its warp all the same.
+        # A barrier passed by a single lane is a barrier of its warp all the same.
         if entry[1] % 32 == 4
     ]
-    assert not found
+    assert not differing
 
 
 def stamp_of(order, lane):
@@ -174,7 +178,7 @@ def is_late(order, lane, stamp, kind=GENERIC):
     return bool(order.unordered(np.array([lane]), np.array([[stamp]]), kind)[0, 0])
 
 
-def test_stamp_tells_who_and_where():
+def test_a_stamp_encodes_lane_and_instruction():
     order = Order(4, 2, cluster_size=2)
     stamp = int(order.stamps(np.array([5 * 32 + 9]), 1234)[0])  # warp 1 of the third block
     assert (column_of(stamp), lane_of(stamp), number_of(stamp)) == (1, 9, 1234)
@@ -221,7 +225,7 @@ def test_elected_lanes_wait_does_not_speak_for_its_warp():
     assert not is_late(order, 41, stamp)
 
 
-def test_elected_lane_passes_on_what_it_has_seen():
+def test_an_elected_lane_passes_on_its_clock():
     order = Order(1, 3)
     tokens = Clocks(2, order.columns)
     stamp = stamp_of(order, 0)
@@ -235,7 +239,7 @@ def test_elected_lane_passes_on_what_it_has_seen():
     assert not is_late(order, 64, stamp)
 
 
-def test_fence_hands_over_what_an_elected_lane_was_told():
+def test_a_fence_hands_over_an_elected_lanes_acquisitions():
     order = Order(1, 2)
     tokens = Clocks(1, order.columns)
     stamp = stamp_of(order, 0)

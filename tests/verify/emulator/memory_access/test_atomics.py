@@ -35,7 +35,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_each_lane_sees_what_the_one_before_left(name, space):
+def test_lanes_at_one_address_take_turns(name, space):
     values = words() if name not in ("inc.u32", "dec.u32") else words() % 5
     cell = np.array([0x80000003, 0], np.uint32)
     body = LOAD + "and.b32 %r11, %r0, 1; mul.wide.u32 %rd11, %r11, 4; add.s64 %rd12, %rd1, %rd11;"
@@ -47,7 +47,7 @@ def test_each_lane_sees_what_the_one_before_left(name, space):
     else:
         body += f"atom.acq_rel.gpu.global.{name} %r63, [%rd12], %r10;"
     start = cell.tolist()
-    if space == "shared":  # the cells are stored by both warps, which must agree
+    if space == "shared":  # both warps store the cells, and must agree
         body = body.replace("st.global.b32 [%rd12]", "@%p1 st.global.b32 [%rd12]")
         body = "setp.lt.u32 %p1, %r0, 2;" + body.replace(
             "ld.global.b32 %r14", "ld.global.nc.b32 %r14"
@@ -118,9 +118,9 @@ SIGNALLING, QUIET, OTHER = 0xFFF0000000000001, 0xFFF8000000000001, 0x7FF80000000
     ],
 )
 def test_nan_of_f64(space, want):
-    one, infinity = 0x3FF0000000000000, 0x7FF0000000000000
-    old = np.array([SIGNALLING, one, SIGNALLING, infinity], np.uint64)
-    value = np.array([one, SIGNALLING, OTHER, infinity | 1 << 63], np.uint64)
+    unit, infinity = 0x3FF0000000000000, 0x7FF0000000000000
+    old = np.array([SIGNALLING, unit, SIGNALLING, infinity], np.uint64)
+    value = np.array([unit, SIGNALLING, OTHER, infinity | 1 << 63], np.uint64)
     body = """
     mul.wide.u32 %rd10, %r0, 8; add.s64 %rd11, %rd1, %rd10; add.s64 %rd10, %rd0, %rd10;
     ld.global.b64 %rd12, [%rd11]; mad.lo.u32 %r2, %r0, 8, %r1;

@@ -44,45 +44,45 @@ def test_every_element_is_held_once(fragment: Fragment) -> None:
 
 def test_a_of_m16n8k16_is_the_isas() -> None:
     """a_i: row is the group for i in 0, 1, 4, 5, else + 8; column tig*2 + (i & 1), + 8 from 4."""
-    for (register, lane, part), place in _places(operand_a(16, 16, 16)).items():
+    for (register, lane, part), position in _places(operand_a(16, 16, 16)).items():
         i = register * 2 + part
         row = (lane >> 2) + (0 if i in (0, 1, 4, 5) else 8)
-        assert place == (row, (lane % 4) * 2 + (i & 1) + (8 if i >= 4 else 0))
+        assert position == (row, (lane % 4) * 2 + (i & 1) + (8 if i >= 4 else 0))
 
 
 def test_a_of_fp64_m16n8k16_is_the_isas() -> None:
     """a_i: row is the group for even i, else + 8; column i*2 + tig for even i, else i*2 - 2 + tig."""
-    for (i, lane, _), place in _places(operand_a(16, 16, 64)).items():
+    for (i, lane, _), position in _places(operand_a(16, 16, 64)).items():
         col = i * 2 - (2 if i % 2 else 0) + lane % 4
-        assert place == ((lane >> 2) + (8 if i % 2 else 0), col)
+        assert position == ((lane >> 2) + (8 if i % 2 else 0), col)
 
 
 def test_a_of_int8_m16n8k32_is_the_isas() -> None:
     """a_i: row is the group for i below 4 and in 8 to 11; column tig*4 + (i & 3), + 16 from 8."""
-    for (register, lane, part), place in _places(operand_a(16, 32, 8)).items():
+    for (register, lane, part), position in _places(operand_a(16, 32, 8)).items():
         i = register * 4 + part
         row = (lane >> 2) + (0 if i < 4 or 8 <= i < 12 else 8)
-        assert place == (row, (lane % 4) * 4 + (i & 3) + (16 if i >= 8 else 0))
+        assert position == (row, (lane % 4) * 4 + (i & 3) + (16 if i >= 8 else 0))
 
 
 def test_b_of_int8_m16n8k32_is_the_isas() -> None:
     """b_i: row is tig*4 + (i & 3), + 16 from 4; column is the group."""
-    for (register, lane, part), place in _places(operand_b(32, 8)).items():
+    for (register, lane, part), position in _places(operand_b(32, 8)).items():
         i = register * 4 + part
-        assert place == ((lane % 4) * 4 + (i & 3) + (16 if i >= 4 else 0), lane >> 2)
+        assert position == ((lane % 4) * 4 + (i & 3) + (16 if i >= 4 else 0), lane >> 2)
 
 
 def test_b_of_tf32_m16n8k8_is_the_isas() -> None:
-    for (i, lane, _), place in _places(operand_b(8, 32)).items():
-        assert place == (lane % 4 + 4 * i, lane >> 2)
+    for (i, lane, _), position in _places(operand_b(8, 32)).items():
+        assert position == (lane % 4 + 4 * i, lane >> 2)
 
 
 def test_c_of_m16n8_is_the_isas() -> None:
     """c_i: row is the group for i in 0, 1, else + 8; column tig*2 + (i & 1)."""
-    for (i, lane, _), place in _places(accumulator(16, 8, 32)).items():
-        assert place == ((lane >> 2) + (8 if i >= 2 else 0), (lane % 4) * 2 + (i & 1))
-    for (register, lane, part), place in _places(accumulator(16, 8, 16)).items():
-        assert place == ((lane >> 2) + 8 * register, (lane % 4) * 2 + part)
+    for (i, lane, _), position in _places(accumulator(16, 8, 32)).items():
+        assert position == ((lane >> 2) + (8 if i >= 2 else 0), (lane % 4) * 2 + (i & 1))
+    for (register, lane, part), position in _places(accumulator(16, 8, 16)).items():
+        assert position == ((lane >> 2) + 8 * register, (lane % 4) * 2 + part)
 
 
 @pytest.mark.parametrize(("bits", "k"), [(16, 16), (8, 32), (32, 8)])
@@ -90,11 +90,11 @@ def test_the_compilers_layouts_say_the_same(bits: int, k: int) -> None:
     width = 32 // bits
     for operand, fragment in enumerate((operand_a(16, k, bits), operand_b(k, bits))):
         layout = dot_operand(operand, (fragment.rows, fragment.cols), (1, 1), bits)
-        for (register, lane, part), place in _places(fragment).items():
-            assert layout.apply(register=register * width + part, lane=lane) == place
+        for (register, lane, part), position in _places(fragment).items():
+            assert layout.apply(register=register * width + part, lane=lane) == position
     layout = mma_v2((16, 8), (1, 1))
-    for (register, lane, _), place in _places(accumulator(16, 8, 32)).items():
-        assert layout.apply(register=register, lane=lane) == place
+    for (register, lane, _), position in _places(accumulator(16, 8, 32)).items():
+        assert layout.apply(register=register, lane=lane) == position
 
 
 @given(st.sampled_from(FRAGMENTS), st.integers(0, 2**32 - 1), st.integers(1, 3))

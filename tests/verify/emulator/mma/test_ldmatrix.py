@@ -1,4 +1,4 @@
-"""`ldmatrix` and `stmatrix` against the rows that lanes name."""
+"""`ldmatrix` and `stmatrix` against the rows at the lanes' addresses."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ ROW_OF_LANE = (np.arange(32) * 7 + 3) % 32
 
 
 def _matrices(data):
-    """Return the 8x8 matrices whose rows the lanes of each warp name: (warps, 4, 8, 8)."""
+    """Return the 8x8 matrices at each warp's row addresses: (warps, 4, 8, 8)."""
     rows = data.view(np.uint16).reshape(2, 32, 8)
     return rows[:, ROW_OF_LANE].reshape(2, 4, 8, 8)
 

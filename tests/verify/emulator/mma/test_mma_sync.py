@@ -38,8 +38,8 @@ class _Warps:
         self.registers: dict[str, Array] = {}
 
     def fill(self, operand: Vector, fragment: Fragment, elements: Array) -> None:
-        each = np.swapaxes(fragment.scatter(elements), 0, 1)
-        for register, words in zip(operand.elements, each, strict=True):
+        by_register = np.swapaxes(fragment.scatter(elements), 0, 1)
+        for register, words in zip(operand.elements, by_register, strict=True):
             assert isinstance(register, Register)
             self.registers[register.name] = words
 
@@ -60,8 +60,8 @@ class _Warps:
         return np.stack([self.read_warps(operand, bits) for operand in operands], axis=1)
 
     def write_each(self, operands: Sequence[Operand], values: Array) -> None:
-        for at, operand in enumerate(operands):
-            self.write_warps(operand, values[:, at])
+        for index, operand in enumerate(operands):
+            self.write_warps(operand, values[:, index])
 
     def require_whole_warps(self) -> None:
         pass
@@ -253,7 +253,7 @@ def test_movmatrix_transposes() -> None:
         ("movmatrix.sync.aligned.m8n8.b16", "other than"),
     ],
 )
-def test_what_is_not_known_says_so(text: str, message: str) -> None:
+def test_unsupported_forms_are_named(text: str, message: str) -> None:
     operands = tuple(SimpleNamespace() for _ in range(4))
     instruction = _instruction(text, *operands)  # type: ignore[arg-type]
     with pytest.raises(Unsupported, match=message):

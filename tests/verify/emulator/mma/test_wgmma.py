@@ -1,4 +1,4 @@
-"""`wgmma` one instruction at a time: types, shapes, operand places, and what may not be touched."""
+"""Single `wgmma` instructions: types, shapes, operand locations, and forbidden accesses."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Kernel:
         registers, a_registers = self.c.shape[1], self.a.shape[1]
         threads = 32 * self.warps
         copies = "\n".join(
-            f"ld.global.v4.u32 {{w0, w1, w2, w3}}, [image+{at}];\n"
-            f"st.shared.v4.u32 [place+{at}], {{w0, w1, w2, w3}};"
-            for at in range(0, self.image.size, 16 * THREADS)
+            f"ld.global.v4.u32 {{w0, w1, w2, w3}}, [image+{offset}];\n"
+            f"st.shared.v4.u32 [place+{offset}], {{w0, w1, w2, w3}};"
+            for offset in range(0, self.image.size, 16 * THREADS)
         )
         loads = [f"ld.global.u32 a{i}, [pa+{4 * i}];" for i in range(a_registers)]
         if self.load_c:
@@ -214,8 +214,8 @@ def test_types_and_shapes(
     name = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{result}.{a_name}.{b_name}"
     operands = f"{_names('d', start.shape[1])}, {first}, {b_descriptor}, yes{suffix}"
     lines = [FENCE, f"{name} {operands};", *END]
-    got = Kernel(lines, image, start, a_registers).run(seed=n % 3)
-    elements = _elements(got, n, bits).view(DTYPES[result])
+    actual = Kernel(lines, image, start, a_registers).run(seed=n % 3)
+    elements = _elements(actual, n, bits).view(DTYPES[result])
     np.testing.assert_array_equal(elements, expected)
 
 
@@ -247,9 +247,9 @@ def test_either_dimension_may_be_contiguous(a_transposed: int, b_transposed: int
         image = np.concatenate((image, part))
     rest = f"1, 1, {a_transposed}, {b_transposed}"
     lines = [FENCE, _start(16, descriptors[0], descriptors[1], rest=rest), *END]
-    got = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
+    actual = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
     expected = (product + c).astype(np.float32)
-    np.testing.assert_array_equal(_elements(got, 16, 32).view(np.float32), expected)
+    np.testing.assert_array_equal(_elements(actual, 16, 32).view(np.float32), expected)
 
 
 @pytest.mark.parametrize(("a_sign", "b_sign"), [(1, -1), (-1, 1), (-1, -1)])
@@ -257,9 +257,9 @@ def test_operands_may_be_negated(a_sign: int, b_sign: int) -> None:
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
     lines = [FENCE, _start(16, x, y, rest=f"{a_sign}, {b_sign}, 0, 0"), *END]
-    got = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
+    actual = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
     expected = (a_sign * b_sign * product + c).astype(np.float32)
-    np.testing.assert_array_equal(_elements(got, 16, 32).view(np.float32), expected)
+    np.testing.assert_array_equal(_elements(actual, 16, 32).view(np.float32), expected)
 
 
 @pytest.mark.parametrize("a_in_registers", [False, True])
@@ -278,8 +278,8 @@ def test_bits(a_in_registers: bool) -> None:
     kernel = Kernel(
         lines, image, _registers(c.view(np.uint32), 32), np.ascontiguousarray(a_registers)
     )
-    got = _elements(kernel.run(), 16, 32).view(np.int32)
-    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64).T + c)
+    actual = _elements(kernel.run(), 16, 32).view(np.int32)
+    np.testing.assert_array_equal(actual, a.astype(np.int64) @ b.astype(np.int64).T + c)
 
 
 def test_saturation() -> None:
@@ -288,12 +288,12 @@ def test_saturation() -> None:
     c = np.full((64, 8), 2**31 - 5, np.int32)
     name = "wgmma.mma_async.sync.aligned.m64n8k32.satfinite.s32.s8.s8"
     lines = [FENCE, f"{name} {_names('d', 4)}, {x}, {y}, yes;", *END]
-    got = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
-    assert (got == 2**31 - 1).all()
+    actual = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
+    assert (actual == 2**31 - 1).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_chain_that_ignores_what_was_there(seed: int) -> None:
+def test_a_chain_without_accumulation(seed: int) -> None:
     """Registers never written, then two multiplications into them, waited for one by one."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
@@ -307,14 +307,14 @@ def test_a_chain_that_ignores_what_was_there(seed: int) -> None:
         "wgmma.wait_group.sync.aligned 0;",
     ]
     kernel = Kernel(lines, image, _registers(c.view(np.uint32), 32), load_c=False)
-    got = _elements(kernel.run(seed), 16, 32).view(np.float32)
+    actual = _elements(kernel.run(seed), 16, 32).view(np.float32)
     expected = (product.astype(np.float32) + product).astype(np.float32)
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_copies_of_registers_in_flight_get_the_result(seed: int) -> None:
-    """What a compiler's phi nodes become: moved while in flight, continued, and moved back."""
+    """A compiler's phi nodes: moved while in flight, continued, and moved back."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
     lines = [
@@ -327,9 +327,9 @@ def test_copies_of_registers_in_flight_get_the_result(seed: int) -> None:
         *(f"mov.b32 d{i}, e{i};" for i in range(8)),
         END[1],
     ]
-    got = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run(seed)
+    actual = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run(seed)
     expected = ((product + c).astype(np.float32) + product).astype(np.float32)
-    np.testing.assert_array_equal(_elements(got, 16, 32).view(np.float32), expected)
+    np.testing.assert_array_equal(_elements(actual, 16, 32).view(np.float32), expected)
 
 
 FAULTS: dict[str, tuple[list[str], str, str]] = {
@@ -446,7 +446,7 @@ def test_the_proxy_fence_is_asked_for() -> None:
 
 
 def test_one_thread_may_speak_for_its_warpgroup() -> None:
-    """After its own wait, the first thread of a warpgroup may say that operands are free."""
+    """After its own wait, a warpgroup's first thread may signal free operands."""
     a, b, c, product = _bf16_case()
     image, (x, y) = _image_k_major([a, b])
     lines = [
@@ -460,8 +460,8 @@ def test_one_thread_may_speak_for_its_warpgroup() -> None:
     ]
     kernel = Kernel(lines, image, _registers(c.view(np.uint32), 32))
     for seed in range(4):
-        got = _elements(kernel.run(seed), 16, 32).view(np.float32)
-        np.testing.assert_array_equal(got, (product + c).astype(np.float32))
+        actual = _elements(kernel.run(seed), 16, 32).view(np.float32)
+        np.testing.assert_array_equal(actual, (product + c).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_one_thread_may_speak_for_its_warpgroup() -> None:
         ("sp.m64n16k32.f32.bf16.bf16 {8}, 0, 0, yes, 1, 1, 0, 0", "sparse"),
     ],
 )
-def test_what_the_isa_does_not_have_is_refused(text: str, message: str) -> None:
+def test_forms_outside_the_isa_are_refused(text: str, message: str) -> None:
     count = int(text[text.index("{") + 1 : text.index("}")])
     text = text.replace(f"{{{count}}}", _names("d", count or 1))
     c = np.zeros((THREADS, max(count, 1)), np.uint32)

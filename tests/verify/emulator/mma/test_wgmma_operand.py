@@ -1,4 +1,4 @@
-"""Matrix descriptors and where the chunks of an operand lie, against the tiles that are meant."""
+"""Matrix descriptors and the chunk addresses of an operand, against the intended tiles."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_bits_without_a_meaning_are_an_error(bit: int) -> None:
 @pytest.mark.parametrize("element_bits", [8, 16, 32])
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_k_major_swizzled(span: int, element_bits: int) -> None:
-    """The tile that a tensor copy writes, one span wide, read step by step along K."""
+    """A tile as written by a tensor copy, one span wide, read step by step along K."""
     rows, cols = 64, span * 8 // element_bits
     rng = np.random.default_rng(span)
     dtype = np.dtype(f"u{element_bits // 8}")
@@ -65,8 +65,8 @@ def test_k_major_without_a_swizzle() -> None:
     memory = np.zeros(BASE + 2 * leading, np.uint8)
     for row in range(rows):
         for half in range(2):
-            at = BASE + row % 8 * 16 + row // 8 * stride + half * leading
-            memory[at : at + 16] = tile[row, 8 * half : 8 * half + 8].view(np.uint8)
+            address = BASE + row % 8 * 16 + row // 8 * stride + half * leading
+            memory[address : address + 16] = tile[row, 8 * half : 8 * half + 8].view(np.uint8)
     descriptor = Descriptor(BASE, leading, stride, 0, 0)
     read = elements(_read(memory, chunk_addresses(descriptor, rows)), rows, 16)
     np.testing.assert_array_equal(read, tile)
@@ -74,7 +74,7 @@ def test_k_major_without_a_swizzle() -> None:
 
 @pytest.mark.parametrize("span", [32, 64, 128])
 def test_mn_major_swizzled(span: int) -> None:
-    """A tile whose rows are K: as wide as a span, further spans `leading` bytes on."""
+    """A tile with K as rows: as wide as a span, further spans `leading` bytes on."""
     width, spans, depth = span // 2, 3, 32
     tile = np.random.default_rng(span).integers(0, 65536, (depth, width * spans), np.uint16)
     leading = depth * span
@@ -82,9 +82,9 @@ def test_mn_major_swizzled(span: int) -> None:
     layout = nvmma_shared((depth, width), 16, span)
     flat = np.array([layout.apply_packed(offset=i) for i in range(depth * width)])
     for piece in range(spans):
-        at = BASE + piece * leading
+        address = BASE + piece * leading
         part = np.ascontiguousarray(tile[:, piece * width : (piece + 1) * width])
-        memory[at : at + leading] = part.ravel()[flat].view(np.uint8)
+        memory[address : address + leading] = part.ravel()[flat].view(np.uint8)
     for step in range(depth // 16):
         descriptor = Descriptor(BASE + 16 * span * step, leading, 8 * span, 0, span)
         addresses = chunk_addresses(descriptor, width * spans, transposed=True)
@@ -99,8 +99,8 @@ def test_mn_major_without_a_swizzle() -> None:
     memory = np.zeros(BASE + 2 * leading, np.uint8)
     for k in range(16):
         for piece in range(columns // 8):
-            at = BASE + k % 8 * 16 + k // 8 * leading + piece * stride
-            memory[at : at + 16] = tile[k, 8 * piece : 8 * piece + 8].view(np.uint8)
+            address = BASE + k % 8 * 16 + k // 8 * leading + piece * stride
+            memory[address : address + 16] = tile[k, 8 * piece : 8 * piece + 8].view(np.uint8)
     descriptor = Descriptor(BASE, leading, stride, 0, 0)
     addresses = chunk_addresses(descriptor, columns, transposed=True)
     read = elements(_read(memory, addresses), columns, 16, transposed=True)
@@ -113,16 +113,16 @@ def test_a_warp_reads_its_rows_alone(transposed: bool) -> None:
     whole = chunk_addresses(descriptor, 64, transposed=transposed)
     whole = whole.reshape((16, 8) if transposed else (64, 2))
     for warp in range(4):
-        own = chunk_addresses(descriptor, 16, transposed=transposed, first_row=16 * warp)
+        addresses = chunk_addresses(descriptor, 16, transposed=transposed, first_row=16 * warp)
         expected = whole[:, 2 * warp : 2 * warp + 2] if transposed else whole[16 * warp :][:16]
-        np.testing.assert_array_equal(own, expected.ravel())
+        np.testing.assert_array_equal(addresses, expected.ravel())
 
 
 def test_the_base_offset_moves_the_pattern() -> None:
-    """A tile that starts three lines after a multiple of 1024 bytes, and says so."""
-    moved = chunk_addresses(Descriptor(BASE + 3 * 128, 16, 1024, 3, 128), 8)
+    """A tile starting three lines after a multiple of 1024 bytes, per its base offset."""
+    shifted = chunk_addresses(Descriptor(BASE + 3 * 128, 16, 1024, 3, 128), 8)
     aligned = chunk_addresses(Descriptor(BASE, 16, 1024, 0, 128), 8)
-    np.testing.assert_array_equal(moved, aligned + 3 * 128)
+    np.testing.assert_array_equal(shifted, aligned + 3 * 128)
 
 
 def test_coarser_chunks() -> None:

@@ -1,4 +1,4 @@
-"""Order that goes through memory: release, acquire and fences."""
+"""Order through memory: release, acquire and fences."""
 
 import numpy as np
 import pytest
@@ -87,8 +87,8 @@ def _copied(before="", after=""):
 
 
 @pytest.mark.parametrize("space", ["", ".global"])
-def test_a_copy_of_what_threads_stored(space):
-    """The writers fence before the barrier, or the one that copies after it."""
+def test_a_copy_reads_fenced_stores(space):
+    """The writers fence before the barrier, or the copying thread after it."""
     fence = f"fence.proxy.async{space};"
     for out in (_copied(before=fence), _copied(after=fence)):
         np.testing.assert_array_equal(out, np.arange(32))
@@ -97,13 +97,13 @@ def test_a_copy_of_what_threads_stored(space):
 @pytest.mark.parametrize(
     "fence", ["", "fence.proxy.async.shared::cta;", "fence.sc.sys;", "fence.proxy.alias;"]
 )
-def test_a_copy_that_may_not_see_what_threads_stored(fence):
+def test_a_copy_of_unfenced_stores_is_a_fault(fence):
     body = WRITTEN_THEN_COPIED.format(before=fence, after=fence)
     args = np.zeros(128, np.uint32), np.zeros(32, np.uint32)
     faults(body, *args, kind="proxy", match="of global memory", shared=1040)
 
 
-def test_a_copy_of_what_another_thread_may_store_later():
+def test_a_store_racing_with_a_copy():
     body = WRITTEN_THEN_COPIED.format(before="fence.proxy.async;", after="")
     body = body.replace("bar.sync 0;", "")
     args = np.zeros(256, np.uint32), np.zeros(64, np.uint32)

@@ -22,7 +22,7 @@ def wait(parity=0, name="A", kind="try"):
     return WAIT.format(parity=parity, name=name, kind=kind)
 
 
-# The first warp writes, the second waits and reads what the first wrote.
+# The first warp writes, the second waits and reads the data.
 PRODUCE = """
     setp.lt.u32 %p3, %r0, 32;
     mad.lo.u32 %r3, %r0, 4, %r1;
@@ -171,10 +171,10 @@ def test_states_and_pending_counts():
 """
     )
     assert (collect(body) == 40 - np.arange(32)).all()
-    done = body.replace("40;", "32;").replace(
+    full_phase = body.replace("40;", "32;").replace(
         "1;\n    mbarrier.pending", "1;\n    bar.sync 0;\n    mbarrier.pending"
     )
-    assert (collect(done) == 132 - np.arange(32)).all()
+    assert (collect(full_phase) == 132 - np.arange(32)).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -202,14 +202,14 @@ def test_arrival_with_a_count_and_several_phases_at_once():
     faults(body.replace("2;", "3;"), kind="mbarrier", match="more often")
 
 
-@pytest.mark.parametrize("which", ["expect_tx", "arrive.expect_tx"])
-def test_bytes(which):
+@pytest.mark.parametrize("instruction", ["expect_tx", "arrive.expect_tx"])
+def test_bytes(instruction):
     start = INIT.format(count=1) + "setp.ne.u32 %p3, %r0, 0; @%p3 bra JOIN;"
     expect = {
         "expect_tx": "mbarrier.expect_tx.relaxed.cta.shared.b64 [%r1], 64;"
         "mbarrier.arrive.shared.b64 _, [%r1];",
         "arrive.expect_tx": "mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 64;",
-    }[which]
+    }[instruction]
     come = "mbarrier.complete_tx.relaxed.cta.shared.b64 [%r1], {};"
     run(start + expect + come.format(64) + "JOIN:" + wait())
     run(start + come.format(64) + expect + "JOIN:" + wait())

@@ -121,7 +121,7 @@ def test_reconvergence_is_the_immediate_post_dominator(instructions):
 
 
 @given(programs())
-def test_live_registers_are_those_that_some_way_reads_first(instructions):
+def test_live_registers_are_read_first_on_some_path(instructions):
     cfg = build_cfg(instructions)
     flow = analyse(instructions, cfg)
     for index, block in enumerate(cfg.blocks):
@@ -133,35 +133,35 @@ def test_live_registers_are_those_that_some_way_reads_first(instructions):
 def reads_first(instructions, cfg, start, register):
     seen, stack = set(), [start]
     while stack:
-        at = stack.pop()
-        if at in seen or at == len(instructions):
+        index = stack.pop()
+        if index in seen or index == len(instructions):
             continue
-        seen.add(at)
-        effect = effect_of(instructions[at])
+        seen.add(index)
+        effect = effect_of(instructions[index])
         if register in effect.reads:
             return True
-        if register not in effect.writes or instructions[at].guard:
-            stack += following(instructions, cfg, at)
+        if register not in effect.writes or instructions[index].guard:
+            stack += following(instructions, cfg, index)
     return False
 
 
-def following(instructions, cfg, at):
-    block = next(block for block in cfg.blocks if block.start <= at < block.stop)
-    if at + 1 < block.stop:
-        return [at + 1]
+def following(instructions, cfg, index):
+    block = next(block for block in cfg.blocks if block.start <= index < block.stop)
+    if index + 1 < block.stop:
+        return [index + 1]
     return [cfg.blocks[successor].start for successor in block.successors]
 
 
 @given(programs())
-def test_undefined_registers_are_those_that_some_way_does_not_write(instructions):
+def test_undefined_registers_are_unwritten_on_some_path(instructions):
     cfg = build_cfg(instructions)
     flow = analyse(instructions, cfg)
     live = {register for register, number in flow.numbers.items() if flow.live_in[0] >> number & 1}
     assert set(flow.maybe_undefined) == live
 
 
-def test_loops_and_what_they_are_in():
-    """Blocks after a loop that lead back into it are in it; its first one may be entered last."""
+def test_nested_loops():
+    """Blocks after a loop that lead back into it belong to it; its first may be entered last."""
     body = """
     outer: add.s32 %r1, %r1, 1;
     inner: add.s32 %r2, %r2, 1; @%p1 bra far;
@@ -180,6 +180,6 @@ def test_loops_and_what_they_are_in():
     ]  # fmt: skip
 
 
-def test_what_is_entered_at_two_places_is_no_loop():
+def test_a_cycle_with_two_entries_is_no_loop():
     cfg = build_cfg(instructions_of("@%p1 bra b; a: @%p1 bra c; b: bra a; c: ret;"))
     assert nests_of(cfg) == [()] * 4

@@ -72,7 +72,7 @@ _DECLARED = ".func (.param .b32 func_retval0) halved\n(\n.param .b64 halved_para
 
 
 @pytest.mark.parametrize("order", [(_KERNEL, _OUTER, _HALVED), (_HALVED, _OUTER, _KERNEL)])
-def test_a_function_runs_where_it_is_called(order: tuple[str, ...]) -> None:
+def test_a_function_is_inlined_at_its_call(order: tuple[str, ...]) -> None:
     text = ".version 8.8\n.target sm_90a\n.address_size 64\n" + _DECLARED + "".join(order)
     out = np.zeros(32, np.uint32)
     emulate(text, (1,), [out])

@@ -1,4 +1,4 @@
-"""The forms of PTX text that LLVM writes, and what is said of text that is no PTX."""
+"""The forms of PTX text written by LLVM, and errors for invalid text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aotc.verify.emulator.syntax import (
     Immediate,
     Label,
     Pair,
-    Place,
     Register,
     Sink,
+    SourceLocation,
     SpecialRegister,
     Symbol,
     TensorAddress,
@@ -85,7 +85,7 @@ KERNEL = parse_module(TEXT).kernels["kernel"]
 
 
 def instruction(opcode, nth=0):
-    return [each for each in KERNEL.instructions if each.opcode == opcode][nth]
+    return [candidate for candidate in KERNEL.instructions if candidate.opcode == opcode][nth]
 
 
 def test_module():
@@ -138,19 +138,19 @@ def test_operands():
 
 
 def test_jumps():
-    start, done = 0, len(KERNEL.instructions) - 1
+    start, last = 0, len(KERNEL.instructions) - 1
     branch = instruction("bra")
-    assert branch.operands == (Label("$done", done),)
+    assert branch.operands == (Label("$done", last),)
     assert branch.guard.negated
     inner = instruction("bra", 1)
     assert KERNEL.instructions[inner.operands[0].index].text == "mov.b64 %rd1, %SP"
-    assert instruction("brx").operands[1] == Vector((Label("$start", start), Label("$done", done)))
+    assert instruction("brx").operands[1] == Vector((Label("$start", start), Label("$done", last)))
 
 
 def test_places():
-    assert instruction("mov").place == Place("a.py", 11, 3)
-    assert instruction("bra").place is None  # line 0: the compiler does not know
-    assert instruction("ld").place == Place("b.py", 7, 9, Place("a.py", 12, 5))
+    assert instruction("mov").location == SourceLocation("a.py", 11, 3)
+    assert instruction("bra").location is None  # line 0: the compiler does not know
+    assert instruction("ld").location == SourceLocation("b.py", 7, 9, SourceLocation("a.py", 12, 5))
 
 
 def test_lines_and_text():
@@ -163,7 +163,7 @@ def test_labels_of_two_scopes_do_not_meet():
     once = "{ l: @p bra l; }"
     text = ".entry k() { .reg .pred p; " + once + once + " ret; }"
     first, second, _ = parse_module(text).kernels["k"].instructions
-    assert [each.operands[0].index for each in (first, second)] == [0, 1]
+    assert [jump.operands[0].index for jump in (first, second)] == [0, 1]
 
 
 BEGIN = TEXT.index(".visible")

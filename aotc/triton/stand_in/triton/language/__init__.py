@@ -39,6 +39,19 @@ class Name:
             return args[0]  # a decorator
         raise RuntimeError(f"{self._path} is for kernels; on the host it needs Triton")
 
+    def __instancecheck__(self, value: object) -> bool:
+        return False  # a host has no value of the language's own types
+
+    __subclasscheck__ = __instancecheck__
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        return ()
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
     def __repr__(self) -> str:
         return self._path
 

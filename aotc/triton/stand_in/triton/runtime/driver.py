@@ -23,6 +23,10 @@ class _Utils:
             "max_shared_mem": getattr(found, "shared_memory_per_block_optin", 49152),
             "warpSize": 32,
             "max_num_regs": 65536,
+            # In kHz and bits; an older torch does not say them.
+            "sm_clock_rate": getattr(found, "clock_rate", 0),
+            "mem_clock_rate": getattr(found, "memory_clock_rate", 0),
+            "mem_bus_width": getattr(found, "memory_bus_width", 0),
         }
 
 

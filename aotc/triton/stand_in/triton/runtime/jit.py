@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from aotc.runtime._native import Jitted
+from aotc.triton.extract import source_of
 from aotc.triton.installation import PROBE, find, launch, launcher_attribute, warm
 
 
@@ -75,11 +75,11 @@ class JITFunction(Jitted, KernelInterface):
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
 
-    @functools.cached_property
+    @property
     def src(self) -> str:
         """The source of the function, without its decorators."""
-        text = textwrap.dedent("".join(inspect.getsourcelines(self.fn)[0]))
-        return text[text.index("def ") :]
+        changed: str | None = self.__dict__.get("_src")
+        return changed or source_of(self.fn)
 
     @property
     def cache_key(self) -> str:
@@ -95,9 +95,10 @@ class JITFunction(Jitted, KernelInterface):
         """Return the names that the function sees from outside."""
         return self.fn.__globals__ | inspect.getclosurevars(self.fn).nonlocals
 
-    def _unsafe_update_src(self, _new_src: Any) -> Any:
-        """Fail: an archive has what the function was compiled to."""
-        raise RuntimeError("another source needs Triton to compile it, which is not installed")
+    def _unsafe_update_src(self, new_src: str) -> None:
+        """Take another source: launches are of what the archive has of it."""
+        self._src = new_src
+        self.__dict__.pop("aotc_launcher", None)
 
     def add_pre_run_hook(self, hook: Any) -> Any:
         """Call a function before each launch, with what it passes."""

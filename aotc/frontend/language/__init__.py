@@ -1,0 +1,1 @@
+"""Types, operators and functions of `triton.language`, on values of the frontend."""

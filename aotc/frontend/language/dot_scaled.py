@@ -1,0 +1,276 @@
+"""`tl.dot_scaled`: dots of tiles in microscaling formats.
+
+Elements of 4 to 16 bits share a scale in groups along K. No target that aotc knows so far multiplies
+them as they are, so they are brought to bf16, or to fp16 if one operand is, times their scale, and
+multiplied there. That is exact unless a scaled element is outside of the wider type's range.
+
+A scale is a power of two, by its exponent plus 127 as uint8, 255 standing for NaN; or a float8e4nv.
+
+Large scales of one operand make elements infinite, although small ones of the other would bring products
+back. So where both have powers of two, a part of them goes from one to the other. It is the same for all
+rows and columns of a group, as a product has one scale of each:
+
+    a 2^127 * b 2^-117  ->  a 2^111 * b 2^-101
+
+Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language import math_functions, operators, reductions
+from aotc.frontend.language.convert import (
+    bitcast,
+    broadcast_to,
+    cast,
+    constant,
+    static_bool,
+    static_str,
+)
+from aotc.frontend.language.dot import dot
+from aotc.frontend.language.shapes import expand_dims, join, reshape, transpose
+from aotc.frontend.values import Operand, element, shape, show, show_type
+from aotc.ir.core import Value
+from aotc.ir.dialects import arith
+from aotc.ir.types import (
+    BF16,
+    FP8E4NV,
+    FP8E5,
+    FP16,
+    FP32,
+    I32,
+    U8,
+    U16,
+    U32,
+    ScalarType,
+)
+
+_FORMATS: dict[str, ScalarType | None] = {
+    "e2m1": None,  # two in a byte
+    "e4m3": FP8E4NV,
+    "e5m2": FP8E5,
+    "bf16": BF16,
+    "fp16": FP16,
+}
+_FP4_BITS = 4
+_EXPONENT_SHIFT = 23
+_LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
+_NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
+
+# The largest scale by which every number of a format is finite in bf16.
+_LARGEST_SCALES = {"e2m1": 252, "e4m3": 246, "e5m2": 239}
+_LARGEST_SCALE = 254
+# By how much scales of 2^8 more in one operand move, and how far at most unless elements are infinite.
+_MOVED_SHIFT, _MOST_MOVED = 3, 16
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """Hold an operand: its elements, of which those of 4 bits are packed along `packed_axis`.
+
+    `extents` are in elements; `axis` is the one that both operands have, K. `scale` is (M or N,
+    K / group), or None.
+    """
+
+    value: Value
+    format: str
+    scale: Value | None
+    extents: tuple[int, ...]
+    axis: int
+    packed_axis: int
+
+    @property
+    def other_axis(self) -> int:
+        return -3 - self.axis
+
+
+def dot_scaled(
+    emit: Emitter,
+    lhs: Operand,
+    lhs_scale: Operand,
+    lhs_format: Operand,
+    rhs: Operand,
+    rhs_scale: Operand,
+    rhs_format: Operand,
+    acc: Operand = None,
+    fast_math: Operand = False,  # noqa: FBT002 - Triton's signature
+    lhs_k_pack: Operand = True,  # noqa: FBT002 - Triton's signature
+    rhs_k_pack: Operand = True,  # noqa: FBT002 - Triton's signature
+    out_dtype: Operand = FP32,
+) -> Value:
+    """Return the dot of (M, K) and (K, N), each times its scales, added to `acc`."""
+    static_bool(fast_math, "fast_math")  # NaN of a scale costs nothing here
+    if out_dtype != FP32:
+        raise mistake("tl.dot_scaled accumulates in float32", remedy="cast the result")
+    left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
+    right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
+    kind = FP16 if "fp16" in (left.format, right.format) else BF16
+    moved = _moved(emit, left, right) if kind == BF16 else None
+    raised = None if moved is None else operators.subtract(emit, 0, moved)
+    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, moved)
+    return dot(emit, a, b, acc, out_dtype=FP32)
+
+
+def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
+    """Return the exponents that go from the scales of the left operand to the right one's, by group.
+
+    They lie along the last axis, the others have one. None where an operand has no powers of two.
+    """
+    if left.scale is None or right.scale is None:
+        return None
+    alike = shape(left.scale)[-1] == shape(right.scale)[-1]
+    if not alike or element(left.scale) != U8 or element(right.scale) != U8:
+        return None
+    one, other = _largest(emit, left.scale), _largest(emit, right.scale)
+    apart = operators.shift_right(emit, operators.subtract(emit, one, other), _MOVED_SHIFT)
+    moved = math_functions.minimum(
+        emit, math_functions.maximum(emit, apart, -_MOST_MOVED), _MOST_MOVED
+    )
+    room, other_room = (_LARGEST_SCALES.get(each.format, _LARGEST_SCALE) for each in (left, right))
+    moved = math_functions.maximum(emit, moved, operators.subtract(emit, one, room))
+    return math_functions.minimum(emit, moved, operators.subtract(emit, other_room, other))
+
+
+def _largest(emit: Emitter, scale: Value) -> Value:
+    """Return the largest scales of all rows, NaN left out, as int32."""
+    codes = cast(emit, scale, I32)
+    is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
+    numbers = operators.select(emit, is_nan, constant(emit, 0, I32), codes)
+    largest = reductions.FUNCTIONS["max"](emit, numbers, len(shape(scale)) - 2, keep_dims=True)
+    assert isinstance(largest, Value)
+    return largest
+
+
+def _operand(
+    name: str, value: Operand, scale: Operand, format_: Operand, k_pack: Operand, *, axis: int
+) -> _Operand:
+    if not isinstance(value, Value) or len(shape(value)) not in (2, 3):
+        raise mistake(f"{name} of tl.dot_scaled must be a tile of 2 or 3 axes, got {show(value)}")
+    if isinstance(format_, ScalarType):  # what a constant "bf16" of a manifest is
+        format_ = next((each for each, kind in _FORMATS.items() if kind == format_), format_)
+    chosen = static_str(format_, f"{name}_format", tuple(_FORMATS))
+    kind = _FORMATS[chosen]
+    allowed = (U8,) if kind is None else (kind, ScalarType(f"u{kind.bits}", kind.bits, "uint"))
+    if element(value) not in allowed:
+        wanted = " or ".join(show_type(each) for each in allowed)
+        raise mistake(f"{name} in {chosen} must be {wanted}, got {show(value)}")
+    along_k = static_bool(k_pack, f"{name}_k_pack")
+    if kind is not None and not along_k:
+        raise mistake(f"{name}_k_pack is for e2m1 alone, got {chosen}")
+    packed_axis = axis if along_k else -3 - axis
+    extents = list(shape(value))
+    if kind is None:
+        extents[packed_axis] *= 2
+    factors = None if scale is None else _scale(name, scale, extents, axis)
+    return _Operand(value, chosen, factors, tuple(extents), axis, packed_axis)
+
+
+def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Value:
+    """Return the scales of an operand of so many elements. Raises: CompileError."""
+    rows, depth = (*extents[:-2], extents[-3 - axis]), extents[axis]
+    if isinstance(scale, Value) and element(scale) in (U8, FP8E4NV):
+        found = shape(scale)
+        if found[:-1] == rows and found[-1] <= depth:
+            return scale
+    shown = ", ".join(map(str, (*rows, f"{depth} / group")))
+    raise mistake(
+        f"{name}_scale must be uint8 or float8e4nv of shape ({shown}), got {show(scale)}",
+        remedy="scales of both operands have their groups along the last axis",
+    )
+
+
+def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None) -> Value:
+    """Return the elements times their scales, of which exponents are `raised`."""
+    value = operand.value
+    if operand.format == "e2m1":
+        value = _unpacked(emit, operand, kind)
+    else:
+        format_ = _FORMATS[operand.format]
+        assert format_ is not None
+        value = cast(emit, bitcast(emit, value, format_), kind)
+    if operand.scale is None:
+        return value
+    if raised is None:
+        factor = _factor(emit, operand.scale)
+    else:
+        factor = _raised_factor(emit, operand.scale, raised)
+    factor = _spread(emit, operand, factor)
+    if kind == BF16:  # which has the range of fp32
+        return operators.multiply(emit, value, cast(emit, factor, BF16))
+    return cast(emit, operators.multiply(emit, cast(emit, value, FP32), factor), kind)
+
+
+def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
+    """Return elements of 4 bits, the first of two in the low ones, as wide ones."""
+    value = operand.value
+    low = operators.bit_and(emit, value, (1 << _FP4_BITS) - 1)
+    high = operators.shift_right(emit, value, _FP4_BITS)
+    both = join(emit, low, high)
+    last = len(shape(both)) - 1
+    order = [*range(last)]
+    order.insert(last + operand.packed_axis + 1, last)
+    codes = reshape(emit, transpose(emit, both, tuple(order)), operand.extents)
+    return _decoded(emit, cast(emit, codes, U16), kind)
+
+
+def _decoded(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
+    """Return numbers of 4 bits: sign, exponent and mantissa in place, and the other bias made up.
+
+    Numbers below the normal ones become such of the wider type, so one multiplication serves all.
+    """
+    mantissa_bits, bias = (7, 127) if kind == BF16 else (10, 15)
+    magnitude = operators.shift_left(emit, operators.bit_and(emit, codes, 7), mantissa_bits - 1)
+    sign = operators.shift_left(emit, operators.bit_and(emit, codes, 8), 12)
+    bits = operators.bit_or(emit, magnitude, sign)
+    unbiased = constant(emit, 2.0 ** (bias - 1), kind)
+    return operators.multiply(emit, bitcast(emit, bits, kind), unbiased)
+
+
+def _factor(emit: Emitter, scale: Value) -> Value:
+    """Return scales as fp32."""
+    if element(scale) == FP8E4NV:
+        return cast(emit, scale, FP32)
+    exponent = cast(emit, scale, U32)
+    bits = operators.shift_left(emit, exponent, _EXPONENT_SHIFT)
+    least = broadcast_to(emit, constant(emit, _LEAST_EXPONENT, U32), shape(bits))
+    bits = emit(arith.Max(bits, least)).out
+    is_nan = operators.equal(emit, exponent, _NAN_EXPONENT)
+    return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, U32), bits), FP32)
+
+
+def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
+    """Return scales times powers of two as fp32; what is below bf16 is zero, what is above infinite."""
+    codes = cast(emit, scale, I32)
+    exponent = math_functions.minimum(emit, operators.add(emit, codes, raised), _NAN_EXPONENT)
+    normal = operators.shift_left(emit, math_functions.maximum(emit, exponent, 0), _EXPONENT_SHIFT)
+    below = math_functions.minimum(
+        emit,
+        math_functions.maximum(emit, operators.subtract(emit, 0, exponent), 0),
+        _EXPONENT_SHIFT,
+    )
+    subnormal = operators.shift_right(
+        emit, constant(emit, _LEAST_EXPONENT, I32, shape(codes)), below
+    )
+    is_normal = operators.less(emit, 0, exponent)
+    bits = operators.select(emit, is_normal, normal, subnormal)
+    is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
+    return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, I32), bits), FP32)
+
+
+def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:
+    """Return a factor for each element."""
+    extents = shape(factor)
+    rows, depth = operand.extents[operand.other_axis], operand.extents[operand.axis]
+    group = depth // extents[-1]
+    each = broadcast_to(emit, expand_dims(emit, factor, len(extents)), (*extents, group))
+    spread = reshape(emit, each, (*extents[:-2], rows, depth))
+    if operand.axis == -1:
+        return spread
+    last = len(extents) - 1
+    return transpose(emit, spread, (*range(last - 1), last, last - 1))
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {"dot_scaled": dot_scaled}

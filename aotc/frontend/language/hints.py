@@ -1,0 +1,95 @@
+"""Promises about values: `tl.multiple_of` and its like.
+
+A promise holds for the value itself, not for the result of the call only: Triton attaches it to what
+computes the value. So a call may stand as a statement, before or after other uses, and under other names.
+
+A `tile.hint` stands behind the value, or at the start of the branch or loop that promises. All uses there
+take its result once the kernel is translated; until then variables keep the value, which loops and branches
+compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language.convert import static_int, to_value
+from aotc.frontend.values import Operand, is_tuple, shape
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.dialects import tile
+
+
+def _promised(
+    emit: Emitter, operand: Operand, values: Operand, name: str
+) -> tuple[Value, tuple[int, ...]]:
+    value = to_value(emit, operand, f"a value for tl.{name}")
+    items = values if is_tuple(values) else (values,)
+    promised = tuple(static_int(one, f"each promise of tl.{name}") for one in items)
+    num_axes = max(1, len(shape(value)))
+    if len(promised) != num_axes:
+        raise mistake(
+            f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}"
+        )
+    if any(one < 1 for one in promised):
+        raise mistake(f"tl.{name} takes positive numbers, got {promised}")
+    return value, promised
+
+
+def _hinted(emit: Emitter, value: Value, make: Callable[[Value], tile.Hint]) -> Value:
+    """Place a hint, behind the earlier ones that this block has of the value."""
+    while (emit.block, value) in emit.hints:
+        value = emit.hints[emit.block, value].out
+    hint = make(value)
+    emit(hint, before=_behind(emit.block, value))
+    emit.hints[emit.block, value] = hint
+    hint.out.hint = value.hint
+    return hint.out
+
+
+def _behind(block: Block, value: Value) -> Op | None:
+    """Return the op of `block` before which `value` is first known there; None is its end."""
+    defined_here = value.op is not None and value.op.block is block
+    return value.op.next if value.op is not None and defined_here else block.first
+
+
+def attach_hints(emit: Emitter) -> None:
+    """Let all uses of a hinted value take the hint's result, in the block of the hint and inside it."""
+    for hint in emit.hints.values():
+        value = hint.value
+        for user in list(value.users):
+            if user is not hint and _is_inside(user, hint.block):
+                user.replace_operand(value, hint.out)
+
+
+def _is_inside(op: Op, block: Block | None) -> bool:
+    around = op.block
+    while around is not None and around is not block:
+        around = around.parent.block if isinstance(around.parent, Op) else None
+    return around is not None
+
+
+def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise that the first element of each run is a multiple of `values`."""
+    if isinstance(input, int):
+        return input
+    value, promised = _promised(emit, input, values, "multiple_of")
+    return _hinted(emit, value, lambda one: tile.Hint(one, divisibility=promised))
+
+
+def max_contiguous(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise runs of `values` consecutive elements."""
+    value, promised = _promised(emit, input, values, "max_contiguous")
+    return _hinted(emit, value, lambda one: tile.Hint(one, contiguity=promised))
+
+
+def max_constancy(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise runs of `values` equal elements."""
+    value, promised = _promised(emit, input, values, "max_constancy")
+    return _hinted(emit, value, lambda one: tile.Hint(one, constancy=promised))
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "multiple_of": multiple_of,
+    "max_contiguous": max_contiguous,
+    "max_constancy": max_constancy,
+}

@@ -1,0 +1,233 @@
+"""Loads and stores: pointers, masks and hints brought to what `tile.load` and `tile.store` take.
+
+Truth values have no memory format of their own: a pointer to them is read and written as bytes.
+Cache modifiers are kept without their dot (`ca`, `cg`, `cv`, `wb`, `cs`, `wt`), and eviction
+policies by Triton's names (`evict_first`, `evict_last`); an empty string is the default of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language import block_pointers
+from aotc.frontend.language.convert import (
+    Shape,
+    bitcast,
+    cast,
+    common_shape,
+    converted,
+    spread,
+    static_bool,
+    static_str,
+    to_value,
+)
+from aotc.frontend.values import BlockPointer, Operand, element, shape, show
+from aotc.ir.core import Value
+from aotc.ir.dialects import tile
+from aotc.ir.types import FP8E4B15, I1, I8, U8, PointerType, ScalarType
+
+_LOAD_CACHES = ("", ".ca", ".cg", ".cs", ".cv")
+_STORE_CACHES = ("", ".wb", ".cg", ".cs", ".wt")
+_EVICTIONS = ("", "evict_normal", "evict_first", "evict_last")
+
+
+def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
+    """Return a pointer operand of tl.NAME and what it points at. Raises: CompileError."""
+    value = to_value(emit, operand, f"a pointer for tl.{name}")
+    kind = element(value)
+    if not isinstance(kind, PointerType):
+        raise mistake(
+            f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
+            remedy=f"add offsets to a pointer argument: tl.{name}(x_ptr + offsets, …)",
+        )
+    bits = _HELD_AS.get(kind.pointee)
+    if bits is not None:
+        value, kind = bitcast(emit, value, PointerType(bits)), PointerType(bits)
+    return value, kind.pointee
+
+
+_HELD_AS = {I1: I8, FP8E4B15: U8}
+"""The types that elements have in memory, where they have another one in a kernel."""
+
+
+def _as_bits(
+    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, what: str
+) -> Operand:
+    """Return a value that goes to memory as it is held there, if that is not its own type."""
+    pointee = _pointee(pointer)
+    if pointee is None or pointee not in _HELD_AS:
+        return operand
+    value = converted(emit, operand, pointee, extents, what)
+    return value if pointee == I1 else bitcast(emit, value, U8)
+
+
+def _from_bits(emit: Emitter, pointer: Operand, value: Value) -> Value:
+    """Return what was read from memory in the type that the pointer says."""
+    pointee = _pointee(pointer)
+    if pointee == FP8E4B15:
+        return bitcast(emit, value, FP8E4B15)
+    return cast(emit, value, I1) if pointee == I1 else value
+
+
+def _pointee(pointer: Operand) -> ScalarType | None:
+    kind = element(pointer) if isinstance(pointer, Value) else None
+    return kind.pointee if isinstance(kind, PointerType) else None
+
+
+def _cache(operand: Operand, choices: tuple[str, ...]) -> str:
+    if operand is None:
+        return ""
+    return static_str(operand, "cache_modifier", choices).removeprefix(".")
+
+
+def _eviction(operand: Operand) -> str:
+    if operand is None:
+        return ""
+    policy = static_str(operand, "eviction_policy", _EVICTIONS)
+    return "" if policy == "evict_normal" else policy
+
+
+def aligned_with(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
+    """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
+    value = to_value(emit, operand, what)
+    if not shape(pointer):
+        if shape(value):
+            raise mistake(
+                f"{what} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
+                remedy="add offsets to the pointer to make it a tile of pointers",
+            )
+        return value
+    return spread(emit, value, shape(pointer))
+
+
+def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
+    """Return a mask operand of tl.NAME in the pointer's shape. Raises: CompileError."""
+    mask = aligned_with(emit, pointer, operand, "the mask", name)
+    if element(mask) != I1:
+        raise mistake(
+            f"the mask of tl.{name} must be of truth values, got {show(mask)}",
+            remedy="compare: `mask != 0`",
+        )
+    return mask
+
+
+def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
+    """Broadcast a tile of pointers to the shape it shares with the operand that goes with it."""
+    extents = shape(pointer)
+    if not extents:
+        return pointer
+    for other in others:
+        if isinstance(other, Value):
+            extents = common_shape(extents, shape(other))
+    return spread(emit, pointer, extents)
+
+
+def check_width(name: str, pointer: Value, *others: Operand) -> None:
+    """Refuse a write of a tile that is larger than the pointers: several lanes would write to one address.
+
+    Raises: CompileError.
+    """
+    extents = shape(pointer)
+    for other in others if extents else ():
+        if isinstance(other, Value) and common_shape(extents, shape(other)) != extents:
+            raise mistake(
+                f"tl.{name} takes pointers of the value's shape, got {extents} for {shape(other)}",
+                remedy="give each element its own address",
+            )
+
+
+def load(
+    emit: Emitter,
+    pointer: Operand,
+    mask: Operand = None,
+    other: Operand = None,
+    *,
+    boundary_check: Operand = (),
+    padding_option: Operand = "",
+    cache_modifier: Operand = "",
+    eviction_policy: Operand = "",
+    volatile: Operand = False,
+) -> Value:
+    """Read what pointers point at; `other`, or anything, where the mask is false."""
+    hints = (
+        _cache(cache_modifier, _LOAD_CACHES),
+        _eviction(eviction_policy),
+        static_bool(volatile, "volatile"),
+    )
+    if isinstance(pointer, BlockPointer):
+        _check_unmasked("load", mask, other)
+        found, inside = block_pointers.access(emit, pointer, boundary_check, "load")
+        source = block_pointers.as_bytes(emit, found)
+        fill = block_pointers.padding(emit, source, inside, padding_option)
+        out = emit(tile.Load(source, inside, fill, *hints)).out
+        return _from_bits(emit, found, out)
+    _check_no_block("load", boundary_check, padding_option)
+    if mask is None and other is not None:
+        raise mistake(
+            "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
+        )
+    source, kind = pointer_argument(emit, pointer, "load")
+    source = _widened(emit, source, mask, other)
+    masked = None if mask is None else mask_argument(emit, source, mask, "load")
+    filler = None
+    if other is not None:
+        if _pointee(pointer) == FP8E4B15:
+            other = _as_bits(emit, pointer, other, shape(source), "`other`")
+        scalar = converted(emit, other, kind, shape(source), "`other`")
+        filler = aligned_with(emit, source, scalar, "`other`", "load")
+    out = emit(tile.Load(source, masked, filler, *hints)).out
+    return _from_bits(emit, pointer, out)
+
+
+def _check_unmasked(name: str, mask: Operand, other: Operand = None) -> None:
+    if mask is not None or other is not None:
+        raise mistake(
+            f"tl.{name} takes no mask for a block pointer",
+            remedy="name the axes whose ends count: boundary_check=(0, 1)",
+        )
+
+
+def _check_no_block(name: str, boundary_check: Operand, padding_option: Operand = "") -> None:
+    if boundary_check not in ((), None) or padding_option not in ("", None):
+        raise mistake(
+            f"boundary_check and padding_option of tl.{name} are for block pointers",
+            remedy="give a mask and `other`",
+        )
+
+
+def store(
+    emit: Emitter,
+    pointer: Operand,
+    value: Operand,
+    mask: Operand = None,
+    *,
+    boundary_check: Operand = (),
+    cache_modifier: Operand = "",
+    eviction_policy: Operand = "",
+) -> None:
+    """Write a value, converted to the pointee's type, where the mask is true."""
+    if isinstance(pointer, BlockPointer):
+        _check_unmasked("store", mask)
+        pointer, mask = block_pointers.access(emit, pointer, boundary_check, "store")
+    else:
+        _check_no_block("store", boundary_check)
+    target, kind = pointer_argument(emit, pointer, "store")
+    check_width("store", target, value, mask)
+    what = "a value to store"
+    value = _as_bits(emit, pointer, value, shape(target), what)
+    content = converted(emit, value, kind, shape(target), what)
+    content = aligned_with(emit, target, content, "the value", "store")
+    masked = None if mask is None else mask_argument(emit, target, mask, "store")
+    emit(
+        tile.Store(
+            target,
+            content,
+            masked,
+            _cache(cache_modifier, _STORE_CACHES),
+            _eviction(eviction_policy),
+        )
+    )
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {"load": load, "store": store}

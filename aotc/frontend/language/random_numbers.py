@@ -1,0 +1,215 @@
+"""Random numbers: Philox, a function of a seed and an offset that is as good as random.
+
+Nothing is kept between calls: equal seeds and offsets give equal numbers on every target and in any
+program, and the same numbers as in Triton. A call makes four 32-bit numbers, so the functions with
+a `4x` cost what the others cost.
+
+Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import tau
+
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language import math_functions, operators
+from aotc.frontend.language.convert import bitcast, cast, constant, static_int, to_value
+from aotc.frontend.values import Operand, element, show
+from aotc.ir.core import Value
+from aotc.ir.types import I32, I64, U32, U64, ScalarType
+
+_ROUNDS = 10
+_LEAST_UNIFORM = 1.0e-7  # of what a logarithm is taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Say by what words of a type are multiplied, by what keys grow, how they become floats.
+
+    `scale` is the largest number by which the greatest signed word stays below 1 in fp32.
+    """
+
+    signed: ScalarType
+    factors: tuple[int, int]
+    increments: tuple[int, int]
+    scale: float
+
+
+_WORDS = {
+    U32: _Words(I32, (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 4.6566127342e-10),
+    U64: _Words(
+        I64,
+        (0xD2E7470EE14C6C93, 0xCA5A826395121157),
+        (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B),
+        1.0842020432385337e-19,
+    ),
+}
+
+
+def _integer(emit: Emitter, operand: Operand, what: str) -> tuple[Value, ScalarType]:
+    value = to_value(emit, operand, what)
+    kind = element(value)
+    if not isinstance(kind, ScalarType) or not kind.is_int:
+        raise mistake(f"{what} must be an integer, got {show(value)}")
+    return value, kind
+
+
+def _num_rounds(operand: Operand) -> int:
+    number = static_int(operand, "n_rounds")
+    if number < 0:
+        raise mistake(f"n_rounds must not be negative, got {number}")
+    return number
+
+
+# ---- words ------------------------------------------------------------------------------------
+
+
+def philox_impl(
+    emit: Emitter,
+    c0: Operand,
+    c1: Operand,
+    c2: Operand,
+    c3: Operand,
+    k0: Operand,
+    k1: Operand,
+    n_rounds: Operand = _ROUNDS,
+) -> tuple[Value, ...]:
+    """Return the counter after `n_rounds` rounds under a key."""
+    counter = [
+        _integer(emit, each, f"c{at} of philox_impl") for at, each in enumerate((c0, c1, c2, c3))
+    ]
+    kind = counter[0][1]
+    if kind not in _WORDS:
+        raise mistake(
+            f"tl.philox_impl takes uint32 or uint64, got {show(counter[0][0])}",
+            remedy="cast the counter with .to(tl.uint32)",
+        )
+    words = _WORDS[kind]
+    (first, _), (second, _), (third, _), (fourth, _) = counter
+    keys = [_integer(emit, each, f"k{at} of philox_impl")[0] for at, each in enumerate((k0, k1))]
+    for _ in range(_num_rounds(n_rounds)):
+        low_factor, high_factor = (constant(emit, each, kind) for each in words.factors)
+        high = math_functions.umulhi(emit, high_factor, third)
+        low = math_functions.umulhi(emit, low_factor, first)
+        second, fourth, first, third = (
+            operators.multiply(emit, high_factor, third),
+            operators.multiply(emit, low_factor, first),
+            operators.bit_xor(emit, operators.bit_xor(emit, high, second), keys[0]),
+            operators.bit_xor(emit, operators.bit_xor(emit, low, fourth), keys[1]),
+        )
+        keys = [
+            operators.add(emit, key, constant(emit, each, kind))
+            for key, each in zip(keys, words.increments, strict=True)
+        ]
+    return first, second, third, fourth
+
+
+def philox(
+    emit: Emitter,
+    seed: Operand,
+    c0: Operand,
+    c1: Operand,
+    c2: Operand,
+    c3: Operand,
+    n_rounds: Operand = _ROUNDS,
+) -> tuple[Value, ...]:
+    """Return four words for a seed of 64 bits and a counter of four words."""
+    key = cast(emit, _integer(emit, seed, "the seed")[0], U64)
+    counter = [_integer(emit, each, f"c{at} of philox") for at, each in enumerate((c0, c1, c2, c3))]
+    bits = counter[0][1].bits
+    kind = next((each for each in _WORDS if each.bits == bits), None)
+    if kind is None or any(each.bits != bits for _, each in counter):
+        shown = ", ".join(show(each) for each, _ in counter)
+        raise mistake(f"tl.philox takes four words of 32 bits, or four of 64, got {shown}")
+    low, high = key, constant(emit, 0, U64)
+    if kind == U32:
+        high = cast(emit, operators.shift_right(emit, key, 32), U32)
+        low = cast(emit, key, U32)
+    first, second, third, fourth = (bitcast(emit, each, kind) for each, _ in counter)
+    return philox_impl(emit, first, second, third, fourth, low, high, n_rounds)
+
+
+def randint4x(
+    emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS
+) -> tuple[Value, ...]:
+    """Return four tiles of random uint32."""
+    place, kind = _integer(emit, offset, "the offset")
+    low = cast(emit, place, U32)
+    zero = operators.multiply(emit, low, 0)
+    high = cast(emit, operators.shift_right(emit, place, 32), U32) if kind.bits > U32.bits else zero
+    return philox(emit, seed, low, high, zero, zero, n_rounds)
+
+
+def randint(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS) -> Value:
+    """Return a tile of random uint32."""
+    return randint4x(emit, seed, offset, n_rounds)[0]
+
+
+# ---- floats -----------------------------------------------------------------------------------
+
+
+def uint_to_uniform_float(emit: Emitter, x: Operand) -> Value:
+    """Return words as fp32 from 0 up to but without 1."""
+    value, kind = _integer(emit, x, "the argument of tl.uint_to_uniform_float")
+    words = next((each for key, each in _WORDS.items() if key.bits == kind.bits), None)
+    if words is None:
+        raise mistake(f"tl.uint_to_uniform_float takes 32 or 64 bits, got {show(value)}")
+    number = bitcast(emit, value, words.signed)
+    is_negative = operators.less(emit, number, 0)
+    number = operators.select(emit, is_negative, operators.invert(emit, number), number)
+    return operators.multiply(emit, number, words.scale)
+
+
+def pair_uniform_to_normal(emit: Emitter, u1: Operand, u2: Operand) -> tuple[Value, Value]:
+    """Return two normal numbers for two uniform ones, by the transform of Box and Muller."""
+    functions = math_functions.FUNCTIONS
+    logarithm = functions["log"](emit, math_functions.maximum(emit, _LEAST_UNIFORM, u1))
+    radius = functions["sqrt"](emit, operators.multiply(emit, -2.0, logarithm))
+    angle = operators.multiply(emit, tau, u2)
+    return (
+        operators.multiply(emit, radius, functions["cos"](emit, angle)),
+        operators.multiply(emit, radius, functions["sin"](emit, angle)),
+    )
+
+
+def rand4x(
+    emit: Emitter, seed: Operand, offsets: Operand, n_rounds: Operand = _ROUNDS
+) -> tuple[Value, ...]:
+    """Return four blocks of fp32, uniform from 0 up to but without 1."""
+    words = randint4x(emit, seed, offsets, n_rounds)
+    return tuple(uint_to_uniform_float(emit, each) for each in words)
+
+
+def rand(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS) -> Value:
+    """Return a block of fp32, uniform from 0 up to but without 1."""
+    return uint_to_uniform_float(emit, randint(emit, seed, offset, n_rounds))
+
+
+def randn4x(
+    emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS
+) -> tuple[Value, ...]:
+    """Return four blocks of fp32, normal with mean 0 and variance 1."""
+    u1, u2, u3, u4 = rand4x(emit, seed, offset, n_rounds)
+    return (*pair_uniform_to_normal(emit, u1, u2), *pair_uniform_to_normal(emit, u3, u4))
+
+
+def randn(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS) -> Value:
+    """Return a block of fp32, normal with mean 0 and variance 1."""
+    u1, u2, _, _ = rand4x(emit, seed, offset, n_rounds)
+    return pair_uniform_to_normal(emit, u1, u2)[0]
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "philox_impl": philox_impl,
+    "philox": philox,
+    "randint4x": randint4x,
+    "randint": randint,
+    "uint_to_uniform_float": uint_to_uniform_float,
+    "pair_uniform_to_normal": pair_uniform_to_normal,
+    "rand4x": rand4x,
+    "rand": rand,
+    "randn4x": randn4x,
+    "randn": randn,
+}

@@ -1,0 +1,35 @@
+"""Lists of numbers, one for each axis of a tile: extents, strides and offsets of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language.convert import cast, to_scalar, to_value
+from aotc.frontend.values import Operand, element, is_tuple, show
+from aotc.ir.core import Value
+from aotc.ir.types import ScalarType
+
+
+def items(operand: Operand, what: str, rank: int, name: str) -> Sequence[Operand]:
+    """Return the entries of a list that tl.NAME takes. Raises: CompileError if they are not `rank`."""
+    if not is_tuple(operand) or len(operand) != rank:
+        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
+        raise mistake(f"tl.{name} takes {what} of {rank} axes, as its block_shape has, got {got}")
+    return operand
+
+
+def integer(emit: Emitter, item: Operand, what: str, name: str) -> Value:
+    """Return an entry as a scalar integer, of the type it has. Raises: CompileError."""
+    value = to_scalar(emit, to_value(emit, item, f"an entry of {what}"))
+    given = element(value)
+    if not isinstance(given, ScalarType) or not given.is_int:
+        raise mistake(f"the {what} of tl.{name} must be integers, got {show(value)}")
+    return value
+
+
+def integers(
+    emit: Emitter, entries: Sequence[Operand], what: str, kind: ScalarType, name: str
+) -> list[Value]:
+    """Return entries as scalars of type `kind`. Raises: CompileError."""
+    return [cast(emit, integer(emit, entry, what, name), kind) for entry in entries]

@@ -1,0 +1,82 @@
+"""What classes of a source file are to a kernel: which have records, of what fields.
+
+Functions of a class that are decorated with `@triton.jit` are its methods, or stand for themselves
+if they are static. Nothing of a class is run but an aggregate's `__init__`, which sets its fields.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.python.globals import Globals
+from aotc.frontend.python.resolve import class_fields, class_statement, decorator_names
+from aotc.frontend.values import Class, External, Operand, RecordType
+
+_NAMED_TUPLES = ("typing.NamedTuple", "typing_extensions.NamedTuple")
+
+
+def record_type(module: Globals, owner: Class) -> RecordType | None:
+    """Return what the records of a class are; None if it has none."""
+    if owner.node not in module.record_types:
+        module.record_types[owner.node] = _record_type(module, owner)
+    return module.record_types[owner.node]
+
+
+def _record_type(module: Globals, owner: Class) -> RecordType | None:
+    decorators = decorator_names(owner.node)
+    # Around kernels a dataclass is what functions take that make decorators and configs.
+    is_aggregate = any(name.endswith("aggregate") or name == "dataclass" for name in decorators)
+    fields: dict[str, ast.expr | None] = {}
+    defaults: dict[str, Operand] = {}
+    is_record = is_aggregate
+    for base in module.bases(owner):
+        if isinstance(base, External) and base.path in _NAMED_TUPLES:
+            is_record = True
+        inner = record_type(module, base) if isinstance(base, Class) else base
+        if isinstance(inner, RecordType):
+            is_record, is_aggregate = True, is_aggregate or inner.is_aggregate
+            fields |= dict.fromkeys(inner.fields)
+            defaults |= inner.defaults
+    if not is_record:
+        return None
+    declared = class_fields(owner.node)
+    defaults |= {
+        name: unwrap(module.evaluate(owner.file, default))
+        for name, default in declared.items()
+        if default is not None
+    }
+    return RecordType(owner.qualname, (*{**fields, **declared},), defaults, owner, is_aggregate)
+
+
+def object_type(module: Globals, owner: Class) -> RecordType | None:
+    """Return what objects of a plain class are around kernels: the fields that its `__init__` sets.
+
+    None if it has none of its own, derives from another class, or sets something else than fields.
+    """
+    init = class_statement(owner.node, "__init__")
+    if owner.node.bases or owner.node.decorator_list or not isinstance(init, ast.FunctionDef):
+        return None
+    functions = [one for one in owner.node.body if isinstance(one, ast.FunctionDef)]
+    if any(one.decorator_list for one in functions):  # a property is more than a field
+        return None
+    itself = next((one.arg for one in (*init.args.posonlyargs, *init.args.args)), "")
+    fields: dict[str, None] = {}
+    for node in ast.walk(init):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if not isinstance(node.value, ast.Name) or node.value.id != itself:
+                return None
+            fields[node.attr] = None
+    if owner.node not in module.object_types:
+        module.object_types[owner.node] = RecordType(
+            owner.qualname, (*fields,), {}, owner, is_aggregate=True
+        )
+    return module.object_types[owner.node]
+
+
+def initializer(kind: RecordType) -> ast.FunctionDef | None:
+    """Return the `__init__` of an aggregate, or None if its fields are its arguments."""
+    if kind.owner is None or not kind.is_aggregate:
+        return None
+    found = class_statement(kind.owner.node, "__init__")
+    return found if isinstance(found, ast.FunctionDef) else None

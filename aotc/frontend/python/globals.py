@@ -1,0 +1,460 @@
+"""Module-level names: what each is, for every file that one translation reads.
+
+A name's value is found by evaluating the statement that binds it, once, when something asks for
+it. Where several bind it, the conditions they stand under decide; a binding in an `except` clause
+counts only if the others lead to a module that is not there.
+
+Invariant: nothing is evaluated that no kernel asks for, and no file is opened that no name leads
+to.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol, TypeVar
+from typing import cast as type_cast
+
+from aotc.frontend import source
+from aotc.frontend.emitter import mistake
+from aotc.frontend.language.builtins import ALIASES, MODULES, module_member
+from aotc.frontend.language.constants import truth_of, unwrap
+from aotc.frontend.language.python_modules import PYTHON_MODULES
+from aotc.frontend.language.target_info import TARGET_INFO, target_info_member
+from aotc.frontend.python.facts import answers, platform_answer
+from aotc.frontend.python.jit_decorators import foreign_decorator
+from aotc.frontend.python.resolve import (
+    Binding,
+    bindings,
+    bound_names,
+    changes,
+    class_names,
+    class_statement,
+    decorator_names,
+    rebound_names,
+)
+from aotc.frontend.python.scope import is_constexpr_annotation
+from aotc.frontend.source import SourceFile
+from aotc.frontend.values import (
+    Class,
+    Config,
+    Constexpr,
+    External,
+    Function,
+    Module,
+    Operand,
+    Record,
+    RecordType,
+    UserModule,
+    show,
+)
+from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
+from aotc.module_search import Search, find_module
+
+_FLOAT_LIMITS = {
+    # name: (largest, smallest normal, distance from one to the next)
+    "float16": (65504.0, 2.0**-14, 2.0**-10),
+    "bfloat16": (float.fromhex("0x1.fep127"), 2.0**-126, 2.0**-7),
+    "float32": (float.fromhex("0x1.fffffep127"), 2.0**-126, 2.0**-23),
+    "float64": (float.fromhex("0x1.fffffffffffffp1023"), 2.0**-1022, 2.0**-52),
+    "float8_e4m3fn": (448.0, 2.0**-6, 2.0**-3),
+    "float8_e5m2": (57344.0, 2.0**-14, 2.0**-2),
+}
+TORCH_LIMITS: Mapping[str, Operand] = {
+    f"torch.finfo({name}).{what}": value
+    for name, (largest, tiny, eps) in _FLOAT_LIMITS.items()
+    for what, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
+} | {
+    f"torch.iinfo({word}{bits}).{what}": value
+    for word, signed in (("int", True), ("uint", False))
+    for bits in (8, 16, 32, 64)
+    for what, value in (
+        ("max", (1 << (bits - signed)) - 1),
+        ("min", -(1 << (bits - 1)) if signed else 0),
+        ("bits", bits),
+    )
+}
+"""What `torch.finfo` and `torch.iinfo` say, which globals of kernels are often made of."""
+
+_UNKNOWN_NAME = object()
+_K = TypeVar("_K", str, tuple[str, str])
+
+
+class HostFrame(Protocol):
+    """Evaluate code of one file: a `frame.Frame`, which needs this module itself."""
+
+    def visit(self, node: ast.expr) -> Operand:
+        """Return what an expression is."""
+        ...
+
+    values: dict[str, Operand]
+
+    def assigned(self, statement: ast.stmt, name: str) -> Operand:
+        """Return what an assignment gives to `name`."""
+        ...
+
+    def run(self, items: Sequence[ast.stmt]) -> object:
+        """Run statements."""
+        ...
+
+
+class MakeFrame(Protocol):
+    """Make a frame for code of a file, with these local variables."""
+
+    def __call__(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> HostFrame:
+        """Return the frame."""
+        ...
+
+
+class Globals:
+    """Answer what module-level names are, for every file that one translation reads."""
+
+    def __init__(
+        self,
+        host_frame: MakeFrame,
+        target: str,
+        facts: Mapping[str, object],
+    ) -> None:
+        self._host_frame = host_frame
+        self._target = target
+        self._answers = answers(target, facts)
+        self.files: dict[str, SourceFile] = {}
+        self.searches: dict[Search, str | None] = {}
+        self._known: dict[tuple[str, str], Operand] = {}
+        self._in_progress: dict[tuple[str, str], int] = {}
+        self._running: dict[str, int] = {}
+        """The line of each file whose statement is evaluated."""
+        self._star_searches: dict[tuple[str, str], None] = {}
+        self.record_types: dict[ast.ClassDef, RecordType | None] = {}
+        self.object_types: dict[ast.ClassDef, RecordType] = {}
+
+    def open(self, path: str) -> SourceFile:
+        """Return the parsed file at `path` and note that it was read."""
+        known = self.files.get(path)
+        if known is None:
+            known = self.files[path] = source.load(path)
+        return known
+
+    # -- names -----------------------------------------------------------------
+
+    def lookup(self, file: SourceFile, name: str) -> Operand:
+        """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
+        key = (file.path, name)
+        listed = bindings(file).get(name, ())
+        if key in self._known and (len(listed) < 2 or file.path not in self._running):
+            return self._known[key]
+        # In `f = triton.jit(f)` the right side means the binding before this one.
+        limit = self._in_progress.get(key)
+        if limit == 0:
+            raise mistake(f"the global {name} is defined by itself")
+        # A statement of a module sees what was bound before it, if anything was.
+        line = self._running.get(file.path)
+        earlier = [one for one in listed if line is not None and one.statement.lineno < line]
+        is_last = limit is None and len(earlier) in (0, len(listed))
+        value = self._lookup(file, name, listed if is_last else (earlier or listed)[:limit])
+        if is_last:
+            self._known[key] = value
+        return value
+
+    @contextmanager
+    def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
+        """Make lookups of `name` see only the bindings before this one."""
+        key = (file.path, name)
+        outer, line = self._in_progress.get(key), self._running.get(file.path)
+        self._in_progress[key] = bindings(file)[name].index(binding)
+        self._running[file.path] = binding.statement.lineno
+        try:
+            yield
+        finally:
+            _restore(self._in_progress, key, outer)
+            _restore(self._running, file.path, line)
+
+    @staticmethod
+    def is_known(value: Operand) -> bool:
+        """Return whether `lookup` found a definition."""
+        return value is not _UNKNOWN_NAME
+
+    def _lookup(self, file: SourceFile, name: str, listed: Sequence[Binding]) -> Operand:
+        holds = {one: self._guards_hold(file, name, one) for one in listed}
+        possible = [one for one in listed if holds[one] is not False]
+        chosen = [one for one in possible if holds[one]] or possible
+        firm = [one for one in chosen if not one.is_fallback]
+        stand_in: Function | None = None
+        for binding in reversed(firm):
+            value = self._bound(file, name, binding)
+            if isinstance(value, Function) and _is_plain(value) and binding.guards:
+                # Where Triton is missing, files define functions of the same names that raise.
+                stand_in = stand_in or value
+            elif not isinstance(value, External) or len(chosen) == 1:
+                return value
+        if stand_in is not None:
+            return stand_in
+        for binding in chosen:
+            if binding.is_fallback and len(chosen) > 1:
+                try:
+                    return self._bound(file, name, binding)
+                except CompileError:
+                    continue
+        if chosen:
+            return self._bound(file, name, chosen[-1])
+        return self._from_star_imports(file, name)
+
+    def _from_star_imports(self, file: SourceFile, name: str) -> Operand:
+        key = (file.path, name)
+        # Two files may import everything of each other.
+        if key in self._star_searches:
+            return _UNKNOWN_NAME
+        self._star_searches[key] = None
+        try:
+            for star in bindings(file).get("*", ()):
+                value = self._imported(file, star, name)
+                if self.is_known(value):
+                    return value
+        finally:
+            del self._star_searches[key]
+        return _UNKNOWN_NAME
+
+    def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
+        """Return whether a binding's conditions hold; None if that is not known."""
+        known = True
+        for test, outcome in binding.guards:
+            try:
+                with self._evaluating(file, name, binding):
+                    held = truth_of(self._host_frame(file).visit(test))
+            except CompileError:
+                known = False
+                continue
+            if held is not outcome:
+                return False
+        return True if known else None
+
+    def _bound(self, file: SourceFile, name: str, binding: Binding) -> Operand:
+        statement = binding.statement
+        if binding.alias is not None:
+            with self._evaluating(file, name, binding):
+                return self._imported(file, binding, name)
+        if isinstance(statement, ast.FunctionDef):
+            return self.describe(file, statement, statement.name)
+        if isinstance(statement, ast.ClassDef):
+            return Class(file, statement, name)
+        is_declared = isinstance(statement, ast.AnnAssign) and statement.value is None
+        if is_declared or name in rebound_names(file):
+            return External(f"{name} of {file.path}")
+        with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
+            value = self._assigned(file, name, statement)
+        if name in changes(file) and isinstance(value, list | dict | Config):
+            return self._changed(file, name, binding, type_cast("Operand", value))
+        if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
+            return Constexpr(unwrap(value))
+        return value
+
+    def _assigned(self, file: SourceFile, name: str, statement: ast.stmt) -> Operand:
+        """Return what a statement gives to a name; a loop may change what it was before."""
+        frame = self._host_frame(file)
+        if not isinstance(statement, ast.For | ast.While):
+            return frame.assigned(statement, name)
+        if self._in_progress[file.path, name] and self.is_known(before := self.lookup(file, name)):
+            frame.values[name] = before
+        frame.run([statement])
+        return frame.values.get(name, External(f"{name} of {file.path}"))
+
+    def describe(self, file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
+        """Return a function of a file, with what its decorators make of it."""
+        function = describe_function(file, node, qualname)
+        foreign = foreign_decorator(self._host_frame(file).visit, node)
+        return replace(function, is_jit=False, foreign=foreign) if foreign else function
+
+    def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
+        """Return a container after the statements that change it, up to where it is bound anew."""
+        listed = bindings(file)[name]
+        after = listed[listed.index(binding) + 1 :]
+        first = binding.statement.end_lineno or binding.statement.lineno
+        end = min((one.statement.lineno for one in after), default=len(file.lines) + 1)
+        frame = self._host_frame(file)
+        frame.values[name] = value
+        for statement in changes(file)[name]:
+            if first < statement.lineno < end and (statement.end_lineno or 0) < end:
+                try:
+                    frame.run([statement])
+                except CompileError:
+                    return External(f"{name} of {file.path}")
+        return frame.values[name]
+
+    def imported(self, file: SourceFile, statement: ast.stmt, alias: ast.alias) -> Operand:
+        """Return what an import in a function gives to a name."""
+        name = alias.asname or alias.name.partition(".")[0]
+        value = self._imported(file, Binding(statement, alias=alias), name)
+        return value if self.is_known(value) else External(alias.name)
+
+    def _imported(self, file: SourceFile, binding: Binding, name: str) -> Operand:
+        alias, statement = binding.alias, binding.statement
+        if alias is None:
+            return _UNKNOWN_NAME
+        if isinstance(statement, ast.Import):
+            dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+            return self.module(file, dotted, 0)
+        if not isinstance(statement, ast.ImportFrom):
+            return _UNKNOWN_NAME
+        origin, level = statement.module or "", statement.level
+        wanted = name if alias.name == "*" else alias.name
+        if origin == "__future__":
+            return External(f"__future__.{wanted}")
+        parent = self.module(file, origin, level)
+        if isinstance(parent, External):
+            submodule = self.module(file, f"{origin}.{wanted}".strip("."), level)
+            if not isinstance(submodule, External):
+                return submodule
+            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{wanted}")
+        if alias.name == "*":
+            return self._star_member(parent, wanted)
+        if isinstance(parent, Module) and wanted not in MODULES[parent.name]:
+            # Fine as long as nothing uses it; a kernel that does gets the error there.
+            return External(f"{parent.name}.{wanted}")
+        with at(file.loc(statement, current_loc())):
+            return self.member(parent, wanted)
+
+    def _star_member(self, parent: Operand, name: str) -> Operand:
+        if isinstance(parent, UserModule):
+            return self.lookup(parent.file, name)
+        if isinstance(parent, Module):
+            return self.member(parent, name) if name in MODULES[parent.name] else _UNKNOWN_NAME
+        return _UNKNOWN_NAME
+
+    # -- modules ---------------------------------------------------------------
+
+    def module(self, importer: SourceFile, name: str, level: int) -> Operand:
+        """Return the module an import names."""
+        if not level:
+            known = ALIASES.get(name, name)
+            if known in MODULES:
+                return Module(known)
+        path = self._find_module(importer, name, level) if name or level else None
+        return UserModule(self.open(path)) if path else External("." * level + name)
+
+    def _find_module(self, importer: SourceFile, name: str, level: int) -> str | None:
+        """Return the path of a module, or None, and note that it was searched for."""
+        search = (importer.path, name, level)
+        if search not in self.searches:
+            self.searches[search] = find_module(search)
+        return self.searches[search]
+
+    def member(self, owner: Operand, name: str) -> Operand:
+        """Return an attribute of a module or of an unknown object. Raises: CompileError."""
+        if isinstance(owner, Module):
+            if (
+                owner.name in ("triton", "aotc", *PYTHON_MODULES)
+                and name not in MODULES[owner.name]
+            ):
+                return External(f"{owner.name}.{name}")
+            if owner.name == TARGET_INFO:
+                return target_info_member(name, self._target)
+            return module_member(owner, name)
+        if isinstance(owner, UserModule):
+            # `from . import name` in a package's own file means its submodule.
+            if self._in_progress.get((owner.file.path, name)) != 0:
+                value = self.lookup(owner.file, name)
+                if self.is_known(value):
+                    return value
+            path = self._find_module(owner.file, name, 1) if owner.file.is_package else None
+            if path is not None:
+                return UserModule(self.open(path))
+            raise mistake(
+                f"{owner.file.path} defines no {name!r}",
+                remedy=did_you_mean(name, bindings(owner.file)),
+            )
+        if isinstance(owner, Class):
+            value = self._class_member(owner, name)
+            if self.is_known(value):
+                return value
+            raise mistake(
+                f"{show(owner)} has no attribute {name!r}",
+                remedy=did_you_mean(name, class_names(owner.node)),
+            )
+        if isinstance(owner, Record) and name in owner.kind.fields:
+            return owner.by_name[name]
+        if isinstance(owner, External):
+            return self.external(f"{owner.path}.{name}")
+        raise mistake(f"{show(owner)} has no attribute {name!r}")
+
+    def _class_member(self, owner: Class, name: str) -> Operand:
+        """Return a function or constant of a class, or of one that it extends; see `is_known`."""
+        found = class_statement(owner.node, name)
+        if isinstance(found, ast.FunctionDef):
+            return self.describe(owner.file, found, f"{owner.qualname}.{name}")
+        if isinstance(found, ast.ClassDef):
+            return Class(owner.file, found, f"{owner.qualname}.{name}")
+        if found is not None:
+            with at(owner.file.loc(found, current_loc())):
+                frame = self._host_frame(owner.file, self._class_names(owner, name, found))
+                return frame.assigned(found, name)
+        for base in self.bases(owner):
+            value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
+            if self.is_known(value):
+                return value
+        return _UNKNOWN_NAME
+
+    def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
+        """Return what a statement of a class reads of those before it."""
+        before = {
+            one: each
+            for each in owner.node.body
+            if each.lineno < statement.lineno and not isinstance(each, ast.FunctionDef)
+            for one in bound_names(each)
+            if one != name
+        }
+        reads = (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
+        return {one: self._class_member(owner, one) for one in reads if one in before}
+
+    def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
+        """Return what an expression at the level of a module is. Raises: CompileError."""
+        return self._host_frame(file).visit(node)
+
+    def bases(self, owner: Class) -> list[Operand]:
+        """Return what a class extends, as far as that is known."""
+        return [self._base(owner.file, base) for base in owner.node.bases]
+
+    def _base(self, file: SourceFile, node: ast.expr) -> Operand:
+        try:
+            return self.evaluate(file, node)
+        except CompileError:  # `object`, or what only running the file would tell
+            return External(ast.unparse(node))
+
+    def external(self, path: str) -> Operand:
+        """Return a member or result of what is not known; what asks about the GPU is answered."""
+        path = path.replace("torch.get_device_module()", "torch.cuda")
+        if path in self._answers:
+            return self._answers[path]
+        if path in PYTHON_MODULES:
+            return Module(path)
+        asked = platform_answer(path)
+        return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
+
+    def asks_about_gpu(self, path: str) -> bool:
+        """Return whether an expression, or what may follow it, is answered for the target."""
+        return any(one.startswith(path) for one in self._answers)
+
+
+def _restore(values: dict[_K, int], key: _K, before: int | None) -> None:
+    if before is None:
+        del values[key]
+    else:
+        values[key] = before
+
+
+def _is_plain(function: Function) -> bool:
+    return not function.is_jit and not function.is_constexpr
+
+
+def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
+    """Return a function of a file, with what its decorators say of it."""
+    names = decorator_names(node)
+    return Function(
+        file,
+        node,
+        qualname,
+        is_jit=any(name.endswith("jit") for name in names),
+        is_constexpr="constexpr_function" in names or "constexpr" in names,
+        is_class_method="classmethod" in names,
+    )

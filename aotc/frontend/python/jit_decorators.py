@@ -1,0 +1,62 @@
+"""Decorators that make kernels: Triton's `jit`, by whatever name a file imports it.
+
+`numba.cuda.jit`, Gluon's `jit` and others look alike, and mean other languages. A decorator whose source
+is known may apply Triton's inside, so it is believed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.python.resolve import dotted_name
+from aotc.frontend.values import External, Operand
+from aotc.ir.diagnostics import CompileError, Loc
+
+_JIT = re.compile(
+    r"(?:.*\.)?triton(?:\.runtime(?:\.jit)?)?\.(?:jit|JITFunction)|aotc\.language\.jit"
+)
+_GLUON = "triton.experimental.gluon."
+
+
+def is_triton_jit(path: str) -> bool:
+    """Return whether a dotted name is that of Triton's decorator.
+
+    >>> is_triton_jit("vllm.triton_utils.triton.jit"), is_triton_jit("numba.cuda.jit")
+    (True, False)
+    """
+    return _JIT.fullmatch(path) is not None
+
+
+def foreign_decorator(visit: Callable[[ast.expr], Operand], node: ast.FunctionDef) -> str:
+    """Return the decorator that makes something else than a kernel of a function, or "".
+
+    `visit` evaluates a name of the function's file.
+    """
+    decorators = node.decorator_list
+    if any(is_triton_jit(dotted_name(one)) for one in decorators):
+        return ""
+    foreign = ""
+    for one in decorators:
+        try:
+            value = visit(one.func if isinstance(one, ast.Call) else one)
+        except CompileError:
+            return ""
+        if not isinstance(value, External) or is_triton_jit(value.path):
+            return ""
+        if not value.path.startswith("triton.") or value.path.startswith(_GLUON):
+            foreign = foreign or value.path
+    return foreign
+
+
+def refuse_foreign(qualname: str, decorator: str, loc: Loc | None = None) -> CompileError:
+    """Return the error to raise where a kernel is wanted."""
+    what = "Gluon's, another language" if decorator.startswith(_GLUON) else "not Triton's"
+    return mistake(
+        f"{qualname} is decorated with @{decorator}, which is {what}",
+        loc=loc,
+        remedy="decorate it with @triton.jit, if it is written in Triton's language",
+        feature=f"a function decorated with @{decorator}",
+    )

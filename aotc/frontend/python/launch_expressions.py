@@ -1,0 +1,198 @@
+"""Which heuristics of a kernel a launcher can decide: truth values of integers that launches pass.
+
+`lambda args: args["n"] % args["BLOCK"] == 0` is known when the kernel is launched. Of such a function
+there is a text in the language of grids and guards (`aotc.ir.expression`), so that both values can be
+built, each with the condition under which it is right. The function's own text is translated, not what
+it gives: names that it sees besides its argument must be constants.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.python.frame import Frame, Program
+from aotc.frontend.python.resolve import dotted_name
+from aotc.frontend.values import Closure, Function, Operand
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError
+
+_OPERATORS: dict[type[ast.operator | ast.cmpop], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+_FUNCTIONS = {"min": 2, "max": 2, "cdiv": 2}
+_MAX_DEPTH = 8
+
+
+class _NoExpressionError(Exception):
+    """A launcher cannot compute this."""
+
+
+def launch_expression(
+    program: Program, heuristic: Operand, arguments: Collection[str], constants: Collection[str]
+) -> str | None:
+    """Return the text of a heuristic's truth value, or None if it is none that a launcher computes.
+
+    It is one of `arguments`, integers that a launch passes, and of `constants`, which a config or the
+    manifest gives; what no argument decides is not the launcher's.
+    """
+    called = _expression_of(program, heuristic)
+    if called is None or len(called.names) != 1:
+        return None
+    texts = _Texts(program, called.frame, arguments, constants, given=called.names[0])
+    try:
+        text = texts.truth(called.body)
+    except (_NoExpressionError, CompileError):
+        return None
+    return text if _names(text) & {*arguments} else None
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """A function that is one expression: what it returns, its parameters, and what it sees."""
+
+    frame: Frame
+    names: tuple[str, ...]
+    body: ast.expr
+
+
+def _expression_of(program: Program, function: Operand) -> _Expression | None:
+    if isinstance(function, Closure):
+        frame = program.host_frame(function.file, function.values)
+    elif isinstance(function, Function) and not function.is_jit:
+        frame = program.host_frame(function.file)
+    else:
+        return None
+    node, given = function.node, function.node.args
+    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+        return None
+    body: ast.expr | None = None
+    if isinstance(node, ast.Lambda):
+        body = node.body
+    else:
+        statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        only = statements[0] if len(statements) == 1 else None
+        body = only.value if isinstance(only, ast.Return) else None
+    names = tuple(one.arg for one in (*given.posonlyargs, *given.args))
+    return None if body is None else _Expression(frame, names, body)
+
+
+def _names(text: str) -> set[str]:
+    return {*expression.free_names(expression.parse(text))}
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The text of expressions over the arguments of a launch, `args["name"]`.
+
+    `bound` has the parameters of a function that is called, each an expression of its caller.
+    """
+
+    program: Program
+    frame: Frame
+    arguments: Collection[str]
+    constants: Collection[str]
+    given: str = ""
+    bound: Mapping[str, tuple[_Texts, ast.expr]] = field(
+        default_factory=dict[str, "tuple[_Texts, ast.expr]"]
+    )
+    depth: int = 0
+
+    def truth(self, node: ast.expr) -> str:
+        """Return the text of what is True or False in Python as well."""
+        match node:
+            case ast.BoolOp(op, values):
+                word = " and " if isinstance(op, ast.And) else " or "
+                return word.join(f"({self.truth(one)})" for one in values)
+            case ast.UnaryOp(ast.Not(), operand):
+                return f"not ({self.condition(operand)})"
+            case ast.Compare(left, ops, comparators):
+                texts = [self.number(one) for one in (left, *comparators)]
+                signs = [self._operator(op) for op in ops]
+                pairs = zip(texts, signs, texts[1:], strict=False)
+                return " and ".join(f"({a} {sign} {b})" for a, sign, b in pairs)
+            case ast.Call(ast.Name("bool"), [argument], []):
+                return f"({self.condition(argument)}) != 0"
+            case ast.Name(name) if name in self.bound:
+                caller, passed = self.bound[name]
+                return caller.truth(passed)
+            case ast.Call() if (inner := self._called(node)) is not None:
+                texts, body = inner
+                return texts.truth(body)
+            case _:
+                return str(int(self._constant(node, bool)))
+
+    def condition(self, node: ast.expr) -> str:
+        """Return the text of what is only asked whether it is true."""
+        try:
+            return self.truth(node)
+        except _NoExpressionError:
+            return f"({self.number(node)}) != 0"
+
+    def number(self, node: ast.expr) -> str:
+        match node:
+            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self.given:
+                if name not in self.arguments and name not in self.constants:
+                    raise _NoExpressionError
+                return name
+            case ast.Name(name) if name in self.bound:
+                caller, passed = self.bound[name]
+                return caller.number(passed)
+            case ast.BinOp(left, op, right):
+                divisor = self.number(right)
+                if isinstance(op, ast.FloorDiv | ast.Mod):
+                    self._check_divisor(divisor)
+                return f"({self.number(left)} {self._operator(op)} {divisor})"
+            case ast.UnaryOp(ast.USub(), operand):
+                return f"(-{self.number(operand)})"
+            case ast.Call(function, arguments, []) if (
+                name := (dotted_name(function) or "").removeprefix("triton.").removeprefix("tl.")
+            ) in _FUNCTIONS and len(arguments) == _FUNCTIONS[name]:
+                first, second = map(self.number, arguments)
+                if name == "cdiv":
+                    self._check_divisor(second)
+                return f"{name}({first}, {second})"
+            case ast.Call() if (inner := self._called(node)) is not None:
+                texts, body = inner
+                return texts.number(body)
+            case _:
+                return f"({self._constant(node, int)})"
+
+    def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
+        """Return what a call of a function of the file computes, and the texts of that; None if of another."""
+        names = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
+        if self.depth >= _MAX_DEPTH or names & {self.given, *self.bound}:
+            return None
+        called = _expression_of(self.program, self.frame.visit(node.func))
+        if called is None:
+            return None
+        passed = dict(zip(called.names, node.args, strict=False))
+        passed |= {one.arg: one.value for one in node.keywords if one.arg is not None}
+        if len(node.args) + len(node.keywords) != len(called.names) or {*passed} != {*called.names}:
+            return None
+        bound = {name: (self, value) for name, value in passed.items()}
+        return replace(
+            self, frame=called.frame, given="", bound=bound, depth=self.depth + 1
+        ), called.body
+
+    def _check_divisor(self, text: str) -> None:
+        """Refuse to divide by what a launch passes: both sides of `and` are computed, it may be 0."""
+        if _names(text) & {*self.arguments}:
+            raise _NoExpressionError
+
+    def _operator(self, op: ast.operator | ast.cmpop) -> str:
+        if type(op) not in _OPERATORS:
+            raise _NoExpressionError
+        return _OPERATORS[type(op)]
+
+    def _constant(self, node: ast.expr, kind: type[int]) -> int:
+        """Return what an expression of the file is without the launch. Raises: _NoExpressionError."""
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        is_launch = bool(names & {self.given, *self.bound})
+        value = None if is_launch else unwrap(self.frame.visit(node))
+        if not isinstance(value, kind):
+            raise _NoExpressionError
+        return value

@@ -1,0 +1,342 @@
+"""Merging the variables of two branches, or of the iterations of a loop.
+
+Run-time values meet in the results of an `scf.if`; their types must agree, as Triton wants it.
+Tuples meet part by part. Constants must be the same constant, because nothing at run time can
+choose between two.
+
+A variable that only one branch sets loses its value, and remembers why, for the error that comes
+if it is used after all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.language.convert import bitcast, constant, to_value
+from aotc.frontend.python.frame import Frame
+from aotc.frontend.python.scope import names_assigned_by
+from aotc.frontend.values import (
+    BlockPointer,
+    Operand,
+    Record,
+    Unbound,
+    element,
+    is_descriptor,
+    is_tuple,
+    shape,
+    show,
+    with_items,
+)
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects import scf
+from aotc.ir.types import U64, PointerType, ScalarType, TileType
+
+_Side = tuple[Block, dict[str, Operand]]
+
+
+def leaves(operand: Operand) -> Iterator[Value]:
+    """Yield the run-time values in an operand, tuples included, in order."""
+    if isinstance(operand, Value):
+        yield operand
+    elif isinstance(operand, BlockPointer):
+        yield from operand.parts
+    elif is_tuple(operand):
+        for item in operand:
+            yield from leaves(item)
+
+
+def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
+    """Return `operand` with its run-time values replaced, in order."""
+    if isinstance(operand, Value):
+        return next(values)
+    if isinstance(operand, BlockPointer):
+        return operand.with_parts([next(values) for _ in operand.parts])
+    if is_tuple(operand):
+        return with_items(operand, (rebuild(item, values) for item in operand))
+    return operand
+
+
+def same(left: Operand, right: Operand) -> bool:
+    """Return whether two operands are the same values and constants."""
+    if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
+        return left.block == right.block and all(map(same, left.parts, right.parts))
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
+        alike = len(one) == len(two) and _kind_of(one) is _kind_of(two)
+        return alike and all(map(same, one, two))
+    if isinstance(left, Value) or isinstance(right, Value):
+        return left is right
+    return left is right or (type(left) is type(right) and left == right)
+
+
+def merge(
+    frame: Frame,
+    truth: Value,
+    before: dict[str, Operand],
+    sides: Sequence[_Side],
+    node: ast.If,
+    *others: str,
+) -> dict[str, Operand]:
+    """Emit the `scf.if` of the two translated branches of `node`; return the variables after.
+
+    Besides what the source assigns, `others` are merged.
+    """
+    (then, then_values), (orelse, else_values) = sides
+    after = dict(before)
+    merged: dict[str, Operand] = {}
+    for name in (*names_assigned_by([*node.body, *node.orelse]), *others):
+        then_value = then_values.get(name, _UNSET)
+        else_value = else_values.get(name, _UNSET)
+        if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
+            if name in before or then_value is not else_value:
+                after[name] = _lost(frame, name, node, then_value, else_value)
+            continue
+        if same(then_value, else_value):
+            after[name] = then_value
+            continue
+        _check_branches(name, before.get(name, _UNSET), then_value, else_value)
+        merged[name] = then_value
+    pairs = [
+        (one, two)
+        for name in merged
+        for one, two in zip(leaves(then_values[name]), leaves(else_values[name]), strict=True)
+    ]
+    then.insert(scf.Yield([one for one, _ in pairs]))
+    orelse.insert(scf.Yield([two for _, two in pairs]))
+    outs = iter(frame.emit(scf.If(truth, then, orelse)).outs)
+    for name, template in merged.items():
+        after[name] = rebuild(template, outs)
+        for value in leaves(after[name]):
+            value.hint = name.strip()
+    return after
+
+
+def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> None:
+    """Give variables a value that nothing uses, where theirs cannot meet the one that `like` has."""
+    for name in names:
+        wanted, own = like.get(name, _UNSET), frame.values.get(name, _UNSET)
+        if isinstance(wanted, Unbound):
+            continue
+        if isinstance(own, Unbound) or _mismatch(wanted, own) is not None:
+            frame.values[name] = stand_in(frame, wanted)
+
+
+def stand_in(frame: Frame, like: Operand) -> Operand:
+    """Return any value of the type of another one; a constant stands for itself."""
+    if is_tuple(like):
+        return with_items(like, (stand_in(frame, one) for one in like))
+    if isinstance(like, BlockPointer):
+        return like.with_parts([_zero(frame, one) for one in like.parts])
+    return _zero(frame, like) if isinstance(like, Value) else like
+
+
+def _zero(frame: Frame, like: Value) -> Value:
+    if is_descriptor(like):
+        raise mistake("a chain of so many `elif` cannot choose between descriptors")
+    kind, extents = element(like), shape(like)
+    if isinstance(kind, PointerType):
+        return bitcast(frame.emit, constant(frame.emit, 0, U64, extents), kind)
+    return constant(frame.emit, 0, kind, extents)
+
+
+_UNSET = Unbound("is not set on every path")
+
+
+def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand) -> Operand:
+    del name
+    line = node.lineno
+    if isinstance(then, Unbound) and isinstance(orelse, Unbound):
+        return then
+    side = "false" if isinstance(then, Unbound) else "true"
+    return Unbound(f"is set only if the condition in line {line} is {side}", frame.loc(node))
+
+
+def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) -> None:
+    """Check that two different values of a variable can meet. Raises: CompileError."""
+    mismatch = _mismatch(then, orelse)
+    if mismatch is None:
+        return
+    if before is not _UNSET and not isinstance(before, Unbound) and same(before, orelse):
+        raise mistake(
+            f"{name} is {_kind(before)} before this `if`, but {_kind(then)} in its branch",
+            remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
+        )
+    raise mistake(
+        f"{name} is {_kind(then)} in one branch of this `if`, and {_kind(orelse)} in the other",
+        remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
+    )
+
+
+def _kind(operand: Operand) -> str:
+    return show(operand) if isinstance(operand, Value) else f"the constant {show(operand)}"
+
+
+def _kind_of(items: tuple[Operand, ...]) -> object:
+    return items.kind if isinstance(items, Record) else None
+
+
+def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
+    """Return the parts of two operands that cannot meet, or None."""
+    if isinstance(left, Value) and isinstance(right, Value):
+        return None if left.type == right.type else (left, right)
+    if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
+        alike = (left.base.type, left.block) == (right.base.type, right.block)
+        return None if alike else (left, right)
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
+        if len(one) != len(two) or _kind_of(one) is not _kind_of(two):
+            return left, right  # pyright: ignore[reportUnknownVariableType]
+        for a, b in zip(one, two, strict=True):
+            found = _mismatch(a, b)
+            if found is not None:
+                return found
+        return None
+    return None if same(left, right) else (left, right)
+
+
+# ---- returned values --------------------------------------------------------------------------
+
+
+def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
+    """Emit the `scf.if` of two branches that each end the function; return what it returns."""
+
+    def mismatch(one: Operand, two: Operand) -> CompileError:
+        return mistake(
+            f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
+            remedy="every path of a function must return one type: cast with .to(...)",
+        )
+
+    return _merge_results(frame, truth, sides, mismatch)
+
+
+def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
+    """Emit the `scf.if` of a run-time `a if c else b`; return what is chosen, None of two calls."""
+    (_, one), (_, two) = sides
+
+    def mismatch(one: Operand, two: Operand) -> CompileError:
+        return mistake(
+            "both sides of a run-time `if … else` must have one type, "
+            f"got {_returned(one)} and {_returned(two)}",
+            remedy="cast one of them with .to(...), or use tl.where",
+        )
+
+    if (one is None) != (two is None):
+        raise mismatch(one, two)
+    return _merge_results(frame, truth, sides, mismatch)
+
+
+def _merge_results(
+    frame: Frame,
+    truth: Value,
+    sides: Sequence[tuple[Block, Operand]],
+    mismatch: Callable[[Operand, Operand], CompileError],
+) -> Operand:
+    (then, then_value), (orelse, else_value) = sides
+    then_value, else_value = _unify(frame, then, then_value, orelse, else_value, mismatch)
+    then.insert(scf.Yield(list(leaves(then_value))))
+    orelse.insert(scf.Yield(list(leaves(else_value))))
+    outs = frame.emit(scf.If(truth, then, orelse)).outs
+    return rebuild(then_value, iter(outs))
+
+
+def _unify(
+    frame: Frame,
+    then: Block,
+    left: Operand,
+    orelse: Block,
+    right: Operand,
+    mismatch: Callable[[Operand, Operand], CompileError],
+) -> tuple[Operand, Operand]:
+    """Bring two returned operands to one type: different numbers become run-time scalars."""
+    if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
+        return left, right
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
+        if len(one) == len(two) and _kind_of(one) is _kind_of(two):
+            pairs = [
+                _unify(frame, then, a, orelse, b, mismatch) for a, b in zip(one, two, strict=True)
+            ]
+            return with_items(one, (a for a, _ in pairs)), with_items(two, (b for _, b in pairs))
+    if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
+        return left, right
+    one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
+    if two is None:
+        return one, _undefined(frame, orelse, one)
+    if one is None:
+        return _undefined(frame, then, two), two
+    if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
+        return one, two
+    raise mismatch(one, two)
+
+
+def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
+    """Return what a path returns that returns nothing where another one does: anything, as in Triton."""
+    if is_tuple(like):
+        return with_items(like, (_undefined(frame, block, one) for one in like))
+    scalar = element(like) if isinstance(like, Value) else None
+    if not isinstance(like, Value) or not isinstance(scalar, ScalarType):
+        raise mistake(
+            f"{frame.name} returns {_returned(like)} on one path and nothing on another",
+            remedy="return something on every path",
+        )
+    with frame.emit.into(block):
+        extents = like.type.shape if isinstance(like.type, TileType) else ()
+        return constant(frame.emit, 0, scalar, extents)
+
+
+def _materialized(frame: Frame, block: Block, operand: Operand) -> Operand:
+    if not isinstance(operand, int | float):
+        return operand
+    with frame.emit.into(block):
+        return to_value(frame.emit, operand)
+
+
+def _returned(operand: Operand) -> str:
+    return "nothing" if operand is None else show(operand)
+
+
+# ---- loops ------------------------------------------------------------------------------------
+
+
+def carried_names(frame: Frame, names: Sequence[str]) -> list[str]:
+    """Return which of the variables a loop assigns hold run-time values before it."""
+    return [name for name in names if any(True for _ in leaves(frame.values.get(name)))]
+
+
+def check_carried(
+    frame: Frame, before: dict[str, Operand], names: Sequence[str], carried: Sequence[str]
+) -> None:
+    """Check that the body of a loop kept every variable's type. Raises: CompileError."""
+    for name in names:
+        if name not in before or isinstance(before[name], Unbound):
+            continue
+        old, new = before[name], frame.values[name]
+        if name in carried:
+            mismatch = None if isinstance(new, Unbound) else _mismatch(old, new)
+            if isinstance(new, Unbound):
+                raise mistake(
+                    f"{name} has no value at the end of this loop's body: it {new.reason}"
+                )
+            if mismatch is not None:
+                _type_changed(name, old, new)
+        elif not same(old, new):
+            _constant_changed(name, old, new)
+
+
+def _type_changed(name: str, old: Operand, new: Operand) -> None:
+    raise mistake(
+        f"{name} is {show(old)} before this loop, but {show(new)} after its body",
+        remedy="a variable that a loop carries keeps its type and shape: start it as what the "
+        "body makes of it, or cast in the body",
+    )
+
+
+def _constant_changed(name: str, old: Operand, new: Operand) -> None:
+    raise mistake(
+        f"{name} is the constant {show(old)} before this loop, and the loop makes it {show(new)}",
+        remedy=f"start with a run-time value: assign {name} to a variable that is not a "
+        "constexpr before the loop",
+    )

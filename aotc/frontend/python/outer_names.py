@@ -1,0 +1,168 @@
+"""What a function in another one reads of it: functions beside it, imports, and variables.
+
+A variable has a value if the manifest captures it, or if one assignment of constants, or of captured
+variables, gives it. All others are known to calls of the outer function only.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from aotc.frontend.language.constants import unwrap
+from aotc.frontend.python.frame import Program
+from aotc.frontend.python.resolve import LOCALS, bound_names, find_definition, own_nodes
+from aotc.frontend.python.scope import names_assigned_by
+from aotc.frontend.source import SourceFile
+from aotc.frontend.values import Function, Operand, Unbound
+from aotc.ir.diagnostics import CompileError
+
+
+def plain_parts(qualname: str) -> tuple[str, ...]:
+    """Return the parts of a dotted name, with or without `<locals>`."""
+    return tuple(part for part in qualname.split(".") if part != LOCALS)
+
+
+def outer_names(program: Program, function: Function) -> dict[str, Operand]:
+    """Return what a function in a function reads of the outer ones, by name."""
+    scopes = _scopes(program, function)
+    if not scopes:
+        return {}
+    own = {*parameter_names(function.node.args), *names_assigned_by(function.node.body)}
+    reads = [
+        node.id
+        for statement in function.node.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and node.id not in own
+    ]
+    found: dict[str, Operand] = {}
+    for name in dict.fromkeys(reads):
+        for at, scope in enumerate(scopes):
+            if name in scope.bound:
+                found[name] = unwrap(_value(scopes[at:], name, ()))
+                break
+    return found
+
+
+def parameter_names(parameters: ast.arguments) -> list[str]:
+    """Return the names of parameters, `*args` and `**kwargs` among them."""
+    listed = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
+    starred = (one for one in (parameters.vararg, parameters.kwarg) if one is not None)
+    return [one.arg for one in (*listed, *starred)]
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A function around another, by its dotted name."""
+
+    program: Program
+    file: SourceFile
+    node: ast.FunctionDef
+    parts: tuple[str, ...]
+    prefix: str
+
+    @cached_property
+    def captured(self) -> Mapping[str, Operand]:
+        captures = self.program.captures
+        holds = captures is not None and captures.hold_in(self.file, self.parts)
+        return captures.values if captures is not None and holds else {}
+
+    @cached_property
+    def bound(self) -> dict[str, ast.AST]:
+        return _bound_in(self.node)
+
+    @cached_property
+    def assignments(self) -> dict[str, ast.stmt]:
+        """The statements that bind a name which nothing else in the function does."""
+        made: dict[str, list[ast.stmt]] = {}
+        for statement in self.node.body:
+            is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+            for name in _imported(statement) if is_import else bound_names(statement):
+                made.setdefault(name, []).append(statement)
+        stores = [
+            one.id
+            for one in own_nodes(self.node.body)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        ]
+        only = {name: of[0] for name, of in made.items() if len(of) == 1}
+        parameters = parameter_names(self.node.args)
+        return {
+            name: of
+            for name, of in only.items()
+            if stores.count(name) <= 1 and name not in parameters
+        }
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    if not isinstance(statement, ast.Import | ast.ImportFrom):
+        return []
+    return [one.asname or one.name.partition(".")[0] for one in statement.names]
+
+
+def _scopes(program: Program, function: Function) -> list[_Scope]:
+    """Return the functions around a function, the innermost first."""
+    if "." not in function.qualname:
+        return []
+    scopes: list[_Scope] = []
+    written = function.qualname.split(".")
+    for end in range(len(written) - 1, 0, -1):
+        parts = plain_parts(".".join(written[:end]))
+        node = (
+            None if written[end - 1] == LOCALS else find_definition(function.file.tree.body, parts)
+        )
+        if node is None:
+            continue
+        prefix = ".".join(written[: end + 1] if written[end] == LOCALS else written[:end])
+        scopes.append(_Scope(program, function.file, node, parts, prefix))
+    return scopes
+
+
+def _value(scopes: Sequence[_Scope], name: str, asked: tuple[str, ...]) -> Operand:
+    """Return what a variable of the first scope is; `asked` are those that wait for it."""
+    scope = scopes[0]
+    bound = scope.bound[name]
+    if isinstance(bound, ast.FunctionDef):
+        return scope.program.globals.describe(scope.file, bound, f"{scope.prefix}.{name}")
+    if name in scope.captured:
+        return scope.captured[name]
+    unknown = Unbound(
+        f"is a variable of {'.'.join(scope.parts)}, whose value is not known here",
+        remedy=f"give it in the manifest, as `{name} = …` in [kernel.captures], or pass it",
+    )
+    statement = scope.assignments.get(name)
+    if statement is None or name in asked:
+        return unknown
+    frame = scope.program.host_frame(scope.file, _read_by(scopes, statement, (*asked, name)))
+    try:
+        return frame.assigned(statement, name)
+    except CompileError:
+        return unknown
+
+
+def _read_by(
+    scopes: Sequence[_Scope], statement: ast.stmt, asked: tuple[str, ...]
+) -> dict[str, Operand]:
+    """Return the variables that an assignment of the first scope reads."""
+    found: dict[str, Operand] = {}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            for at, scope in enumerate(scopes):
+                if node.id in scope.bound:
+                    found.setdefault(node.id, _value(scopes[at:], node.id, asked))
+                    break
+    return found
+
+
+def _bound_in(function: ast.FunctionDef) -> dict[str, ast.AST]:
+    """Return the names that a function binds, and what binds each; inner functions are left out."""
+    bound: dict[str, ast.AST] = dict.fromkeys(parameter_names(function.args), function.args)
+    for node in own_nodes(function.body):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound[node.name] = node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= dict.fromkeys(_imported(node), node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] = node
+    return bound

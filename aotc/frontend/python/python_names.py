@@ -1,0 +1,146 @@
+"""The part of Python's library that code outside kernels may call while it is evaluated.
+
+Only what is pure and bounded is here: a range, like every other container, is limited in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.language.builtins import MODULES
+from aotc.frontend.language.constants import not_known, truth_of
+from aotc.frontend.language.language_classes import LanguageClass, classes_in
+from aotc.frontend.values import External, Module, Operand, StaticCall, text_of
+
+_MAX_ITEMS = 1 << 16
+
+
+def _bounded_range(*args: int) -> range:
+    made = range(*args)
+    if len(made) > _MAX_ITEMS:
+        raise mistake(f"a range of {len(made)} items is too long")
+    return made
+
+
+def _isinstance(value: Operand, kinds: Operand) -> bool:
+    """Answer for constants: which of Python's types a value has."""
+    names = {one.name for one in classes_in(kinds) if isinstance(one, StaticCall)}
+    language = [one for one in classes_in(kinds) if isinstance(one, LanguageClass)]
+    return type(value).__name__ in names or any(one.holds(value) for one in language)
+
+
+def _has_attribute(owner: Operand, name: Operand) -> bool:
+    if isinstance(owner, Module):
+        # What is not built yet counts: a file that asks has its own substitute, and the error that
+        # names the feature is clearer than what goes wrong in that.
+        return str(name) in MODULES[owner.name]
+    if isinstance(owner, External):
+        raise not_known(owner)
+    return False
+
+
+def _listed(items: Iterable[Operand] = ()) -> list[Operand]:
+    return list(items)
+
+
+def _distinct(items: Iterable[Operand] = ()) -> list[Operand]:
+    return list(dict.fromkeys(items))
+
+
+def _reversed(items: Sequence[Operand]) -> list[Operand]:
+    return list(items)[::-1]
+
+
+def _enumerated(items: Iterable[Operand]) -> list[Operand]:
+    return list(enumerate(items))
+
+
+def _zipped(*items: Iterable[Operand]) -> list[Operand]:
+    return list(zip(*items, strict=False))
+
+
+def _filtered(
+    keep: Callable[[Operand], Operand] | None, items: Iterable[Operand] = ()
+) -> list[Operand]:
+    return [one for one in items if truth_of(one if keep is None else keep(one))]
+
+
+def _mapped(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
+    return list(map(function, *items))
+
+
+def _tuple(items: Iterable[Operand] = ()) -> Operand:
+    return tuple(items)
+
+
+def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
+    del args, kwargs
+
+
+def _same_for_all(keys: Iterable[Operand], value: Operand = None) -> Operand:
+    return dict.fromkeys(keys, value)
+
+
+_FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "abs": abs,
+    "all": all,
+    "any": any,
+    "bin": bin,
+    "bool": bool,
+    "chr": chr,
+    "dict": dict,
+    "divmod": divmod,
+    "enumerate": _enumerated,
+    "filter": _filtered,
+    "float": float,
+    "frozenset": _distinct,
+    "hasattr": _has_attribute,
+    "hex": hex,
+    "int": int,
+    "isinstance": _isinstance,
+    "len": len,
+    "list": _listed,
+    "map": _mapped,
+    "max": max,
+    "min": min,
+    "ord": ord,
+    "pow": pow,
+    "print": _say_nothing,
+    "range": _bounded_range,
+    "reversed": _reversed,
+    "round": round,
+    "set": _distinct,
+    "sorted": sorted,
+    "str": text_of,
+    "sum": sum,
+    "tuple": _tuple,
+    "zip": _zipped,
+}
+
+_MEMBERS: dict[str, dict[str, Operand]] = {
+    "dict": {"fromkeys": StaticCall("dict.fromkeys", _same_for_all)},
+}
+
+PYTHON_NAMES = {
+    name: StaticCall(name, call, members=_MEMBERS.get(name, {}))
+    for name, call in _FUNCTIONS.items()
+}
+"""Functions by the name they have in Python; sets are lists without repetitions."""
+
+PYTHON_METHODS: dict[type, tuple[str, ...]] = {
+    dict: ("get", "items", "keys", "values", "update", "copy", "pop", "setdefault"),
+    list: (
+        *("append", "extend", "copy", "insert", "pop", "remove", "sort", "reverse", "index"),
+        "count",
+    ),
+    str: (
+        *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split"),
+        *("splitlines", "join", "format", "replace", "removeprefix", "removesuffix", "count"),
+        *("find", "rfind", "index", "isdigit", "isalpha", "capitalize", "title", "zfill"),
+        *("partition", "rpartition", "rsplit"),
+    ),
+    tuple: ("index", "count"),
+    int: ("bit_length",),
+}
+"""Methods of Python's types that may be called."""

@@ -1,0 +1,1 @@
+"""Check the kernels of a file without compiling them."""

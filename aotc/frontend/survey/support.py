@@ -1,0 +1,313 @@
+"""Whether the language has all that a kernel uses, asked of the source alone, without types.
+
+The evaluator walks each function once, with the handlers of `untyped`. What needs types or values is
+left to a build and counts as supported.
+
+An `if` of which the module's constants decide has one arm, as when a kernel is translated.
+
+Invariant: what is refused here, `translate` refuses too when it comes to that line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.language.arguments import parameters_of
+from aotc.frontend.python.expressions import HOST_EXPRESSIONS
+from aotc.frontend.python.frame import (
+    Frame,
+    Steps,
+    Syntax,
+)
+from aotc.frontend.python.globals import describe_function
+from aotc.frontend.python.jit_decorators import is_triton_jit
+from aotc.frontend.python.outer_names import outer_names
+from aotc.frontend.python.resolve import bindings, dotted_name, own_nodes
+from aotc.frontend.python.scope import is_constexpr_annotation, names_assigned_by
+from aotc.frontend.python.statements import HOST_STATEMENTS
+from aotc.frontend.source import SourceFile
+from aotc.frontend.survey.untyped import (
+    UNKNOWN,
+    UNTYPED_EXPRESSIONS,
+    UNTYPED_STATEMENTS,
+    Findings,
+    Key,
+    Refusal,
+    Untyped,
+    key_of,
+    refuse,
+    run,
+)
+from aotc.frontend.values import (
+    Class,
+    External,
+    Function,
+    Unbound,
+)
+from aotc.ir.diagnostics import CompileError
+
+_BEFORE_BRACKET = re.compile(r"(\w+)\)?\[")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSupport:
+    """What one jit function uses that is not supported, and which functions it uses.
+
+    `is_launched` says that its file starts it on a grid, and `returns` that it gives a value back.
+    `decorator` is the library's own, which gets the jit function, such as `pointwise_dynamic`.
+    `captures` are variables of functions around it whose values only a call tells.
+    """
+
+    key: Key
+    name: str
+    refusals: tuple[Refusal, ...]
+    uses: tuple[Key, ...]
+    is_launched: bool = False
+    returns: bool = False
+    decorator: str = ""
+    captures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedKernel:
+    """Kernels that no manifest can name, by the place that makes them."""
+
+    file: str
+    line: int
+    name: str
+    maker: str
+
+
+class Survey(Untyped):
+    """Answer for any number of files; each is read once, and each function looked at once."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            Syntax(UNTYPED_EXPRESSIONS, UNTYPED_STATEMENTS),
+            Syntax(HOST_EXPRESSIONS, HOST_STATEMENTS),
+            target,
+            {},
+        )
+        self.target = target
+        self.findings = Findings()
+        self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
+
+    def functions(self, path: str) -> list[FunctionSupport]:
+        """Return the support of each jit function of a file, then of those that they use.
+
+        Raises: CompileError if the file is not Python.
+        """
+        file = self.globals.open(path)
+        launched = _launched_names(file)
+        waiting = list(self._jit_functions(file))
+        made: dict[Key, FunctionSupport] = {}
+        while waiting:
+            function = waiting.pop(0)
+            key = key_of(function)
+            if key in made:
+                continue
+            support, used = self._support(key, function)
+            is_launched = function.file is file and function.node.name in launched
+            made[key] = replace(support, is_launched=is_launched)
+            waiting += used
+        return list(made.values())
+
+    def unnamed(self, path: str) -> list[UnnamedKernel]:
+        """Return the calls of `triton.jit` on what only running the file would tell."""
+        file = self.globals.open(path)
+        if not any("jit(" in line and not line.lstrip().startswith("@") for line in file.lines):
+            return []
+        return [
+            UnnamedKernel(file.path, node.lineno, ast.unparse(node.args[0]), "triton.jit")
+            for node in ast.walk(file.tree)
+            if isinstance(node, ast.Call) and node.args
+            if self._is_jit(file, node.func) and not self._is_function(file, node.args[0])
+        ]
+
+    def _is_function(self, file: SourceFile, node: ast.expr) -> bool:
+        try:
+            return isinstance(self.host_frame(file).visit(node), Function)
+        except CompileError:
+            return False
+
+    def _support(self, key: Key, function: Function) -> tuple[FunctionSupport, list[Function]]:
+        known = self._known.get(key)
+        if known is None:
+            findings = self._examine(function)
+            refusals, uses = tuple(findings.refusals), tuple(findings.uses)
+            support = FunctionSupport(
+                key,
+                function.qualname,
+                refusals,
+                uses,
+                returns=_returns(function.node),
+                decorator=_outer_decorator(function.node),
+                captures=tuple(findings.captures),
+            )
+            known = self._known[key] = (support, list(findings.uses.values()))
+        return known
+
+    def _examine(self, function: Function) -> Findings:
+        """Walk the body of a function once."""
+        outer, self.findings = self.findings, Findings()
+        self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
+        node, file = function.node, function.file
+        parameters = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        names = [one.arg for one in (*parameters, node.args.vararg) if one is not None]
+        frame = Frame(self, file, {}, None, in_kernel=True, function=function)
+        try:
+            around = outer_names(self, function)
+            self.findings.captures = [
+                name for name, value in around.items() if isinstance(value, Unbound)
+            ]
+            frame.values |= around
+            unknown = (*self.findings.captures, *names, *names_assigned_by(node.body))
+            frame.values |= dict.fromkeys(unknown, UNKNOWN)
+            parameters_of(function.qualname, node.args)
+            self.findings.classes = self._classes_of(file, parameters)
+            self.findings.constants = frozenset(
+                one.arg for one in parameters if is_constexpr_annotation(one.annotation)
+            )
+            run(frame, node.body)
+        except CompileError as error:
+            refuse(frame, node, error)
+        except RecursionError:
+            refuse(frame, node, mistake("the source is nested too deeply to be translated"))
+        made, self.findings = self.findings, outer
+        return made
+
+    def _classes_of(self, file: SourceFile, parameters: Sequence[ast.arg]) -> list[Class]:
+        """Return the classes whose objects may be among a function's values."""
+        own = [
+            Class(file, one.statement, name)
+            for name, listed in bindings(file).items()
+            for one in listed
+            if isinstance(one.statement, ast.ClassDef)
+        ]
+        for one in parameters:
+            if isinstance(one.annotation, ast.Name | ast.Attribute):
+                try:
+                    found = self.host_frame(file).visit(one.annotation)
+                except CompileError:
+                    continue
+                own += [found] if isinstance(found, Class) else []
+        return own
+
+    # -- the jit functions of a file -------------------------------------------
+
+    def _jit_functions(self, file: SourceFile) -> Iterator[Function]:
+        for node, qualname in _definitions(file.tree, ""):
+            is_jit = any(self._is_jit(file, one) for one in node.decorator_list)
+            if is_jit and not self._is_ruled_out(file, node, qualname):
+                yield describe_function(file, node, self._name_of(file, node, qualname))
+        for name, listed in bindings(file).items():
+            for one in listed:
+                call = one.statement.value if isinstance(one.statement, ast.Assign) else None
+                if isinstance(call, ast.Call) and self._makes_kernel(file, call):
+                    yield from self._made_by_call(file, name)
+
+    def _makes_kernel(self, file: SourceFile, call: ast.expr) -> bool:
+        """Return whether calls such as `triton.heuristics(…)(triton.jit(f))` make a kernel."""
+        while isinstance(call, ast.Call):
+            if self._is_jit(file, call.func):
+                return True
+            if not call.args:
+                return False
+            call = call.args[0]
+        return False
+
+    def _is_ruled_out(self, file: SourceFile, node: ast.FunctionDef, name: str) -> bool:
+        """Return whether the name means another of several functions, as on other GPUs."""
+        if sum(one.statement is not node for one in bindings(file).get(name, ())) == 0:
+            return False
+        try:
+            found = self.globals.lookup(file, name)
+        except CompileError:
+            return False
+        return isinstance(found, Function) and found.is_jit and found.node is not node
+
+    def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
+        """Return a name of the module that means a function: another one may have its own by then."""
+        if "." in name or self._means(file, name, node):
+            return name
+        others = (
+            other
+            for other, listed in bindings(file).items()
+            for one in listed
+            if isinstance(one.statement, ast.Assign)
+            if isinstance(one.statement.value, ast.Name) and one.statement.value.id == name
+        )
+        return next((other for other in others if self._means(file, other, node)), name)
+
+    def _means(
+        self, file: SourceFile, name: str, node: ast.FunctionDef, *, is_jit: bool = False
+    ) -> bool:
+        try:
+            found = self.globals.lookup(file, name)
+        except CompileError:
+            return False
+        is_it = isinstance(found, Function) and found.node is node
+        return is_it and (not is_jit or (isinstance(found, Function) and found.is_jit))
+
+    def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
+        try:
+            function = self.globals.lookup(file, name)
+        except CompileError:
+            return
+        if isinstance(function, Function) and function.file is file:
+            own = function.qualname
+            means_it = "." in own or self._means(file, own, function.node, is_jit=True)
+            yield function if means_it else replace(function, qualname=name)
+
+    def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:
+        """Return whether a decorator is Triton's, by whatever name."""
+        if not dotted_name(decorator).endswith("jit"):
+            return False
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        try:
+            found = self.host_frame(file).visit(node)
+        except CompileError:
+            return False
+        return isinstance(found, External) and is_triton_jit(found.path)
+
+
+def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Yield every function of a file with its dotted name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            qualname = f"{prefix}{child.name}"
+            if isinstance(child, ast.FunctionDef):
+                yield child, qualname
+            yield from _definitions(child, f"{qualname}.")
+        elif isinstance(child, ast.stmt | ast.ExceptHandler):
+            yield from _definitions(child, prefix)
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    """Return whether a function gives a value back, which a kernel cannot."""
+    return any(
+        isinstance(one, ast.Return)
+        and one.value is not None
+        and not (isinstance(one.value, ast.Constant) and one.value.value is None)
+        for one in own_nodes(node.body)
+    )
+
+
+def _outer_decorator(node: ast.FunctionDef) -> str:
+    """Return the outermost decorator that is not Triton's, and gets what `triton.jit` makes."""
+    for one in node.decorator_list:
+        name = dotted_name(one).rpartition(".")[2]
+        if name.endswith("jit"):
+            return ""
+        if name and name not in ("autotune", "heuristics"):
+            return name
+    return ""
+
+
+def _launched_names(file: SourceFile) -> set[str]:
+    """Return the names before a grid, `name[grid](…)` or `wrap(name)[grid](…)`: functions have no items."""
+    return {name for line in file.lines for name in _BEFORE_BRACKET.findall(line)}

@@ -1,0 +1,543 @@
+"""How a function is walked where nobody knows types: the evaluator's handlers for such syntax.
+
+Parameters, local variables and what is computed of them are `UNKNOWN`. Names, attributes, calls and
+loops are resolved and bound by the functions that translate kernels, and syntax is what their tables
+have handlers for; so nothing is listed here.
+
+Invariant: what is refused here, `translate` refuses too when it comes to that line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+from typing import cast as type_cast
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.language.arguments import bind_arguments, parameters_of
+from aotc.frontend.language.builtins import DESCRIPTOR_METHODS, METHODS
+from aotc.frontend.language.constants import not_known, truth_of
+from aotc.frontend.language.convert import missing
+from aotc.frontend.language.operators import BINARY
+from aotc.frontend.python.calls import CALLERS, REFLECTION, call_operand, refuse_plain
+from aotc.frontend.python.classes import record_type
+from aotc.frontend.python.expressions import EXPRESSIONS, bind
+from aotc.frontend.python.frame import (
+    ExpressionHandler,
+    Flow,
+    Frame,
+    Item,
+    Program,
+    Returned,
+    StatementHandler,
+)
+from aotc.frontend.python.loops import counter_name, loop_arguments, refuse_else, refuse_return
+from aotc.frontend.python.names import VALUE_MEMBERS, attribute_of, visit_name
+from aotc.frontend.python.resolve import class_fields, class_statement
+from aotc.frontend.python.scope import is_docstring
+from aotc.frontend.python.statements import STATEMENTS, augmented
+from aotc.frontend.python.unsupported import unsupported
+from aotc.frontend.values import (
+    Builtin,
+    Class,
+    External,
+    Function,
+    Loop,
+    Missing,
+    Operand,
+    StaticCall,
+)
+from aotc.ir.diagnostics import CompileError, at
+
+Key: TypeAlias = tuple[str, int]
+"""Where a function is: the path of its file, and its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One use of what the language does not have; `message` is what a build would say.
+
+    `when` is the condition on constants of the kernel that it stands under, or "".
+    """
+
+    feature: str
+    file: str
+    line: int
+    message: str
+    when: str = ""
+
+
+class _Unknown:
+    """Stand for what only types or values tell."""
+
+    def __repr__(self) -> str:
+        return "a value"
+
+
+@dataclass(frozen=True)
+class _Method:
+    """Stand for a method of a value of unknown type: one of these functions."""
+
+    functions: tuple[Builtin, ...]
+
+
+UNKNOWN = _Unknown()
+
+
+@dataclass
+class Findings:
+    """Gather what one function uses."""
+
+    refusals: dict[Refusal, None] = field(default_factory=dict[Refusal, None])
+    uses: dict[Key, Function] = field(default_factory=dict[Key, Function])
+    classes: list[Class] = field(default_factory=list[Class])
+    constants: frozenset[str] = frozenset()
+    captures: list[str] = field(default_factory=list[str])
+    conditions: tuple[str, ...] = ()
+
+
+class Untyped(Program):
+    """A program whose functions are walked; `findings` are of the one at work."""
+
+    findings: Findings
+
+
+def key_of(function: Function) -> Key:
+    """Return where a function is."""
+    return function.file.path, function.node.lineno
+
+
+# ---- what is found ----------------------------------------------------------------------------
+
+
+def _findings(frame: Frame) -> Findings:
+    return type_cast("Untyped", frame.program).findings
+
+
+def refuse(frame: Frame, node: ast.AST, error: CompileError) -> None:
+    """Note what a build would say at `node`."""
+    line = frame.loc(node).line
+    findings = _findings(frame)
+    when = " and ".join(findings.conditions)
+    findings.refusals[Refusal(error.feature, frame.file.path, line, error.message, when)] = None
+
+
+def _seen(frame: Frame, value: Operand) -> Operand:
+    """Note the functions and classes that a name or an attribute leads to."""
+    findings = _findings(frame)
+    if isinstance(value, Function) and value.is_jit:
+        findings.uses[key_of(value)] = value
+    elif isinstance(value, Class):
+        findings.classes.append(value)
+    return value
+
+
+# ---- expressions ------------------------------------------------------------------------------
+
+
+def _part(frame: Frame, node: ast.expr) -> Operand:
+    """Return what a part of an expression is; note what is refused in it."""
+    try:
+        return frame.visit(node)
+    except CompileError as error:
+        refuse(frame, node, error)
+        return UNKNOWN
+
+
+def _value(frame: Frame, node: ast.expr) -> Operand:
+    """Return what an expression is whose value is needed, and not just an attribute of it."""
+    value = _part(frame, node)
+    if isinstance(value, External):
+        refuse(frame, node, not_known(value))
+    elif isinstance(value, Missing):
+        refuse(frame, node, missing(value))
+    return value
+
+
+def _items(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
+    return [_value(frame, n.value if isinstance(n, ast.Starred) else n) for n in nodes]
+
+
+def _parts(frame: Frame, node: ast.expr) -> Operand:
+    """Look at all that an expression is made of."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.comprehension):
+            _items(frame, (child.iter, *child.ifs))
+        elif isinstance(child, ast.expr) and not isinstance(node, ast.Constant):
+            _value(frame, child)
+    return UNKNOWN
+
+
+def _constant(frame: Frame, node: ast.Constant) -> Operand:
+    return EXPRESSIONS[ast.Constant](frame, node)
+
+
+def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
+    _items(frame, [one.value for one in node.values if isinstance(one, ast.FormattedValue)])
+    return UNKNOWN
+
+
+def _name(frame: Frame, node: ast.Name) -> Operand:
+    if node.id in frame.values:
+        return UNKNOWN
+    return _seen(frame, visit_name(frame, node))
+
+
+def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
+    owner = _part(frame, node.value)
+    if isinstance(owner, _Unknown | _Method):
+        return _attribute_of_unknown(frame, node.attr)
+    return _seen(frame, attribute_of(frame, owner, node.attr))
+
+
+def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
+    """Return what an attribute may be. Raises: CompileError if no value has one of this name."""
+    for owner in _findings(frame).classes:
+        found = class_statement(owner.node, name)
+        if isinstance(found, ast.FunctionDef):
+            _seen(
+                frame, frame.program.globals.describe(owner.file, found, f"{owner.qualname}.{name}")
+            )
+        if found is not None or name in class_fields(owner.node):
+            return UNKNOWN
+    methods = (METHODS.get(name), DESCRIPTOR_METHODS.get(name))
+    functions = tuple(one for one in methods if isinstance(one, Builtin))
+    if functions:
+        return _Method(functions)
+    for one in methods:
+        if isinstance(one, Missing):
+            raise missing(one)
+    if name in VALUE_MEMBERS:
+        return UNKNOWN
+    raise mistake(f"a value has no attribute {name!r}", feature=f"the attribute {name!r}")
+
+
+def _binary(frame: Frame, node: ast.BinOp) -> Operand:
+    # Down the spine of a long sum, as in `expressions.py`.
+    part: ast.expr = node
+    while isinstance(part, ast.BinOp):
+        if type(part.op) not in BINARY:
+            refuse(frame, part, unsupported(part.op))
+        _value(frame, part.right)
+        part = part.left
+    _value(frame, part)
+    return UNKNOWN
+
+
+def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
+    for part in node.values:
+        _value(frame, part)
+        if _truth(frame, part) is isinstance(node.op, ast.Or):
+            break
+    return UNKNOWN
+
+
+def _compare(frame: Frame, node: ast.Compare) -> Operand:
+    if any(not isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
+        return _parts(frame, node)
+    for part in (node.left, *node.comparators):
+        value = _part(frame, part)
+        # A dtype that aotc does not have is another one than that of any value.
+        if isinstance(value, External):
+            refuse(frame, part, not_known(value))
+    return UNKNOWN
+
+
+def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
+    _value(frame, node.test)
+    truth = _truth(frame, node.test)
+    if truth is not None:
+        return _value(frame, node.body if truth else node.orelse)
+    with _under(frame, node.test) as arm:
+        for part, outcome in ((node.body, True), (node.orelse, False)):
+            arm(outcome)
+            _value(frame, part)
+    return UNKNOWN
+
+
+@contextmanager
+def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
+    """Say of what is refused in one arm of a condition on constants that it stands under it.
+
+    Yields what begins an arm. If something is refused in both arms, no constant avoids it.
+    """
+    findings = _findings(frame)
+    outer, before = findings.refusals, findings.conditions
+    names = [one.id for one in ast.walk(test) if isinstance(one, ast.Name)]
+    is_known = findings.constants.issuperset(one for one in names if one in frame.values)
+    text = ast.unparse(test) if is_known else ""
+    arms: list[dict[Refusal, None]] = []
+
+    def begin(outcome: bool) -> None:  # noqa: FBT001 - which arm it is
+        arms.append({})
+        findings.refusals = arms[-1]
+        if is_known:
+            findings.conditions = (*before, text if outcome else f"not ({text})")
+
+    try:
+        yield begin
+    finally:
+        findings.refusals, findings.conditions = outer, before
+        always = is_known and all(arms)
+        for one in (one for arm in arms for one in arm):
+            outer[replace(one, when=" and ".join(before)) if always else one] = None
+
+
+def _truth(frame: Frame, node: ast.expr) -> bool | None:
+    """Return what the module's constants make of a condition; None if they do not decide."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        truth = _truth(frame, node.operand)
+        return None if truth is None else not truth
+    if isinstance(node, ast.BoolOp):
+        decides = isinstance(node.op, ast.Or)
+        truths = [_truth(frame, part) for part in node.values]
+        if decides in truths:
+            return decides
+        return None if None in truths else not decides
+    if any(isinstance(part, ast.Name) and part.id in frame.values for part in ast.walk(node)):
+        return None
+    try:
+        return truth_of(frame.program.host_frame(frame.file).visit(node))
+    except CompileError:
+        return None
+
+
+def _call(frame: Frame, node: ast.Call) -> Operand:
+    if isinstance(node.func, ast.Name) and node.func.id in REFLECTION:
+        return _reflection(frame, node)
+    function = _part(frame, node.func)
+    if isinstance(function, External):
+        return call_operand(frame, function, [_part(frame, one) for one in node.args], {})
+    if isinstance(function, StaticCall) and function.name == "tl.constexpr" and node.args:
+        return _part(frame, node.args[0])
+    args = _items(frame, node.args)
+    kwargs = {one.arg or "**": _value(frame, one.value) for one in node.keywords}
+    is_spread = "**" in kwargs or any(isinstance(one, ast.Starred) for one in node.args)
+    if isinstance(function, _Unknown):
+        return UNKNOWN
+    if isinstance(function, _Method):
+        _bind_any(function, args, kwargs, is_spread=is_spread)
+        return UNKNOWN
+    if isinstance(function, Builtin) and not is_spread:
+        bind_arguments(function.parameters, args, kwargs)
+    elif isinstance(function, Function):
+        refuse_plain(function)
+        parameters = parameters_of(function.qualname, function.node.args)
+        if not is_spread:
+            bind_arguments(parameters, args, kwargs)
+    elif _is_refused(frame, function):
+        call_operand(frame, function, (), {})
+    return UNKNOWN
+
+
+def _is_refused(frame: Frame, function: Operand) -> bool:
+    """Return whether a call is refused whatever its arguments are."""
+    if isinstance(function, Class):
+        return record_type(frame.program.globals, function) is None
+    return type(function) not in CALLERS or isinstance(function, Loop | Missing)
+
+
+def _bind_any(
+    method: _Method, args: list[Operand], kwargs: dict[str, Operand], *, is_spread: bool
+) -> None:
+    """Bind the arguments of a method. Raises: CompileError if none of the functions takes them."""
+    if is_spread:
+        return
+    *others, last = method.functions
+    for one in others:
+        with suppress(CompileError):
+            bind_arguments(one.parameters, [UNKNOWN, *args], kwargs)
+            return
+    bind_arguments(last.parameters, [UNKNOWN, *args], kwargs)
+
+
+def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
+    outer = dict(frame.values)
+    args = node.args
+    frame.values |= {one.arg: UNKNOWN for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    _value(frame, node.body)
+    frame.values = outer
+    return UNKNOWN
+
+
+def _reflection(frame: Frame, node: ast.Call) -> Operand:
+    """Look at `isinstance(x, …)` and its like; `getattr` of a module is an attribute."""
+    subject, *rest = [_part(frame, one) for one in node.args] or [UNKNOWN]
+    is_attribute = isinstance(node.func, ast.Name) and node.func.id == "getattr"
+    if not is_attribute or not rest or not isinstance(rest[0], str):
+        return UNKNOWN
+    if isinstance(subject, _Unknown | _Method):
+        return _attribute_of_unknown(frame, rest[0]) if len(rest) == 1 else UNKNOWN
+    try:
+        return _seen(frame, attribute_of(frame, subject, rest[0]))
+    except CompileError:
+        if len(rest) == 1:
+            raise
+        return rest[1]
+
+
+_SPECIAL_EXPRESSIONS = type_cast(
+    "dict[type[ast.AST], ExpressionHandler]",
+    {
+        ast.Constant: _constant,
+        ast.Name: _name,
+        ast.Attribute: _attribute,
+        ast.BinOp: _binary,
+        ast.BoolOp: _boolean,
+        ast.Compare: _compare,
+        ast.IfExp: _conditional,
+        ast.Call: _call,
+        ast.JoinedStr: _format,
+        ast.Lambda: _lambda,
+    },
+)
+UNTYPED_EXPRESSIONS = {kind: _SPECIAL_EXPRESSIONS.get(kind, _parts) for kind in EXPRESSIONS}
+
+
+# ---- statements -------------------------------------------------------------------------------
+
+
+def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
+    """Look at statements, at each although another is refused."""
+    for node in nodes:
+        try:
+            flow = frame.run([node])
+        except CompileError as error:
+            refuse(frame, node, error)
+            continue
+        if flow is not None:
+            return flow
+    return None
+
+
+def _look(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
+    """Look at the expressions of a simple statement."""
+    if not is_docstring(node):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                _value(frame, child)
+    return None
+
+
+def _ignore(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
+    del frame, node
+
+
+def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
+    _value(frame, node.value)
+    for target in node.targets:
+        _target(frame, target)
+    return None
+
+
+def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
+    if node.value is not None:
+        _value(frame, node.value)
+        _target(frame, node.target)
+    return None
+
+
+def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
+    _value(frame, node.value)
+    augmented(node)
+    return None
+
+
+def _target(frame: Frame, target: ast.expr) -> None:
+    if isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            if isinstance(one, ast.Starred):
+                raise unsupported(one)
+            _target(frame, one)
+    elif not (isinstance(target, ast.Attribute) and _is_init(frame)):
+        bind(frame, target, UNKNOWN)
+
+
+def _is_init(frame: Frame) -> bool:
+    """Return whether the code is that which sets the fields of an aggregate."""
+    return frame.function is not None and frame.function.node.name == "__init__"
+
+
+def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
+    if node.value is not None:
+        _value(frame, node.value)
+    return Returned(UNKNOWN)
+
+
+def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
+    """Look at an `if` and its `elif`s, link by link: a chain may be longer than Python's stack is deep."""
+    flows: list[Flow] = []
+    with ExitStack() as conditions:
+        while True:
+            live = _look_at_link(frame, node, flows, conditions)
+            if len(live) != 1 or not isinstance(live[0], ast.If):
+                flows.append(run(frame, live))
+                break
+            node = live[0]
+    return flows[0] if None not in flows else None
+
+
+def _look_at_link(
+    frame: Frame, node: ast.If, flows: list[Flow], conditions: ExitStack
+) -> Sequence[ast.stmt]:
+    """Look at a test and at what it guards; return what is left to look at."""
+    frame.count()
+    with at(frame.loc(node)):
+        try:
+            _value(frame, node.test)
+            truth = _truth(frame, node.test)
+        except CompileError as error:
+            refuse(frame, node, error)
+            return ()
+        if truth is not None:
+            return node.body if truth else node.orelse
+        arm = conditions.enter_context(_under(frame, node.test))
+        arm(True)  # noqa: FBT003 - as there
+        flows.append(run(frame, node.body))
+        arm(False)  # noqa: FBT003
+    return node.orelse
+
+
+def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:
+    refuse_else(node)
+    call = node.iter
+    loop = _part(frame, call.func) if isinstance(call, ast.Call) else UNKNOWN
+    if isinstance(call, ast.Call) and isinstance(loop, Loop):
+        loop_arguments(frame, loop, call)
+        if not loop.is_static:
+            refuse_return(frame, node)
+            counter_name(node)
+    else:
+        _value(frame, call)
+    _target(frame, node.target)
+    run(frame, node.body)
+    return None
+
+
+def _while(frame: Frame, node: ast.While, _rest: Sequence[Item]) -> Flow:
+    refuse_else(node)
+    refuse_return(frame, node)
+    _value(frame, node.test)
+    if _truth(frame, node.test) is not False:
+        run(frame, node.body)
+    return None
+
+
+_SPECIAL_STATEMENTS = type_cast(
+    "dict[type[object], StatementHandler]",
+    {
+        ast.Assign: _assign,
+        ast.AnnAssign: _annotated_assign,
+        ast.AugAssign: _augmented_assign,
+        # Whether it is reached is for types and constants to say.
+        ast.Raise: _ignore,
+        ast.Return: _return,
+        ast.If: _if,
+        ast.For: _for,
+        ast.While: _while,
+    },
+)
+UNTYPED_STATEMENTS = {kind: _SPECIAL_STATEMENTS.get(kind, _look) for kind in STATEMENTS}

@@ -1,0 +1,138 @@
+"""Write kernels that no file of the program says as files of the record: `FOLDER/extracted`.
+
+The recorder extracts every kernel that is launched (`aotc.triton.extract`). An extract is used where the
+kernel's own file does not do: there is none, the kernel captures variables of the function around it, its
+source was changed or stands there twice, or only running the file tells what a name in it means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aotc.frontend.python.resolve import function_names
+from aotc.frontend.survey.support import Survey
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.manifest.read import read_function
+from aotc.package.text_output import make_folder, write_text
+
+Kernel = dict[str, Any]
+_IMPORT = re.compile(r"^from (\w+) import ", re.MULTILINE)
+_TOLD = ("extract", "changed")  # of a kernel, and of no use once its source is settled
+
+
+def with_extracts(
+    records: Sequence[dict[str, Any]], folder: Path, target: str
+) -> list[dict[str, Any]]:
+    """Write the extracts that are needed; return the records with kernels that name them."""
+    texts = {one["extract"]: one["text"] for one in records if "extract" in one}
+    extracts = _Extracts(texts, folder / "extracted", Survey(target))
+    return moved([one for one in records if "extract" not in one], extracts.of)
+
+
+def moved(
+    records: Sequence[dict[str, Any]], place: Callable[[Kernel], Kernel]
+) -> list[dict[str, Any]]:
+    """Return records whose kernels, and functions among constants, are where `place` says."""
+    results: list[dict[str, Any]] = []
+    for one in records:
+        record = dict(one)
+        if "kernel" in one:
+            record["kernel"] = place(one["kernel"])
+        record["constants"] = {
+            name: {"function": place(value["function"])} if "function" in value else value
+            for name, value in one.get("constants", {}).items()
+        }
+        if "launch" in one:
+            (record["launch"],) = moved([one["launch"]], place)
+        results.append(record)
+    return results
+
+
+class _Extracts:
+    """What the recorder extracted, of which files are written when they are asked for."""
+
+    def __init__(self, texts: Mapping[str, str], folder: Path, survey: Survey) -> None:
+        self._texts, self._folder, self._survey = texts, folder, survey
+        self._reasons: dict[str, str] = {}  # why a kernel is extracted, empty if it is not
+
+    def of(self, kernel: Kernel) -> Kernel:
+        """Return a kernel as it can be built, from its own file or its extract."""
+        plain = {name: value for name, value in kernel.items() if name not in _TOLD}
+        if "captured" not in kernel:
+            plain.pop("unsaid", None)
+        name = str(kernel.get("extract"))
+        if name not in self._texts:
+            return plain
+        key = repr(kernel)
+        if key not in self._reasons:
+            self._reasons[key] = self._reason(kernel)
+        reason = self._reasons[key]
+        if not reason:
+            return plain
+        return {
+            "file": str((self._folder / name).resolve()),
+            "function": kernel["function"].rpartition(".")[2],
+            "module": Path(name).stem,
+            "extracted": f"{kernel['function']} {reason}",
+        }
+
+    def _reason(self, kernel: Kernel) -> str:
+        """Return why a kernel needs its extract, which is written then; empty if it does not."""
+        name, file = kernel["function"].replace(".<locals>", ""), kernel["file"]
+        if captured := kernel.get("captured"):
+            reason = f"captures {', '.join(captured)}"
+        elif kernel.get("changed"):
+            reason = "was given another source"
+        elif not Path(file).is_file():
+            reason = "has no file"
+        else:
+            return self._if_better(kernel, self._problem(file, name))
+        self._write(kernel["extract"])
+        return reason
+
+    def _if_better(self, kernel: Kernel, problem: str) -> str:
+        """Return a problem of a kernel's file, empty if its extract has one too."""
+        if not problem:
+            return ""
+        path = self._write(kernel["extract"])
+        if not self._problem(path, kernel["function"].rpartition(".")[2]):
+            return problem
+        Path(path).unlink()
+        return ""
+
+    def _problem(self, file: str, name: str) -> str:
+        """Return what is wrong with a function in a file, with what it uses too."""
+        try:
+            opened = self._survey.globals.open(file)
+            if name not in function_names(opened):
+                read_function(file, name)
+            support = {one.key: one for one in self._survey.functions(file)}
+        except DiagnosticError as error:
+            return f"is not in its file: {error.message}"
+        named = [one for one in support.values() if (one.key[0], one.name) == (file, name)]
+        if len(named) > 1:
+            return "is in its file more than once"
+        waiting, seen = list(named), set[object]()
+        while waiting:
+            one = waiting.pop()
+            if one.refusals:
+                return f"has what only a run tells: {one.refusals[0].message}"
+            seen.add(one.key)
+            waiting += [support[key] for key in one.uses if key in support and key not in seen]
+        return ""
+
+    def _write(self, name: str) -> str:
+        """Write an extract, and those that it imports; return its path."""
+        make_folder(self._folder)
+        for one in self._with_imports(name):
+            write_text(self._folder / one, self._texts[one])
+        return str((self._folder / name).resolve())
+
+    def _with_imports(self, name: str) -> Iterator[str]:
+        yield name
+        for module in _IMPORT.findall(self._texts[name]):
+            if f"{module}.py" in self._texts:
+                yield from self._with_imports(f"{module}.py")

@@ -1,0 +1,51 @@
+"""Run a program whose Triton kernels launch from archives, in all of its Python processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from aotc.ir.diagnostics import CompileError
+from aotc.package.record.launches import cannot_run
+
+_HOOK = Path(__file__).resolve().parents[2] / "triton" / "hook"
+
+
+def run_replayed(
+    command: Sequence[str],
+    archives: Sequence[Path],
+    *,
+    strict: bool,
+    stand_in: bool | None,
+    record: str,
+    driver: str | None,
+) -> NoReturn:
+    """Become a program whose processes install archives; the arguments are those of `install`.
+
+    Raises: CompileError if there is no such archive or command.
+    """
+    for path in archives:
+        if not path.is_file():
+            message = f"expected an archive, there is no {path}"
+            raise CompileError(
+                message, remedy="aotc build writes it: aotc build record/kernels.toml"
+            )
+    told = {
+        "archives": [str(path.resolve()) for path in archives],
+        "strict": strict,
+        "stand_in": stand_in,
+        "record": str(Path(record).resolve()),
+        "driver": driver,
+    }
+    path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "AOTC_REPLAY": json.dumps(told)}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], list(command), environment)  # noqa: S606 - what the user asks for
+    except OSError as error:
+        raise cannot_run(command[0], error, "aotc replay -- python app.py") from None

@@ -1,0 +1,272 @@
+"""Extract a kernel from a running program: its source, and what its names meant there.
+
+A kernel that a function makes may capture variables, a generated one has no file, and a global may be
+the result of a call: no file says what such names are. The program knows. Each function becomes a file
+of its own that binds its names to values and imports the functions that it calls. Files are named by
+the SHA-256 of their text, so the name of the kernel's file covers all others.
+
+Invariant: the text is the same under Triton, under its stand-in, and on every machine. Nothing but the
+standard library is imported, since the recorder loads this file into programs that have no aotc.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, cast
+
+_LIBDEVICE = "triton.language.extra.cuda.libdevice"
+_TORCH_DTYPES = {
+    **{f"{kind}int{bits}": f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    **{name: name for name in ("float16", "bfloat16", "float32", "float64")},
+    "bool": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5",
+}  # fmt: skip
+_TRITON_DTYPES = {
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
+    "fp8e4nv": "float8e4nv", "fp8e5": "float8e5", "fp8e4b15": "float8e4b15",
+}  # fmt: skip
+_HOST_PACKAGES = ("numpy", "torch")  # kernels call none of their functions
+_MAX_FUNCTIONS = 256
+_ABSENT = object()
+
+
+class Extract(NamedTuple):
+    """A function and its files: their texts by their names, the function's own last."""
+
+    function: str
+    files: dict[str, str]
+
+    @property
+    def file(self) -> str:
+        """The name of the function's own file."""
+        return next(reversed(self.files))
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the function's own file."""
+        return hashlib.sha256(self.files[self.file].encode()).hexdigest()
+
+
+def extract(function: Any) -> Extract:
+    """Return a jitted function with all that it uses.
+
+    Raises: OSError if its source cannot be read; ValueError if it is not one function, or captures what
+        no source says.
+    """
+    extractor = _Extractor()
+    extractor.file_of(_innermost(function))
+    return Extract(_innermost(function).fn.__name__, extractor.files)
+
+
+def has_other_source(function: Any) -> bool:
+    """Return whether a jitted function was given another source than its file has."""
+    told = cast("dict[str, Any]", vars(function))
+    if "_src" not in told or "raw_src" not in told:
+        return "_src" in told  # the stand-in's has one only then
+    return _without_decorators(textwrap.dedent("".join(told["raw_src"]))) != source_of(function)
+
+
+class _Extractor:
+    """The files of a function, and of those that it uses."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self._modules: dict[int, str] = {}  # by function; empty while one is being written
+
+    def file_of(self, function: Any) -> str:
+        """Write a function's file; return its module, or nothing for a function that uses itself."""
+        is_python = isinstance(function, FunctionType)
+        inner: Any = function if is_python else function.fn
+        if id(inner) in self._modules:
+            return self._modules[id(inner)]
+        self._modules[id(inner)] = ""
+        source = source_of(function)
+        scope = _scope_of(inner)
+        lines: list[str] = []
+        for name, attributes in _outer_names(ast.parse(source)).items():
+            if name == inner.__name__ or name not in scope:
+                continue
+            binding = self._binding(name, scope[name], attributes)
+            if not binding and name in inner.__code__.co_freevars:
+                kind = type(scope[name]).__name__
+                raise ValueError(f"{name} is of type {kind}, whose values no source says")
+            lines += binding
+        is_jit = not is_python and type(function).__name__ != "ConstexprFunction"
+        text = (
+            f"# Extracted from {inner.__qualname__}.\nimport triton\n\n"
+            + "".join(f"{line}\n" for line in lines)
+            + f"\n\n@triton.{'jit' if is_jit else 'constexpr_function'}\n{source}"
+        )
+        module = f"{inner.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.files[f"{module}.py"] = text
+        self._modules[id(inner)] = module
+        return module
+
+    def _binding(self, name: str, value: Any, attributes: list[str]) -> list[str]:
+        """Return the lines that bind a name; none for a value that no source can say."""
+        imported = self._import(name, value)
+        if imported:
+            return [imported]
+        text = _expression(value)
+        if text:
+            return ["import triton" if text == name else f"{name} = {text}"]
+        if not isinstance(value, (ModuleType, type)):
+            return []
+        before: list[str] = []
+        members: list[str] = []
+        for attribute in attributes:
+            member = getattr(value, attribute, _ABSENT)
+            alias = f"_{name}_{attribute}"
+            imported = self._import(alias, member)
+            before += [imported] if imported else []
+            text = alias if imported else _expression(member)
+            members += [f"    {attribute} = {text}"] if text else []
+        return [*before, f"class {name}:", *members] if members else []
+
+    def _import(self, name: str, value: Any) -> str:
+        """Return the import of a function; empty for one of Triton's, and for anything else."""
+        if _triton_path(value):
+            return ""
+        function = value if isinstance(value, FunctionType) else _innermost(value)
+        if function is None or len(self._modules) >= _MAX_FUNCTIONS:
+            return ""
+        if str(getattr(function, "fn", function).__module__).partition(".")[0] in _HOST_PACKAGES:
+            return ""
+        try:
+            module = self.file_of(function)
+        except (OSError, ValueError, TypeError):
+            return ""
+        own = getattr(function, "fn", function).__name__
+        return f"from {module} import {own} as {name}" if module else ""
+
+
+def _innermost(value: Any) -> Any:
+    """Return the jitted function under decorators such as an autotuner; None of what is none."""
+    while hasattr(getattr(value, "fn", None), "fn"):
+        value = value.fn
+    return value if hasattr(getattr(value, "fn", None), "__code__") else None
+
+
+def source_of(function: Any) -> str:
+    """Return a function's source without its decorators."""
+    source = getattr(function, "src", None)
+    if not isinstance(source, str):
+        source = textwrap.dedent(
+            "".join(inspect.getsourcelines(getattr(function, "fn", function))[0])
+        )
+    return _without_decorators(source)
+
+
+def _without_decorators(source: str) -> str:
+    start = re.search(r"^def\s+\w+\s*\(", source, re.MULTILINE)
+    if start is None:
+        raise ValueError("expected the source of a function")
+    return source[start.start() :].rstrip() + "\n"
+
+
+def _scope_of(function: Any) -> dict[str, Any]:
+    """Return what a function sees from outside."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9
+    captured = {name: _content(cell) for name, cell in cells}
+    bound = {name: one for name, one in captured.items() if one is not _ABSENT}
+    return {**function.__globals__, **bound}
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return _ABSENT
+
+
+def _outer_names(tree: ast.AST) -> dict[str, list[str]]:
+    """Return the names that a function reads and does not bind, with the attributes it reads of each."""
+    nodes = list(ast.walk(tree))
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    names: dict[str, list[str]] = {}
+    for node in _in_order(tree):
+        name = node.value if isinstance(node, ast.Attribute) else node
+        if isinstance(name, ast.Name) and name.id not in own:
+            attributes = names.setdefault(name.id, [])
+            if isinstance(node, ast.Attribute) and node.attr not in attributes:
+                attributes.append(node.attr)
+    return names
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _in_order(child)
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+def _expression(value: Any) -> str:
+    """Return the source of a value; empty if there is none."""
+    if type(value).__name__ == "constexpr":
+        value = value.value
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None:
+        return "None"
+    dtype = _dtype(value)
+    if dtype:
+        return f"triton.language.{dtype}"
+    path = _triton_path(value)
+    if path:
+        return path
+    text = _literal(value)
+    return f"triton.language.constexpr({text})" if text else ""
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, float) and value - value != 0:
+        return f'float("{value}")'
+    if isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if type(value) is tuple:
+        items = [_literal(one) for one in cast("tuple[Any, ...]", value)]
+        return f"({', '.join(items)}{',' * (len(items) == 1)})" if all(items) else ""
+    return ""
+
+
+def _dtype(value: Any) -> str:
+    """Return how Triton's language calls a dtype, torch's or its own; empty for anything else."""
+    if type(value).__name__ != "dtype":
+        return ""
+    if type(value).__module__ == "torch":
+        return _TORCH_DTYPES.get(str(value).rpartition(".")[2], "")
+    name = getattr(value, "name", "")
+    return _TRITON_DTYPES.get(name, name) if isinstance(name, str) else ""
+
+
+def _triton_path(value: Any) -> str:
+    """Return where Triton has a module, function or class; empty for what is not Triton's.
+
+    Modules that only Triton's own files know, such as `triton.language.standard`, are left out.
+    """
+    if isinstance(value, ModuleType):
+        path = value.__name__
+    elif type(value).__name__ == "Name":  # the stand-in's, for anything of the language
+        path = repr(value)
+    else:
+        owner = getattr(value, "fn", value)
+        path = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__name__', '')}"
+    parts = path.split(".")
+    if parts[0] != "triton" or not all(parts):
+        return ""
+    if "libdevice" in parts:
+        return ".".join([_LIBDEVICE, *parts[parts.index("libdevice") + 1 :]])
+    if parts[:2] != ["triton", "language"] or len(parts) <= 3 or isinstance(value, ModuleType):
+        return path
+    if "extra" in parts:
+        return path if len(parts) <= 4 else f"triton.language.extra.cuda.{parts[-1]}"
+    return f"triton.language.{parts[-1]}"

@@ -1,0 +1,1 @@
+"""What installs archives in the processes of `aotc replay`: its folder goes before PYTHONPATH."""
