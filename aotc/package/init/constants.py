@@ -32,6 +32,8 @@ _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
 )
 
+_EXTENT_NAMES = re.compile(r"dim|width|col(s|umns)|hidden", re.IGNORECASE)
+
 
 @dataclass
 class Constants:
@@ -129,7 +131,7 @@ def _guess(subject: Subject, name: str, use: Use) -> int:
     if axes:
         return int(BLOCK ** min(max(axes), _MAX_AXES))
     if "stride" not in name.lower():
-        return 1
+        return BLOCK if _EXTENT_NAMES.search(name) else 1
     # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
     alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
     axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
