@@ -137,10 +137,11 @@ def _problem_of(kernel: KernelSpec, seconds: int) -> str:
         return str(error).splitlines()[0]
     if not seconds:
         return ""
-    # A pointer that may be None is, in another variant; random offsets of sequences mean nothing.
+    # Random offsets of sequences mean nothing: others have None for a pointer, or other choices.
     absent = [one for one in expansion.variants if one.absent != variant.absent]
+    others = [one for one in expansion.variants if one.choices != variant.choices]
     problem = ""
-    for one in (variant, *absent[:1]):
+    for one in (variant, *absent[:1], *others[-1:]):
         problem = _disagreement(subject_of(expansion, one), seconds)
         if not problem or problem.startswith(("wrong", "fault")):
             break
