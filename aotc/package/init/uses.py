@@ -463,8 +463,9 @@ class _Walk:
         shapes = args if name == "arange" else args[:1] if first else args[1:2]
         for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
             self.found.add(one.parts, Use.EXTENT)
-        if first and len(args) > 1:
-            self.found.add(_direct(node.args[-1], args[-1]), Use.DTYPE)
+        at = {"zeros": 1, "full": 2}.get(name, len(args))
+        if at < len(args):
+            self.found.add(_direct(node.args[at], args[at]), Use.DTYPE)
 
     def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
         value = self.visit(function.value)

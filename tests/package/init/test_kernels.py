@@ -155,3 +155,13 @@ def test_few_programs_go_along_an_axis_named_like_a_block(tables: Tables) -> Non
         "def run(p, n, B, BN): k[(triton.cdiv(n, BN), B)](p, n, B=B, BN=BN)\n"
     )
     assert (kernel["configs"]["B"], kernel["configs"]["BN"]) == ([2], [64])
+
+
+def test_a_value_that_fills_a_tile_is_no_dtype(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, VALUE: tl.constexpr, KIND: tl.constexpr):\n"
+        "    x = tl.full([64], VALUE, dtype=tl.float32) + tl.full([64], 1, KIND)\n"
+        "    tl.store(p + tl.arange(0, 64), x)\n"
+    )
+    assert kernel["choices"] == {"KIND": ["bf16"]}
+    assert kernel["constants"]["VALUE"] == 1
