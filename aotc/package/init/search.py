@@ -32,7 +32,7 @@ _MAX_COMPILES = 8
 _MAX_ELEMENTS = 128 * 256  # of a tile whose sizes are guessed
 _MAX_CHECKED = 64  # variants of a table that are all type-checked
 
-_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None")
+_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None|assertion")
 
 
 @dataclass
@@ -111,8 +111,6 @@ def _changes(draft: Draft, problem: Problem) -> Iterator[Change]:
 def _is_further(after: Problem, before: Problem) -> bool:
     if after.stage is not before.stage:
         return after.stage > before.stage
-    if (after.loc and after.loc.file) != (before.loc and before.loc.file):
-        return after.loc is not None and after.message != before.message
     return after.reached > before.reached
 
 

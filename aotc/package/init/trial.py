@@ -46,13 +46,18 @@ class Problem:
         return self.loc.line if self.loc is not None else 0
 
     @property
-    def reached(self) -> int:
-        """The line up to which the kernel is right.
+    def reached(self) -> tuple[int, ...]:
+        """The lines up to which the kernel is right: its own, then those of the functions it calls.
 
         What a loop carries is compared at its end, and reported at its head.
         """
-        is_carried = self.loc is not None and "before this loop" in self.message
-        return _loop_ends(self.loc.file).get(self.line, 0) if is_carried and self.loc else self.line
+        lines: list[int] = []
+        loc = self.loc
+        while loc is not None:
+            is_carried = loc is self.loc and "before this loop" in self.message
+            lines.append(_loop_ends(loc.file).get(loc.line, 0) if is_carried else loc.line)
+            loc = loc.call_site
+        return tuple(reversed(lines))
 
 
 @lru_cache(maxsize=8)

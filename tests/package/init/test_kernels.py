@@ -165,3 +165,14 @@ def test_a_value_that_fills_a_tile_is_no_dtype(tables: Tables) -> None:
     )
     assert kernel["choices"] == {"KIND": ["bf16"]}
     assert kernel["constants"]["VALUE"] == 1
+
+
+def test_an_assertion_of_a_function_below_is_met(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef check(B: tl.constexpr):\n    tl.static_assert(B < 100)\n"
+        "@triton.jit\ndef k(p, q, n, STRICT: tl.constexpr, B: tl.constexpr):\n"
+        "    o = tl.arange(0, B)\n    x = tl.load(p + o, mask=o < n)\n"
+        "    if STRICT:\n        check(B)\n    tl.store(q + o, x, mask=o < n)\n"
+        "def run(p, q, n, s): k[(1,)](p, q, n, STRICT=s, B=triton.next_power_of_2(n))\n"
+    )
+    assert kernel["choices"] == {"STRICT": [False]}
