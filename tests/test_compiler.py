@@ -519,7 +519,9 @@ def negated(x):
     made = aotc.compile(module.make(3.0, module.negated), signature={"p": "*fp32"})
     assert "arith.neg" in made.asm["tile"]
     assert "value = 3.0" in made.asm["tile"]
-    with pytest.raises(CompileError, match="unknown is not defined"):
+    with pytest.raises(
+        CompileError, match="unknown has no value here: it is a variable of make, whose value"
+    ):
         aotc.compile(module.make(7.0, module.negated), signature={"p": "*fp32"})
 
 

@@ -128,8 +128,8 @@ def _value(scopes: Sequence[_Scope], name: str, asked: tuple[str, ...]) -> Opera
     if name in scope.captured:
         return scope.captured[name]
     unknown = Unbound(
-        f"is a variable of {scope.prefix}, whose call is not known here",
-        remedy=f"give it in the manifest: `{name} = …` in [kernel.captures]",
+        f"is a variable of {'.'.join(scope.parts)}, whose value is not known here",
+        remedy=f"give it in the manifest, as `{name} = …` in [kernel.captures], or pass it",
     )
     statement = scope.assignments.get(name)
     if statement is None or name in asked:

@@ -50,7 +50,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.diagnostics import CompileError
 
-_BEFORE_BRACKET = re.compile(r"(\w+)\[")
+_BEFORE_BRACKET = re.compile(r"(\w+)\)?\[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,5 +309,5 @@ def _outer_decorator(node: ast.FunctionDef) -> str:
 
 
 def _launched_names(file: SourceFile) -> set[str]:
-    """Return the names that may stand before a grid, `name[grid](…)`: functions have no items."""
+    """Return the names before a grid, `name[grid](…)` or `wrap(name)[grid](…)`: functions have no items."""
     return {name for line in file.lines for name in _BEFORE_BRACKET.findall(line)}

@@ -20,7 +20,7 @@ _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SMALLEST = 16
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
-_WORDS = ("bf16", "fp32", True, False, 1, 2, 64, 16, 32, 4, 8, 128)
+_WORDS = ("bf16", "fp32", True, 1, 2, 64, 16, 32, 4, 8, 128, "tf32", False)
 _DTYPE_GUESS = "chosen because the kernel's types fit"
 _SIZE_NOTE = "the sizes that launches pass"
 
@@ -38,6 +38,9 @@ class Change:
 def type_changes(draft: Draft) -> Iterator[Change]:
     """Yield other types for what is guessed: of type variables, arguments and descriptors."""
     lines = draft.sections["signature"]
+    for name, line in lines.items():
+        if not line.is_given and "none" in listed(line)[1:]:
+            yield Change("signature", name, Line('"none"', "others do not build"))
     for name, line in lines.items():
         if not line.is_given and "tensordesc" in line.value:
             yield from _descriptors(draft, name, line)
@@ -73,6 +76,15 @@ def value_changes(draft: Draft) -> Iterator[Change]:
                 for word in _WORDS:
                     if toml(word) != line.value:
                         yield Change(section, name, replace(line, value=toml(word)))
+
+
+def choice_changes(draft: Draft) -> Iterator[Change]:
+    """Yield each choice with another of its values first."""
+    for name, line in draft.sections["choices"].items():
+        values = listed(line)
+        for at in range(1, len(values)):
+            turned = [values[at], *values[:at], *values[at + 1 :]]
+            yield Change("choices", name, replace(line, value=as_list(turned)))
 
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:
@@ -137,6 +149,7 @@ def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
     shapes += [[one] for one in (*named, "64")]
     for shape in shapes:
         yield Change("signature", name, todo(f'{start}[{", ".join(shape)}]>"', line.note))
+    yield Change("signature", name, Line('"none"', "others do not build"))
 
 
 def _is_size(line: Line) -> bool:

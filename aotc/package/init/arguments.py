@@ -43,7 +43,7 @@ _STAT_NAMES = re.compile(
 )
 _FLOAT_NAMES = re.compile(
     r"eps|scale|alpha|beta|gamma|^lr$|momentum|softcap|_cap$|dropout|^p$|theta|inv_|_inv|decay|clip"
-    r"|lambda|factor|multiplier|smoothing|slope|temperature|coef|rate$",
+    r"|lambda|factor|multiplier|smoothing|slope|temperature|coef|rate$|fp8_m(in|ax)",
     re.IGNORECASE,
 )
 _INTEGER_NAMES = re.compile(

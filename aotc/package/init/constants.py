@@ -25,12 +25,14 @@ _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
 DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
-_BLOCK, _TRIPS = 64, 4
+BLOCK, _TRIPS = 64, 4
 _MAX_AXES = 3  # of tensors that are not too large to interpret
 _MAX_DEPTH = 6
 _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
 )
+
+_EXTENT_NAMES = re.compile(r"dim|width|col(s|umns)|hidden", re.IGNORECASE)
 
 
 @dataclass
@@ -100,6 +102,8 @@ def _place(
     if use & Use.DTYPE or name.lower().endswith("dtype"):
         is_sum = "acc" in name.lower()  # sums are wider than what is summed
         made.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
+    elif "precision" in name.lower():
+        made.constants[name] = todo('"tf32"', _passed(subject, name))
     elif _is_switch(subject, name, use):
         made.choices[name] = Line("[true, false]")
     elif len(compared) > 1:
@@ -110,7 +114,7 @@ def _place(
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
         made.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif is_block_name(name):
-        block = _TRIPS if use & Use.TRIPS else _BLOCK
+        block = _TRIPS if use & Use.TRIPS else BLOCK
         made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
         value = toml(compared[0]) if compared else str(_guess(subject, name, use))
@@ -122,16 +126,16 @@ def _guess(subject: Subject, name: str, use: Use) -> int:
     if use & Use.TRIPS:
         return _TRIPS
     if use & (Use.EXTENT | Use.BOUND):
-        return _BLOCK
+        return BLOCK
     axes = _strides(subject, name)
     if axes:
-        return int(_BLOCK ** min(max(axes), _MAX_AXES))
+        return int(BLOCK ** min(max(axes), _MAX_AXES))
     if "stride" not in name.lower():
-        return 1
+        return BLOCK if _EXTENT_NAMES.search(name) else 1
     # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
     alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
     axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
-    return int(_BLOCK ** min(axis, _MAX_AXES))
+    return int(BLOCK ** min(axis, _MAX_AXES))
 
 
 def _strides(subject: Subject, name: str) -> list[int]:

@@ -218,9 +218,23 @@ def launches_of(
     found = [
         _launch(Host(survey, file, around), node, node.func.slice, parameters)
         for around, node in _calls(file.tree, None)
-        if isinstance(node.func, ast.Subscript) and _last(node.func.value) == kernel
+        if isinstance(node.func, ast.Subscript)
+        if kernel in _launched(Host(survey, file, around), node.func.value)
     ]
     return sorted(found, key=lambda one: one.line)
+
+
+def _launched(host: Host, node: ast.expr, depth: int = 0) -> list[str]:
+    """Return the kernels that may stand before a grid: by name, by variable, as in `wrap(kernel)`."""
+    if isinstance(node, ast.Call) and node.args:
+        return _launched(host, node.args[0], depth)
+    if isinstance(node, ast.IfExp):
+        return _launched(host, node.body, depth) + _launched(host, node.orelse, depth)
+    names = [_last(node)]
+    value = host.assigned.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(value, ast.expr) and depth < _MAX_DEPTH:
+        names += _launched(host, value, depth + 1)
+    return names
 
 
 def _launch(host: Host, node: ast.Call, grid: ast.expr, parameters: tuple[str, ...]) -> Launch:

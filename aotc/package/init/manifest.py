@@ -12,7 +12,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc.frontend import autotune_configs
@@ -30,14 +30,15 @@ from aotc.package.init.captures import (
     with_captures,
     with_constants,
 )
-from aotc.package.init.constants import DTYPES, Constants, constants_of, default_line
+from aotc.package.init.constants import BLOCK, DTYPES, Constants, constants_of, default_line
 from aotc.package.init.draft import Draft, as_list
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
+from aotc.package.init.nodes import parameter_names
 from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
-from aotc.package.init.uses import parameter_names, uses_of
+from aotc.package.init.uses import uses_of
 from aotc.package.inspect.survey import CheckedKernel, check, unnamed_lines
 from aotc.package.manifest.read import read_function
 from aotc.package.manifest.toml_text import toml
@@ -49,6 +50,7 @@ _HEAD = """\
 # - A stride that is always 1 is "i32=1": without that, rows are not known to be dense.
 """
 _FEW_VARIANTS, _MOST_VARIANTS = 32, 4096
+_FEW_PROGRAMS = 2
 _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 
@@ -255,9 +257,22 @@ def _add_grid(
         return
     draft.grid.append(f"grid = [{', '.join(map(toml, first))}]")
     for text in first:
+        if len(first) > 1:
+            _guess_fewer(constants, text.split(" * "))
         for name in _names(text):
             if name in defaults and name not in given:
                 constants.constants[name] = defaults[name]
+
+
+def _guess_fewer(constants: Constants, factors: Sequence[str]) -> None:
+    """Guess that few programs go along an axis, such as that of heads, so that launches are verified."""
+    for name in factors:
+        for lines in (constants.constants, constants.configs):
+            line = lines.get(name)
+            if line is not None and line.is_todo and line.value.strip("[]") == str(BLOCK):
+                lines[name] = replace(
+                    line, value=line.value.replace(str(BLOCK), str(_FEW_PROGRAMS))
+                )
 
 
 def _names(text: str) -> Sequence[str]:

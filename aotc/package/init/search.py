@@ -12,10 +12,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.init.alternatives import (
     Change,
+    choice_changes,
     computed_changes,
     smaller_changes,
     type_changes,
@@ -30,7 +32,7 @@ _MAX_COMPILES = 8
 _MAX_ELEMENTS = 128 * 256  # of a tile whose sizes are guessed
 _MAX_CHECKED = 64  # variants of a table that are all type-checked
 
-_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None")
+_SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None|assertion")
 
 
 @dataclass
@@ -56,7 +58,18 @@ def settle(draft: Draft, trial: Trial) -> Problem | None:
             return None
         if not _shrink(draft, trial):
             break
-    return problem
+    return None if problem is not None and _other_choice(draft, trial) else problem
+
+
+def _other_choice(draft: Draft, trial: Trial) -> bool:
+    """Let another value of a choice come first, such as one without assembly that the target lacks."""
+    for change in islice(choice_changes(draft), _MAX_COMPILES):
+        before = draft.sections[change.section][change.name]
+        _apply(draft, change)
+        if trial.compiled(draft.text({})) is None:
+            return True
+        draft.sections[change.section][change.name] = before
+    return False
 
 
 def _typed(draft: Draft, trial: Trial, budget: _Budget) -> Problem | None:
@@ -98,8 +111,6 @@ def _changes(draft: Draft, problem: Problem) -> Iterator[Change]:
 def _is_further(after: Problem, before: Problem) -> bool:
     if after.stage is not before.stage:
         return after.stage > before.stage
-    if (after.loc and after.loc.file) != (before.loc and before.loc.file):
-        return after.loc is not None and after.message != before.message
     return after.reached > before.reached
 
 
@@ -150,7 +161,7 @@ def widen(draft: Draft, trial: Trial, max_variants: int) -> None:
     for axis in draft.axes():
         key = axis.section, axis.name
         kept = [axis.values[0]]
-        kept += [one for one in axis.values[1:] if trial.typed(draft.text({key: one})) is None]
+        kept += [one for one in axis.values[1:] if trial.right(draft.text({key: one})) is None]
         if len(kept) < len(axis.values):
             _keep(draft, axis, kept, "others do not build")
     num_configs = trial.num_configs(draft.text({})) if draft.is_autotuned else 1

@@ -1,6 +1,7 @@
 """Whether a table builds: its variants are type-checked by the frontend, and one is compiled.
 
-A compile ends at PTX: what ptxas says of it does not depend on types, and takes the longest.
+A compile ends at PTX, since ptxas takes the longest and refuses nothing but what a source's inline
+assembly has: a kernel with some is compiled to the end.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 
-from aotc.compiler import autotune_configs, compile_ptx, translate_request
+from aotc.compiler import autotune_configs, compile_ptx, compile_variant, translate_request
 from aotc.ir.diagnostics import DiagnosticError, Loc, one_line
+from aotc.ir.dialects.assembly import Assembly
 from aotc.ir.types import TileType
 from aotc.package.manifest.read import parse
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand
@@ -44,13 +46,18 @@ class Problem:
         return self.loc.line if self.loc is not None else 0
 
     @property
-    def reached(self) -> int:
-        """The line up to which the kernel is right.
+    def reached(self) -> tuple[int, ...]:
+        """The lines up to which the kernel is right: its own, then those of the functions it calls.
 
         What a loop carries is compared at its end, and reported at its head.
         """
-        is_carried = self.loc is not None and "before this loop" in self.message
-        return _loop_ends(self.loc.file).get(self.line, 0) if is_carried and self.loc else self.line
+        lines: list[int] = []
+        loc = self.loc
+        while loc is not None:
+            is_carried = loc is self.loc and "before this loop" in self.message
+            lines.append(_loop_ends(loc.file).get(loc.line, 0) if is_carried else loc.line)
+            loc = loc.call_site
+        return tuple(reversed(lines))
 
 
 @lru_cache(maxsize=8)
@@ -105,18 +112,34 @@ class Trial:
         types = (result.type for op in kernel.walk() for result in op.results)
         return max((math.prod(one.shape) for one in types if isinstance(one, TileType)), default=0)
 
+    def right(self, text: str) -> Problem | None:
+        """Return why the first variant of a table is refused: by ptxas only if it has assembly."""
+        problem = self.typed(text)
+        if problem is not None or not _has_assembly(self.variants(text)[0]):
+            return problem
+        return self.compiled(text)
+
     def compiled(self, text: str) -> Problem | None:
         """Return why the first variant of a table does not compile."""
         problem = self.typed(text)
         if problem is not None:
             return problem
         try:
-            compile_ptx(self.variants(text)[0].request)
+            (variant, *_) = self.variants(text)
+            if _has_assembly(variant):
+                compile_variant(variant.request)
+            else:
+                compile_ptx(variant.request)
         except DiagnosticError as error:
             return Problem(error.message, Stage.COMPILER, error.loc)
         except Exception as error:  # noqa: BLE001 - as above
             return _bug(error, Stage.COMPILER)
         return None
+
+
+def _has_assembly(variant: VariantSpec) -> bool:
+    ops = translate_request(variant.request).kernel.walk()
+    return any(isinstance(op, Assembly) for op in ops)
 
 
 def _bug(error: Exception, stage: Stage) -> Problem:

@@ -11,7 +11,7 @@ Invariant: a use is noted only where the source shows it; nothing here goes by a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 
@@ -20,6 +20,14 @@ from aotc.frontend.survey.support import Survey
 from aotc.frontend.values import Function
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.dtypes import dtype_name
+from aotc.package.init.nodes import (
+    dotted_path,
+    is_integer_literal,
+    is_loop,
+    is_negative,
+    is_none,
+    parameter_names,
+)
 
 _MAX_DEPTH = 8
 _PASSES = 3  # a loop's end reaches its begin, through one more variable
@@ -38,7 +46,10 @@ _FLOAT_FUNCTIONS = (
     *("erf", "fma", "fdiv", "div_rn"),
 )
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
-_INTEGER_OPERATORS = (ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr)
+_INTEGER_OPERATORS = (
+    *(ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift),
+    *(ast.BitAnd, ast.BitOr, ast.BitXor),
+)
 
 
 class Use(Flag):
@@ -150,23 +161,9 @@ def uses_of(survey: Survey, function: Function) -> Uses:
     found = _Walk(survey, function.file, function.node, {}, 0).run()
     for decorator in function.node.decorator_list:
         for node in ast.walk(decorator):
-            if isinstance(node, ast.Compare) and _is_none(node.comparators[0]):
+            if isinstance(node, ast.Compare) and is_none(node.comparators[0]):
                 found.add(_asked_of(node.left), Use.NONE_TEST)
     return found
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _is_integer(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int
-
-
-def _is_negative(node: ast.expr) -> bool:
-    """Return whether a node is a negative integer, as an ignored label is."""
-    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-    return is_minus and isinstance(node, ast.UnaryOp) and _is_integer(node.operand)
 
 
 def _asked_of(node: ast.expr) -> frozenset[str]:
@@ -194,6 +191,8 @@ class _Walk:
         self.depth = depth
         self.found = Uses()
         self.parameters = parameter_names(node)
+        self.counters: set[str] = set()
+        self.is_in_loop = False
         self.values = {
             name: _Value(frozenset([name]), frozenset([name])) for name in self.parameters
         }
@@ -212,11 +211,15 @@ class _Walk:
             value = self.visit(node.value)
             for target in node.targets:
                 self.bind(target, value, node.value)
+                self.note_counter(target, node.value)
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self.bind(node.target, self.visit(node.value), node.value)
         elif isinstance(node, ast.AugAssign):
             whole = ast.BinOp(node.target, node.op, node.value)
-            self.bind(node.target, self.visit(whole), whole)
+            value = self.visit(whole)
+            if self.is_in_loop and dotted_path(node.target) in self.counters:
+                self.found.add(value.loaded, Use.INDICES)
+            self.bind(node.target, value, whole)
         elif isinstance(node, ast.For):
             self.bind(node.target, self.visit(node.iter), node.iter)
         elif isinstance(node, ast.If | ast.While):
@@ -227,9 +230,19 @@ class _Walk:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
                     self.visit(child)
+        outer = self.is_in_loop
+        self.is_in_loop |= is_loop(node)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.stmt):
                 self.statement(child)
+        self.is_in_loop = outer
+
+    def note_counter(self, target: ast.expr, value: ast.expr) -> None:
+        """Note a variable that begins as an integer: in a loop it stays one."""
+        if isinstance(target, ast.Name):
+            self.counters.discard(target.id)
+            if isinstance(value, ast.Constant) and type(value.value) is int:
+                self.counters.add(target.id)
 
     def bind(self, target: ast.expr, value: _Value, source: ast.expr) -> None:
         if isinstance(target, ast.Name):
@@ -308,10 +321,12 @@ class _Walk:
             self.found.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.FloorDiv):
             self.found.add(left.loaded | right.loaded, Use.INDICES)
-        elif isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
-            if _is_integer(node.right) or right.is_integer:
+        elif isinstance(node.op, ast.BitXor):
+            self.found.add(left.loaded | right.loaded, Use.BITS)
+        elif isinstance(node.op, ast.BitAnd | ast.BitOr):
+            if is_integer_literal(node.right) or right.is_integer:
                 self.found.add(left.loaded, Use.BITS)
-            if _is_integer(node.left) or left.is_integer:
+            if is_integer_literal(node.left) or left.is_integer:
                 self.found.add(right.loaded, Use.BITS)
 
     def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
@@ -324,10 +339,10 @@ class _Walk:
         for at, (side, value) in enumerate(zip(sides, values, strict=True)):
             direct = _direct(side, value)
             others = [one for index, one in enumerate(sides) if index != at]
-            if any(_is_none(one) for one in others):
+            if any(is_none(one) for one in others):
                 self.found.add(direct, Use.NONE_TEST)
                 continue
-            if any(_is_negative(one) for one in others):
+            if any(is_negative(one) for one in others):
                 self.found.add(value.loaded, Use.INDICES)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
@@ -355,7 +370,7 @@ class _Walk:
     # -- calls -----------------------------------------------------------------
 
     def call(self, node: ast.Call) -> _Value:
-        path = _path(node.func)
+        path = dotted_path(node.func)
         owner, _, name = path.rpartition(".")
         if isinstance(node.func, ast.Attribute) and not self.is_module(owner):
             return self.method(node, node.func)
@@ -443,13 +458,14 @@ class _Walk:
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
         """Note the extents of a tile."""
-        name = _path(node.func).rpartition(".")[2]
+        name = dotted_path(node.func).rpartition(".")[2]
         first = name in ("zeros", "full")
         shapes = args if name == "arange" else args[:1] if first else args[1:2]
         for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
             self.found.add(one.parts, Use.EXTENT)
-        if first and len(args) > 1:
-            self.found.add(_direct(node.args[-1], args[-1]), Use.DTYPE)
+        at = {"zeros": 1, "full": 2}.get(name, len(args))
+        if at < len(args):
+            self.found.add(_direct(node.args[at], args[at]), Use.DTYPE)
 
     def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
         value = self.visit(function.value)
@@ -498,7 +514,7 @@ class _Walk:
 
     def callee(self, node: ast.expr) -> Function | None:
         """Return the jit function that is called, if the source tells."""
-        path = _path(node)
+        path = dotted_path(node)
         if not path or path.partition(".")[0] in self.values or self.depth >= _MAX_DEPTH:
             return None
         try:
@@ -556,34 +572,6 @@ def _outer_blocks(
     )
 
 
-def _path(node: ast.expr) -> str:
-    """Return `a.b.c` of names and attributes, and "" for anything else."""
-    if isinstance(node, ast.Attribute):
-        base = _path(node.value)
-        return f"{base}.{node.attr}" if base else ""
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _direct(node: ast.expr, value: _Value) -> frozenset[str]:
     """Return the parameters that an expression is as it stands."""
     return value.bases if isinstance(node, ast.Name) and not value.is_made else _NONE
-
-
-def parameter_names(node: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the names of all parameters, in order."""
-    return tuple(one.arg for one in parameters(node))
-
-
-def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
-    """Yield all parameters, in order."""
-    yield from (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-
-
-def defaults(node: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Return the defaults of parameters."""
-    positional = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-    found = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
-    for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        if default is not None:
-            found[one.arg] = default
-    return found

@@ -60,8 +60,10 @@ def test_a_variable_that_only_a_call_tells_is_refused_with_a_remedy(
     sources: Sources, name: str
 ) -> None:
     error = sources.error(NESTED.format(name), {"p": "*fp32"}, kernel="make.k")
-    assert f"{name} has no value here: it is a variable of make, whose call" in error.message
-    assert error.remedy == f"give it in the manifest: `{name} = …` in [kernel.captures]"
+    assert f"{name} has no value here: it is a variable of make, whose value" in error.message
+    assert (
+        error.remedy == f"give it in the manifest, as `{name} = …` in [kernel.captures], or pass it"
+    )
 
 
 def test_a_function_beside_a_kernel_sees_the_same_variables(sources: Sources) -> None:

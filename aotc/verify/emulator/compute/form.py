@@ -209,6 +209,8 @@ def _narrowed(function: Compute, sources: Sequence[Operand], bits: Sequence[int]
 def _cast(source: Operand, bits: int) -> Callable[[Bits], Bits] | None:
     if isinstance(source, Register) and source.bits == bits:
         return None
+    if isinstance(source, Immediate) and source.float_bits == 64 and bits == 32:
+        return _rounded  # `20.0` is a double, which PTX rounds to the type of the instruction
     if isinstance(source, Immediate) and source.float_bits not in (0, bits):
         raise Unsupported(f"a constant of {source.float_bits} bits where {bits} are read")
     if bits == 1:
@@ -217,6 +219,11 @@ def _cast(source: Operand, bits: int) -> Callable[[Bits], Bits] | None:
     if isinstance(source, Immediate):
         return _cached_cast(dtype)
     return lambda word: word.astype(dtype, copy=False)
+
+
+def _rounded(word: Bits) -> Bits:
+    """Return a double as the nearest single."""
+    return view(view(word, np.float64).astype(np.float32), np.uint32)
 
 
 def _cached_cast(dtype: np.dtype[Any]) -> Callable[[Bits], Bits]:

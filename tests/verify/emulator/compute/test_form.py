@@ -63,17 +63,17 @@ def test_refusals_name_the_unsupported_part() -> None:
 
 
 def test_a_constant_has_the_read_width() -> None:
-    double = Immediate(0x3FF0000000000000, 64)
-    register = Register("%f", 32, 0)
-    instruction = Instruction("add", ("f32",), (register, register, double), None, 1, "")
-    with pytest.raises(Unsupported, match="a constant of 64 bits where 32 are read"):
-        COMPUTES["add"](instruction)
-    single = Instruction(
-        "add", ("f32",), (register, register, Immediate(0x3F800000, 32)), None, 1, ""
-    )
-    ones_bits = np.full(3, 0x3F800000, np.uint32)
-    actual = COMPUTES["add"](single)(ones_bits, np.asarray(0x3F800000, np.uint64))
-    assert actual.tolist() == [0x40000000] * 3  # type: ignore[union-attr]
+    register, wide = Register("%f", 32, 0), Register("%fd", 64, 0)
+    single = Immediate(0x3F800000, 32)
+    made = Instruction("add", ("f64",), (wide, wide, single), None, 1, "")
+    with pytest.raises(Unsupported, match="a constant of 32 bits where 64 are read"):
+        COMPUTES["add"](made)
+    one = np.full(3, 0x3F800000, np.uint32)
+    # `1.0` is a double, which PTX rounds to the type of the instruction.
+    for constant in (single, Immediate(0x3FF0000000000000, 64)):
+        made = Instruction("add", ("f32",), (register, register, constant), None, 1, "")
+        got = COMPUTES["add"](made)(one, np.asarray(constant.value, np.uint64))
+        np.testing.assert_array_equal(got, np.full(3, 0x40000000, np.uint32))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (33,), (5, 32)])
