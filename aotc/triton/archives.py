@@ -10,6 +10,7 @@ Archives are opened at once, and a kernel is loaded on a GPU when it is first la
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -103,10 +104,16 @@ class Archives:
 
     def is_structured(self, function: Any) -> bool:
         """Return whether a jitted function has kernels that take tuples or descriptors."""
-        code = function.fn.__code__
-        names = {*code.co_varnames[: code.co_argcount]}
+        parameters = inspect.signature(function.fn).parameters.values()
+        # One that a launch need not pass is no tuple, unless its default is.
+        optional = {
+            one.name
+            for one in parameters
+            if one.default is not inspect.Parameter.empty and not isinstance(one.default, tuple)
+        }
+        names = {one.name for one in parameters}
         return any(
-            kernel.blocks or _takes_tuples(kernel.info, names)
+            kernel.blocks or _takes_tuples(kernel.info, names, optional)
             for kernel in self.kernels_of(function)[0]
         )
 
@@ -152,11 +159,11 @@ class Archives:
         return kernels, reason
 
 
-def _takes_tuples(info: Any, names: set[str]) -> bool:
+def _takes_tuples(info: Any, names: set[str], optional: set[str]) -> bool:
     """Return whether a kernel has items for arguments, or one of a function's `names` has no item."""
     passed = {*(one.name for one in info.params), *info.constants}
     decided = {*info.choices, *(name for config in info.configs for name in config)}
-    return not passed <= names <= passed | decided
+    return not (passed <= names <= passed | decided | optional)
 
 
 def identity(function: Any) -> tuple[str, str]:

@@ -337,3 +337,25 @@ launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
     *right, wrong = launches(body, tmp_path, path=(str(tmp_path),))
     assert right == [[[2, 1, 1], 128]] * 4
     assert wrong[0] == "NotInArchiveError"
+
+
+def test_options_that_mean_nothing_are_taken(launches: Any) -> None:
+    """Others are said to be those that no kernel was built with."""
+    *taken, arch, libraries, unknown = launches(f"""{START}
+def run(**words):
+    launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1, **words))
+for words in (
+    dict(arch=None, extern_libs=None, ptx_options=None, debug=True), dict(extern_libs={{}}, ptx_options=""),
+    dict(extern_libs={{"libdevice": "/lib.bc"}}, ptx_version=80, warp_size=32),
+    dict(extern_libs=(("libdevice", "/lib.bc"),), default_dot_input_precision="tf32"),
+):
+    run(**words)
+run(arch="sm80")
+run(extern_libs={{"mine": "/mine.bc"}})
+run(num_warpz=3)
+""")
+    assert taken == [[[3, 1, 1], 32]] * 4
+    assert arch[0] == libraries[0] == "NotInArchiveError"
+    assert "arch=sm80 is not built" in arch[1]
+    assert "extern_libs={'mine': '/mine.bc'} is not built" in libraries[1]
+    assert unknown[0] == "KeyError"
