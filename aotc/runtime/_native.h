@@ -46,6 +46,7 @@ enum protocol {
     PROTOCOL_TORCH,      /* torch before it had that: methods of torch.Tensor */
     PROTOCOL_CUDA_ARRAY, /* __cuda_array_interface__ */
     PROTOCOL_DLPACK,     /* __dlpack__ */
+    PROTOCOL_POINTER,    /* data_ptr(), and a dtype */
 };
 
 /* What is known of a type that was seen in a launch. */
@@ -71,7 +72,7 @@ struct torch_access {
 };
 
 struct native_names {
-    PyObject *cuda_array_interface, *dlpack, *dlpack_device, *exchange;
+    PyObject *cuda_array_interface, *dlpack, *dlpack_device, *exchange, *data_ptr, *dtype;
     PyObject *data, *typestr, *shape, *strides, *stream, *max_version;
     PyObject *cuda_stream, *ptr, *cuda_stream_protocol;
     PyObject *grid, *config;
@@ -350,6 +351,9 @@ bool native_is_torch(struct native_state *state, PyTypeObject *type);
 bool native_is_pinned(PyObject *object);
 
 int native_read_torch(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument that says its address by data_ptr() and its dtype by name. 0 or -1. */
+int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object);
 
 /* Read an argument through __cuda_array_interface__; if that cannot tell its dtype and there is
  * DLPack, defer it. 0 or -1. */

@@ -359,3 +359,30 @@ run(num_warpz=3)
     assert "arch=sm80 is not built" in arch[1]
     assert "extern_libs={'mine': '/mine.bc'} is not built" in libraries[1]
     assert unknown[0] == "KeyError"
+
+
+def test_any_object_with_an_address_and_a_dtype_is_taken(launches: Any) -> None:
+    """As Triton does; promises and dtypes are checked as of tensors."""
+    *taken, odd, half, strange, raising = launches(f"""{START}
+class Memory:
+    def __init__(self, dtype, address=4096):
+        self.dtype, self.address = dtype, address
+    def data_ptr(self):
+        return self.address
+def run(memory):
+    launched(lambda: ops.add[(3,)](memory, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1))
+for dtype in ("torch.float32", "float32", "fp32", tl.float32):
+    run(Memory(dtype))
+run(Memory("torch.float32", 4100))
+run(Memory("torch.float16"))
+run(Memory("torch.complex64"))
+run(Memory("torch.float32", "nowhere"))
+""")
+    assert taken == [[[3, 1, 1], 32]] * 4
+    assert [one[0] for one in (odd, half, strange, raising)] == ["NotInArchiveError"] * 3 + [
+        raising[0]
+    ]
+    assert 'x = "*fp32"' in odd[1]
+    assert 'x = "*fp16:16"' in half[1]
+    assert "complex64" in strange[1]
+    assert raising[0] in ("ValueError", "NotInArchiveError")
