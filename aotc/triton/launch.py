@@ -314,7 +314,21 @@ class Launcher(_native.Launcher):
         said = {name: value for name, value in options.items() if name not in unsaid}
         if self._nested is not None:
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
+        if reason == _OTHER_CONSTANTS:
+            reason = f"{reason}: {self._built()}"
         return not_in_archive(self.function.fn, self.constexprs, bound, said, reason)
+
+    def _built(self) -> str:
+        """Return the constants and configs of a function's kernels, the first few."""
+        built = [
+            {**{k: v for k, v in one.info.constants.items() if k in self.constexprs}, **config}
+            for one in self.kernels
+            for config in one.info.configs or ({},)
+        ]
+        texts = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in built]
+        told = [*dict.fromkeys(filter(None, texts))]
+        more = "; …" if len(told) > _MAX_BUILT else ""
+        return f"{'; '.join(told[:_MAX_BUILT]) or 'without any'}{more}"
 
 
 def _is_libdevice(option: str, value: Any) -> bool:
@@ -324,6 +338,7 @@ def _is_libdevice(option: str, value: Any) -> bool:
 
 _MISSING = object()
 _FAILED = (*_MISSES, StateError)
+_MAX_BUILT = 4  # constants and configs that a miss names
 _OTHER_CONSTANTS = "its kernels were built with other constants, options, or kinds of arguments"
 
 
