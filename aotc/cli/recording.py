@@ -7,12 +7,13 @@ They are part of the same group as those of `machine`, which know nothing of the
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
 
 from aotc.cli.machine import commands
-from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import CompileError, one_line
 
 __all__ = ["commands"]
@@ -98,11 +99,14 @@ def record(
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
     if code:
-        complain(f"{_ended(command[0], code)}; what it launched is recorded")
+        how = "interrupted" if code == -signal.SIGINT else _ended(command[0], code)
+        complain(f"{how}; what it launched is recorded")
     lost = len(written.refused)
     left_out = f", {lost} left out" if lost else ""
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
     show(f"{kernels}{left_out}", err=True)
+    if code == -signal.SIGINT:
+        return EXIT_INTERRUPTED
     return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -217,6 +220,28 @@ def test_mistakes_of_the_user(
     err = capsys.readouterr().err
     assert expected in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: int) -> None:
+    """And ends the program, to which a terminal alone would have passed an interrupt."""
+    (tmp_path / "ops.py").write_text(KERNELS)
+    (tmp_path / "app.py").write_text(
+        "import ops, time\nops.run(64)\nprint('launched', flush=True)\ntime.sleep(60)\n"
+    )
+    words = ("-m", "aotc", "record", "--", sys.executable, "app.py")
+    path = os.pathsep.join([str(Path(__file__).parents[3]), str(STAND_IN)])
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "launched\n"
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted; what it launched is recorded" in err
+    assert len(kernels(tmp_path / "record")) == 1
 
 
 def test_a_line_that_a_killed_process_left_is_skipped(tmp_path: Path) -> None:
