@@ -281,11 +281,21 @@ class _Table:
         for title, values in sections.items():
             if values:
                 lines.append(f"[kernel.{title}]")
+                lines += self.overlaps() if title == "signature" else []
                 lines += [f"{key} = {toml(value)}" for key, value in values.items()]
         for config in self.configs():
             lines.append("[[kernel.config]]")
             lines += [f"{key} = {toml(value)}" for key, value in config.items()]
         return "\n".join(lines) + "\n"
+
+    def overlaps(self) -> list[str]:
+        """Return what was seen of overlapping memory, as a comment: a person may promise `noalias`."""
+        told = [one["overlaps"] for one in self.group.launches if "overlaps" in one]
+        if not told:
+            return []
+        pairs = dict.fromkeys(" and ".join(pair) for one in told for pair in one)
+        num = f"{len(told)} launch{'' if len(told) == 1 else 'es'}"
+        return [one_line(f"# overlaps seen in {num}: {', '.join(pairs) or 'none'}")]
 
     def signature(self) -> dict[str, str]:
         """Return the type of each argument: what was passed, promised and fixed."""

@@ -244,6 +244,40 @@ def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: i
     assert len(kernels(tmp_path / "record")) == 1
 
 
+TENSORS = """
+import ops
+class Tensor(str):
+    def __new__(cls, at, shape=(64,), strides=(1,)):
+        made = super().__new__(cls, "*fp16")
+        made.at, made.shape, made.strides = at, shape, strides
+        return made
+    def data_ptr(self): return self.at
+    def element_size(self): return 2
+    def stride(self): return self.strides
+def run(x, y, bias=None):
+    ops.add.fn[(1,)](x, y, bias, 64, 1, BLOCK=64, ACT="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "comment"),
+    [
+        ("run(Tensor(4096), Tensor(4096 + 128))", "1 launch: none"),
+        ("run(Tensor(4096), Tensor(4096 + 126))", "1 launch: x and y"),
+        ("run(Tensor(4096), Tensor(4096, (0,)))", "1 launch: none"),
+        ("run(Tensor(4096, (2, 4), (1000, 1)), Tensor(6002))", "1 launch: x and y"),
+        ("a = Tensor(4096)\nrun(a, a)\nrun(a, Tensor(9000))", "2 launches: x and y"),
+        ("run(Tensor(4096), '*fp16')", ""),
+    ],
+)
+def test_overlaps_are_a_comment(record: Any, tmp_path: Path, calls: str, comment: str) -> None:
+    """What was seen, for a person who may promise `noalias`; nothing of memory that does not say its size."""
+    assert record(f"{TENSORS}{calls}\n")[0] == 0
+    text = (tmp_path / "record" / "kernels.toml").read_text()
+    assert re.findall("# overlaps seen in (.*)", text) == ([comment] if comment else [])
+    assert kernels(tmp_path / "record")[0]["signature"]["y"] == "*fp16:16"
+
+
 def test_a_line_that_a_killed_process_left_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     whole = json.dumps({"tuned": []})
@@ -319,14 +353,18 @@ def test_the_guide_to_porting_shows_the_recorded_table(record: Any, tmp_path: Pa
     page = (Path(__file__).parents[3] / "docs" / "guide" / "porting.md").read_text()
     (source,) = re.findall(r"(?s)<!-- file: softmax.py -->\n```python\n(.*?)```", page)
     (table,) = re.findall(r"(?s)```toml\n(\[\[kernel\]\]\nname.*?)```", page)
-    (tmp_path / "torch.py").write_text("def empty_like(tensor): return tensor\n")
+    (tmp_path / "torch.py").write_text(
+        "def empty_like(tensor):\n    made = type(tensor)(tensor)\n    made.at = 1 << 20\n    return made\n"
+    )
     (tmp_path / "softmax.py").write_text(source)
     record(
         "import softmax, triton\n"
         "triton.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()\n"
         "class Tensor(str):\n"
-        "    shape = (128, 1000)\n"
-        "    def stride(self, axis): return 1000\n"
+        "    shape, at = (128, 1000), 4096\n"
+        "    def stride(self, axis=None): return (1000, 1) if axis is None else 1000\n"
+        "    def data_ptr(self): return self.at\n"
+        "    def element_size(self): return 4\n"
         "softmax.softmax(Tensor('*fp32'))\n"
     )
     assert (tmp_path / "record" / "kernels.toml").read_text().endswith(table)

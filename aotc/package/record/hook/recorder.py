@@ -20,6 +20,7 @@ import atexit
 import functools
 import importlib.abc
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -142,7 +143,9 @@ def _sample(
     try:
         file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
         place = {"file": file, "line": line}
-        _write({**_launch(function, kernel, grid, args, kwargs), "caller": place})
+        launch = _launch(function, kernel, grid, args, kwargs)
+        told = _overlaps(_passed(function.arg_names, args, kwargs))
+        _write({**launch, "caller": place, **({} if told is None else {"overlaps": told})})
     except Exception as error:  # noqa: BLE001 - the program goes on
         _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
 
@@ -174,6 +177,31 @@ def _launch(
         "grid": [int(one) for one in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
+
+
+def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
+    """Return the pairs of arguments whose memory overlaps, None of fewer than two that say theirs."""
+    ranges = [(name, *one) for name, value in passed.items() for one in _ranges(value)]
+    if len(ranges) < 2:
+        return None
+    pairs = itertools.combinations(ranges, 2)
+    found = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
+    return [list(one) for one in dict.fromkeys(map(tuple, found))]
+
+
+def _ranges(value: Any) -> Iterable[tuple[int, int]]:
+    """Yield where the memory of an argument, or of a tuple's items, begins and ends."""
+    if isinstance(value, tuple):
+        for one in _items(value):
+            yield from _ranges(one)
+        return
+    value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
+    try:
+        begin, size = int(value.data_ptr()), int(value.element_size())
+        last = sum((int(n) - 1) * int(s) for n, s in zip(value.shape, value.stride()))  # noqa: B905 - Python 3.9
+    except Exception:  # noqa: BLE001 - no memory, or one that does not say how much
+        return
+    yield begin, begin if 0 in value.shape else begin + (last + 1) * size
 
 
 # ---- counts -----------------------------------------------------------------------------------
@@ -421,6 +449,7 @@ def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any])
         **launch,
         "gpu": _gpu(),
         "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
+        "configs": [_settings(config) for config in tuner.configs],
         **({"key": key, "dtypes": dtypes} if tuner.cache else {}),  # else there is but one config
         "choice": _settings(tuner.best_config),
         "timings": [[_settings(config), times] for config, times in timings.items()],
