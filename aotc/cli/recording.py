@@ -36,6 +36,9 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 @click.option(
     "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
 )
+@click.option(
+    "--all-configs", "has_all_configs", is_flag=True, help="List all configs of autotuners."
+)
 @click.option("--strict", "is_strict", is_flag=True, help="Exit with 1 if a kernel is left out.")
 @_debug
 def record(
@@ -46,6 +49,7 @@ def record(
     logs: tuple[str, ...],
     sources: tuple[str, ...],
     target: str,
+    has_all_configs: bool,
     is_strict: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -81,7 +85,8 @@ def record(
     records = vendor(read(folder), folder) if is_vendored else read(folder)
     records = with_extracts(records, folder, recorded_target(records))
     try:
-        written = write_manifest(records, path, package_name(folder))
+        name = package_name(folder)
+        written = write_manifest(records, path, name, has_all_configs=has_all_configs)
     except CompileError:
         if code:  # the likely reason, said first
             complain(_ended(command[0], code))

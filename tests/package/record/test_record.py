@@ -244,6 +244,25 @@ def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: i
     assert len(kernels(tmp_path / "record")) == 1
 
 
+def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
+    """On request: as a grid if they are one, else each, what was chosen first."""
+    program = "import ops\nops.run(4096)\n"
+    assert record(program, "--all-configs")[0] == 0
+    chosen = {"BLOCK": 1024, "num_warps": 8, "num_stages": 3}
+    other = {"BLOCK": 256, "num_warps": 4, "num_stages": 3}
+    assert kernels(tmp_path / "record")[0]["config"] == [chosen, other]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    path = tmp_path / "ops.py"
+    configs = "[triton.Config({'BLOCK': b}, w) for b in (256, 512) for w in (2, 4)],"
+    path.write_text(re.sub(r"(?s)\[triton\.Config.*?\],", configs, path.read_text(), count=1))
+    assert record(program, "--all-configs", "-o", "grid")[0] == 0
+    (kernel,) = kernels(tmp_path / "grid")
+    assert "config" not in kernel
+    values = {name: sorted(one) for name, one in kernel["configs"].items()}
+    assert values == {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [3]}
+    assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
+
+
 TENSORS = """
 import ops
 class Tensor(str):
