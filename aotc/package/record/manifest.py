@@ -213,7 +213,9 @@ def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     """Return what launches of one table have in common, given the `tuned_constants`."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
+    unbuilt = launch.get("unbuilt", {})
     key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]
+    key += [unbuilt] if unbuilt else []
     return json.dumps(key, sort_keys=True)
 
 
@@ -257,6 +259,8 @@ class _Table:
         if captured := kernel.get("captured"):
             reason = f": {kernel['unsaid']}" if "unsaid" in kernel else ""
             return f"{name} captures {', '.join(captured)} of the function around it{reason}"
+        for option, value in self.first.get("unbuilt", {}).items():
+            return f"it is launched with {option}={value}, which no manifest can say"
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"

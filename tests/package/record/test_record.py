@@ -263,6 +263,31 @@ def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
     assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
 
+@pytest.mark.parametrize(
+    "option", ["launch_cooperative_grid=True", "default_dot_input_precision='ieee'"]
+)
+def test_options_that_no_archive_is_built_with_are_losses(
+    record: Any, tmp_path: Path, option: str
+) -> None:
+    """A table without them would be of another kernel, or one that no launch takes."""
+    launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=''"
+    code, _, err = record(f"import ops\n{launch})\n{launch}, {option})\n", "--strict")
+    assert code == 1
+    assert err.splitlines()[-1] == "1 kernel, 1 left out"
+    assert f"it is launched with {option.replace(chr(39), '')}, which no manifest can say" in err
+    assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_a_member_of_an_enumeration_is_its_value(record: Any, tmp_path: Path) -> None:
+    program = (
+        "import enum, ops\n"
+        "class Mode(enum.Enum):\n    FAST = 3\n"
+        "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=Mode.FAST)\n"
+    )
+    assert record(program, "--strict")[0] == 0
+    assert kernels(tmp_path / "record")[0]["constants"]["ACT"] == 3
+
+
 TENSORS = """
 import ops
 class Tensor(str):

@@ -26,6 +26,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any
@@ -40,6 +41,11 @@ _OPTIONS = (
 )
 
 
+_USUAL = {
+    "launch_cooperative_grid": False,
+    "default_dot_input_precision": "tf32",
+    "ptx_options": None,
+}
 _frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
 
 
@@ -173,10 +179,25 @@ def _launch(
         "divisible": divisible,
         "constants": {name: _constant(value) for name, value in constants.items()},
         "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
+        **_unbuilt(metadata),
         "target": [metadata.target.backend, metadata.target.arch],
         "grid": [int(one) for one in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
+
+
+def _unbuilt(metadata: Any) -> dict[str, Any]:
+    """Return the options of a compiled kernel that no archive is built with, if it has any."""
+    told: dict[str, Any] = {
+        name: str(getattr(metadata, name))
+        for name, usual in _USUAL.items()
+        if getattr(metadata, name, usual) not in (usual, None, "")
+    }
+    libraries: dict[str, Any] = dict(getattr(metadata, "extern_libs", None) or ())
+    told.update(
+        {f"extern_libs {name}": path for name, path in libraries.items() if name != "libdevice"}
+    )
+    return {"unbuilt": told} if told else {}
 
 
 def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
@@ -380,6 +401,8 @@ _TORCH_DTYPES = {
 def _constant(value: Any) -> dict[str, Any]:
     """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
     if type(value).__name__ == "constexpr":
+        value = value.value
+    if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
