@@ -227,8 +227,11 @@ def _is_type_said(value: Any) -> bool:
     items = items_of(value)
     if items is not None:
         return all(map(_is_type_said, items))
-    memory = value[0] if isinstance(value, Described) else value
-    memory = value.base if is_descriptor(value) else memory
+    memory: Any = value
+    if isinstance(value, Described):
+        memory = value[0]
+    elif is_descriptor(value):
+        memory = value.base
     return is_pointer(memory) and dtype_of(memory) in SCALARS
 
 
