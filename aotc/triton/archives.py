@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 from aotc.runtime import Kernel, Library, load
-from aotc.triton.extract import extract, has_other_source
+from aotc.triton.extract import extract, has_other_source, is_extract
 
 if TYPE_CHECKING:
     from aotc.runtime.info import KernelInfo
@@ -135,12 +135,13 @@ class Archives:
             others = name in self._functions
             reason = "its file is not the one that was compiled" if others else "no archive has it"
             return [], reason
-        is_extract = digest != digest_of(path)
         kernels: list[ArchivedKernel] = []
         reason = ""
         for order, (library, kernel_name, told) in enumerate(found):
-            # The name of an extract's file covers those that it imports.
-            files: list[tuple[str, str]] = [] if is_extract else told["files"]
+            # Extracts are compared as functions are, not as files of the program.
+            files: list[tuple[str, str]] = [
+                (name, digest) for name, digest in told["files"] if not is_extract(name, digest)
+            ]
             changed = next((one for one in files if not _is_same(path, *one)), None)
             if changed is not None:
                 reason = f"{changed[0]}, which it was compiled with, is another one here"
