@@ -7,12 +7,13 @@ They are part of the same group as those of `machine`, which know nothing of the
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
 
 from aotc.cli.machine import commands
-from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import CompileError, one_line
 
 __all__ = ["commands"]
@@ -35,6 +36,9 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 @click.option(
     "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
 )
+@click.option(
+    "--all-configs", "has_all_configs", is_flag=True, help="List all configs of autotuners."
+)
 @click.option("--strict", "is_strict", is_flag=True, help="Exit with 1 if a kernel is left out.")
 @_debug
 def record(
@@ -45,6 +49,7 @@ def record(
     logs: tuple[str, ...],
     sources: tuple[str, ...],
     target: str,
+    has_all_configs: bool,
     is_strict: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -80,7 +85,8 @@ def record(
     records = vendor(read(folder), folder) if is_vendored else read(folder)
     records = with_extracts(records, folder, recorded_target(records))
     try:
-        written = write_manifest(records, path, package_name(folder))
+        name = package_name(folder)
+        written = write_manifest(records, path, name, has_all_configs=has_all_configs)
     except CompileError:
         if code:  # the likely reason, said first
             complain(_ended(command[0], code))
@@ -98,11 +104,14 @@ def record(
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
     if code:
-        complain(f"{_ended(command[0], code)}; what it launched is recorded")
+        how = "interrupted" if code == -signal.SIGINT else _ended(command[0], code)
+        complain(f"{how}; what it launched is recorded")
     lost = len(written.refused)
     left_out = f", {lost} left out" if lost else ""
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
     show(f"{kernels}{left_out}", err=True)
+    if code == -signal.SIGINT:
+        return EXIT_INTERRUPTED
     return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
 
 

@@ -87,6 +87,8 @@ static int intern_names(struct native_names *names) {
         const char *text;
     } table[] = {
         {&names->cuda_array_interface, "__cuda_array_interface__"},
+        {&names->data_ptr, "data_ptr"},
+        {&names->dtype, "dtype"},
         {&names->dlpack, "__dlpack__"},
         {&names->dlpack_device, "__dlpack_device__"},
         {&names->exchange, "__dlpack_c_exchange_api__"},

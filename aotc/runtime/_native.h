@@ -44,6 +44,7 @@ enum protocol {
     PROTOCOL_TORCH,      /* torch before the exchange table: methods of torch.Tensor */
     PROTOCOL_CUDA_ARRAY, /* __cuda_array_interface__ */
     PROTOCOL_DLPACK,     /* __dlpack__ */
+    PROTOCOL_POINTER,    /* data_ptr(), and a dtype */
 };
 
 /* A type seen in a launch. */
@@ -70,7 +71,7 @@ struct torch_access {
 };
 
 struct native_names {
-    PyObject *cuda_array_interface, *dlpack, *dlpack_device, *exchange;
+    PyObject *cuda_array_interface, *dlpack, *dlpack_device, *exchange, *data_ptr, *dtype;
     PyObject *data, *typestr, *shape, *strides, *stream, *max_version;
     PyObject *cuda_stream, *ptr, *cuda_stream_protocol;
     PyObject *grid, *config;
@@ -351,6 +352,9 @@ bool native_is_torch(struct native_state *state, PyTypeObject *type);
 bool native_is_pinned(PyObject *object);
 
 int native_read_torch(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument with data_ptr() and the name of its dtype. 0 or -1. */
+int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object);
 
 /* Read an argument through __cuda_array_interface__; defer it if that lacks its dtype and there is
  * DLPack. 0 or -1. */

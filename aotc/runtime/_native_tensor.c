@@ -2,8 +2,8 @@
  *
  * A type is classified once; the result is cached in a small table searched by identity. A type's
  * fastest protocol is used: DLPack's C exchange table (torch since 2.10), methods of torch.Tensor,
- * __cuda_array_interface__, __dlpack__. torch is never imported here: if one of its tensors comes,
- * it is in sys.modules.
+ * __cuda_array_interface__, __dlpack__, data_ptr() of any other. torch is never imported here: if one
+ * of its tensors comes, it is in sys.modules.
  */
 #include "_native_launcher.h"
 
@@ -26,6 +26,7 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
                       : native_is_torch(state, type)                ? PROTOCOL_TORCH
                       : type_has(type, names->cuda_array_interface) ? PROTOCOL_CUDA_ARRAY
                       : info->has_dlpack                           ? PROTOCOL_DLPACK
+                      : type_has(type, names->data_ptr)             ? PROTOCOL_POINTER
                                                                     : PROTOCOL_NONE;
 }
 
@@ -318,6 +319,8 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
         launch->args[index].kind = 0;
         launch->is_deferred = true;
         return 0;
+    case PROTOCOL_POINTER:
+        return native_read_pointer(launch, index, object);
     case PROTOCOL_NONE:
         break;
     }

@@ -5,6 +5,8 @@
  */
 #include "_native.h"
 
+#include <string.h>
+
 /* ---- attributes of torch -------------------------------------------------------------------- */
 
 /* dtypes by their names in torch. */
@@ -187,4 +189,49 @@ int native_read_torch(struct launch *launch, uint32_t index, PyObject *object) {
     return native_has_shape(launch, index)
                ? read_torch_shape(launch, index, object)
                : 0;
+}
+
+/* ---- any object with an address and a dtype ------------------------------------------------- */
+
+/* The dtype of a name such as torch.float32, float32 or fp32. */
+static uint32_t named_dtype(const char *chars) {
+    const char *dot = strrchr(chars, '.');
+    const char *name = dot == NULL ? chars : dot + 1;
+    for (uint32_t i = 0; i < TORCH_DTYPES && torch_dtypes[i].name != NULL; ++i) {
+        if (strcmp(torch_dtypes[i].name, name) == 0) {
+            return torch_dtypes[i].dtype;
+        }
+    }
+    for (uint32_t i = AOTC_I1; i <= AOTC_FP8E5; ++i) {
+        if (strcmp(aotc_dtype_name((aotc_dtype)i), name) == 0) {
+            return i;
+        }
+    }
+    return AOTC_DTYPE_NONE;
+}
+
+int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object) {
+    const struct native_names *names = &launch->state->names;
+    struct tensor_view view = {.device = -1};
+    PyObject *address = PyObject_CallMethodNoArgs(object, names->data_ptr);
+    view.address = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
+    Py_XDECREF(address);
+    PyObject *dtype = PyErr_Occurred() ? NULL : PyObject_GetAttr(object, names->dtype);
+    PyObject *text = dtype == NULL ? NULL : PyObject_Str(dtype);
+    const char *chars = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    if (chars != NULL) {
+        view.dtype = named_dtype(chars);
+        view.dtype_text = aotci_text("%.100s", chars);
+    }
+    Py_XDECREF(dtype);
+    Py_XDECREF(text);
+    if (chars == NULL) {
+        return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
+    }
+    if (native_has_shape(launch, index)) {
+        return native_bad_argument(launch, index, native_expected_tensor(launch, index).chars,
+                                   "one that says an address and no shape",
+                                   "pass (address, dtype, shape, strides)");
+    }
+    return native_take_view(launch, index, &view);
 }

@@ -10,6 +10,7 @@ Archives are opened at once, and a kernel is loaded on a GPU when it is first la
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 from aotc.runtime import Kernel, Library, load
-from aotc.triton.extract import extract, has_other_source
+from aotc.triton.extract import extract, has_other_source, is_extract
 
 if TYPE_CHECKING:
     from aotc.runtime.info import KernelInfo
@@ -103,10 +104,16 @@ class Archives:
 
     def is_structured(self, function: Any) -> bool:
         """Return whether a jitted function has kernels that take tuples or descriptors."""
-        code = function.fn.__code__
-        names = {*code.co_varnames[: code.co_argcount]}
+        parameters = inspect.signature(function.fn).parameters.values()
+        # One that a launch need not pass is no tuple, unless its default is.
+        optional = {
+            one.name
+            for one in parameters
+            if one.default is not inspect.Parameter.empty and not isinstance(one.default, tuple)
+        }
+        names = {one.name for one in parameters}
         return any(
-            kernel.blocks or _takes_tuples(kernel.info, names)
+            kernel.blocks or _takes_tuples(kernel.info, names, optional)
             for kernel in self.kernels_of(function)[0]
         )
 
@@ -128,12 +135,13 @@ class Archives:
             others = name in self._functions
             reason = "its file is not the one that was compiled" if others else "no archive has it"
             return [], reason
-        is_extract = digest != digest_of(path)
         kernels: list[ArchivedKernel] = []
         reason = ""
         for order, (library, kernel_name, told) in enumerate(found):
-            # The name of an extract's file covers those that it imports.
-            files: list[tuple[str, str]] = [] if is_extract else told["files"]
+            # Extracts are compared as functions are, not as files of the program.
+            files: list[tuple[str, str]] = [
+                (name, digest) for name, digest in told["files"] if not is_extract(name, digest)
+            ]
             changed = next((one for one in files if not _is_same(path, *one)), None)
             if changed is not None:
                 reason = f"{changed[0]}, which it was compiled with, is another one here"
@@ -152,11 +160,11 @@ class Archives:
         return kernels, reason
 
 
-def _takes_tuples(info: Any, names: set[str]) -> bool:
+def _takes_tuples(info: Any, names: set[str], optional: set[str]) -> bool:
     """Return whether a kernel has items for arguments, or one of a function's `names` has no item."""
     passed = {*(one.name for one in info.params), *info.constants}
     decided = {*info.choices, *(name for config in info.configs for name in config)}
-    return not passed <= names <= passed | decided
+    return not (passed <= names <= passed | decided | optional)
 
 
 def identity(function: Any) -> tuple[str, str]:

@@ -33,6 +33,7 @@ _TRITON_DTYPES = {
 }  # fmt: skip
 _HOST_PACKAGES = ("numpy", "torch")  # kernels call none of their functions
 _MAX_FUNCTIONS = 256
+_NAME_DIGITS = 16
 _ABSENT = object()
 
 
@@ -62,6 +63,11 @@ def extract(function: Any) -> Extract:
     extractor = _Extractor()
     extractor.file_of(_innermost(function))
     return Extract(_innermost(function).fn.__name__, extractor.files)
+
+
+def is_extract(file: str, digest: str) -> bool:
+    """Return whether a file is an extract, whose name has the digest of its text."""
+    return file.removesuffix(".py").endswith(f"_{digest[:_NAME_DIGITS]}")
 
 
 def has_other_source(function: Any) -> bool:
@@ -103,7 +109,7 @@ class _Extractor:
             + "".join(f"{line}\n" for line in lines)
             + f"\n\n@triton.{'jit' if is_jit else 'constexpr_function'}\n{source}"
         )
-        module = f"{inner.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        module = f"{inner.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]}"
         self.files[f"{module}.py"] = text
         self._modules[id(inner)] = module
         return module

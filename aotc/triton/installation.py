@@ -21,7 +21,7 @@ from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
 from aotc.triton.structured import StructuredLauncher
 from aotc.triton.torch_hook import hide_triton
-from aotc.triton.tuning import Tuning
+from aotc.triton.tuning import Tuning, probe
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
 _LAUNCHER, _CHAIN = "aotc_launcher", "aotc_chain"
@@ -193,6 +193,11 @@ def tuned_run(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         installed.
     """
     return _the_installed().tuning.run(tuner, args, kwargs)
+
+
+def has_config(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether archives have an autotuner's config for arguments."""
+    return probe(tuner, config, args, kwargs)[0] is not None
 
 
 # ---- Triton's own ------------------------------------------------------------------------------

@@ -40,9 +40,23 @@ Found = tuple[
 # What a launch may say of how a kernel is compiled, and what Triton takes if it does not.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _FUSION, _FTZ = "enable_fp_fusion", "enable_reflect_ftz"  # of a kernel, not of a config
-# What all kernels are built with, and what makes no difference to them.
-_FIXED = {"launch_cooperative_grid": False}
-_IGNORED = ("debug", "launch_pdl", "ir_override", "instrumentation_mode", "sanitize_overflow")
+# What all kernels are built with, beside None; and what makes no difference to them.
+_FIXED: dict[str, tuple[object, ...]] = {
+    "launch_cooperative_grid": (False,),
+    "arch": (),
+    "backend_name": ("cuda",),
+    "default_dot_input_precision": ("tf32",),
+    "extern_libs": (),
+    "max_num_imprecise_acc_default": (),
+    "ptx_options": ("",),
+    "warp_size": (32,),
+}
+_IGNORED = (
+    *("debug", "launch_pdl", "ir_override", "instrumentation_mode", "sanitize_overflow"),
+    *("ptx_version", "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes"),
+    *("allowed_dot_input_precisions", "num_consumer_groups", "num_buffers_warp_spec"),
+    *("reg_dec_producer", "reg_inc_consumer", "minRegAutoWS", "maxRegAutoWS", "pingpongAutoWS"),
+)
 _MISSES = (NotFoundError, ArgumentError, ArchError)
 
 
@@ -172,9 +186,10 @@ class Launcher(_native.Launcher):
     def candidates(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> list[Candidate]:
         """Return the kernels that were built with these constants and options, the best first."""
         devices = {_device_of(value) for value in bound.values()} - {-1}
-        for name, value in _FIXED.items():
-            if options.get(name) not in (None, value):
-                raise self.miss(bound, options, f"{name}={options[name]} is not built")
+        for name, built in _FIXED.items():
+            value = options.get(name)
+            if value is not None and value not in built and not _is_libdevice(name, value):
+                raise self.miss(bound, options, f"{name}={value} is not built")
         asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
         found = [
             one
@@ -280,8 +295,12 @@ class Launcher(_native.Launcher):
     ) -> tuple[Launcher, dict[str, Any], dict[str, Any]]:
         """Return what launches this, its arguments by parameter, and its options.
 
-        Raises: TypeError as a call does.
+        Raises: TypeError as a call does, KeyError for an option that Triton has not.
         """
+        unknown = [name for name in kwargs if name not in self.names and name not in self.options]
+        if unknown:  # as Triton
+            message = f"Keyword argument {unknown[0]} was specified but unrecognised"
+            raise KeyError(message)
         given = {name: value for name, value in kwargs.items() if name in self.names}
         bound = self.signature.bind(*args, **given)
         bound.apply_defaults()
@@ -291,14 +310,35 @@ class Launcher(_native.Launcher):
         self, bound: Mapping[str, Any], options: Mapping[str, Any], reason: str
     ) -> NotInArchiveError:
         """Return the error of a launch that no archive has."""
-        said = {name: value for name, value in options.items() if name not in _IGNORED}
+        unsaid = (*_IGNORED, *_FIXED)
+        said = {name: value for name, value in options.items() if name not in unsaid}
         if self._nested is not None:
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
+        if reason == _OTHER_CONSTANTS:
+            reason = f"{reason}: {self._built()}"
         return not_in_archive(self.function.fn, self.constexprs, bound, said, reason)
+
+    def _built(self) -> str:
+        """Return the constants and configs of a function's kernels, the first few."""
+        built = [
+            {**{k: v for k, v in one.info.constants.items() if k in self.constexprs}, **config}
+            for one in self.kernels
+            for config in one.info.configs or ({},)
+        ]
+        texts = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in built]
+        told = [*dict.fromkeys(filter(None, texts))]
+        more = "; …" if len(told) > _MAX_BUILT else ""
+        return f"{'; '.join(told[:_MAX_BUILT]) or 'without any'}{more}"
+
+
+def _is_libdevice(option: str, value: Any) -> bool:
+    """Return whether an option names the library that Triton links anyway, or none."""
+    return option == "extern_libs" and set(dict(value)) <= {"libdevice"}
 
 
 _MISSING = object()
 _FAILED = (*_MISSES, StateError)
+_MAX_BUILT = 4  # constants and configs that a miss names
 _OTHER_CONSTANTS = "its kernels were built with other constants, options, or kinds of arguments"
 
 

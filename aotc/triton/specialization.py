@@ -7,7 +7,8 @@ pointer to its dtype. Constants are compared with their types: `True`, 1 and 1.0
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
@@ -145,8 +146,11 @@ def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a constant that a launch passes is the one that a kernel was built with."""
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
+    is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
+        # A manifest may write a dtype as Python does: torch.bfloat16, tl.bfloat16.
+        built = dtype_word(built.rpartition(".")[2]) if is_dtype else built
         built = _SPELLINGS.get(built, built)
     return type(passed) is type(built) and passed == built
 
@@ -193,8 +197,51 @@ def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_te
 
 def _constant_text(value: Any) -> Any:
     if hasattr(value, "fn"):
-        return str(value.fn.__qualname__)
+        return manifest_name(value.fn)
     return constant(value)
+
+
+def unsaid(function: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
+    """Return what of a launch no manifest can say; empty if one can."""
+    captured = ", ".join(function.__code__.co_freevars)
+    if captured:
+        return f"{function.__qualname__} captures {captured}; aotc record extracts it"
+    if not os.path.isfile(function.__code__.co_filename):  # noqa: PTH113 - start-up time
+        return f"{function.__qualname__} has no file; aotc record extracts it"
+    for name, value in passed.items():
+        is_said = _is_constant_said(value) if name in constexprs else _is_type_said(value)
+        if not is_said:
+            return f"{name} is {value!r}"[:200]
+    return ""
+
+
+def _is_constant_said(value: Any) -> bool:
+    if is_function(value):
+        return not value.fn.__code__.co_freevars
+    return constant(value) is None or isinstance(constant(value), (bool, int, float, str))
+
+
+def _is_type_said(value: Any) -> bool:
+    if value is None or scalar_type(value) or is_function(value):
+        return True
+    items = items_of(value)
+    if items is not None:
+        return all(map(_is_type_said, items))
+    memory: Any = value
+    if isinstance(value, Described):
+        memory = value[0]
+    elif is_descriptor(value):
+        memory = value.base
+    return is_pointer(memory) and dtype_of(memory) in SCALARS
+
+
+def _function_value(value: Any, function: Any) -> str:
+    """Return a constant that is a function as a manifest names it, from the file of a kernel."""
+    file, own = value.fn.__code__.co_filename, function.__code__.co_filename
+    name = manifest_name(value.fn)
+    if file == own and "." not in name:
+        return name
+    return f"{os.path.relpath(file, os.path.dirname(own))}:{name}"  # noqa: PTH120 - start-up time
 
 
 def not_in_archive(
@@ -205,7 +252,6 @@ def not_in_archive(
     reason: str,
 ) -> NotInArchiveError:
     """Return the error of a launch that no archive has: kernel, specialisation, manifest rows."""
-    code = function.__code__
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     given = {name: value for name, value in options.items() if value is not None}
@@ -215,22 +261,47 @@ def not_in_archive(
     words += [f"{name}={value!r}" for name, value in constants.items()]
     said = {**given, **dict.fromkeys(off, False)}
     settings = ", ".join(f"{name}={value}" for name, value in said.items())
-    rows = ["[[kernel]]", f'source = "{code.co_filename}:{manifest_name(function)}"']
-    rows += [f"{name} = false" for name in off]
-    rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
-    if constants:
-        rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]
-    if given:
-        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
-    error = NotInArchiveError(
+    text = (
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
         f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
-        "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
     )
+    problem = unsaid(function, passed, constexprs)
+    rows: list[str] = []
+    if problem:
+        text += f"no row of a manifest can cover it: {problem}"
+    else:
+        functions = {
+            name: _function_value(value, function)
+            for name, value in passed.items()
+            if name in constexprs and is_function(value)
+        }
+        rows = _rows(function, arguments, {**constants, **functions}, given, off)
+        text += "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
+    error = NotInArchiveError(text)
     error.kernel = function.__qualname__
     error.got, error.remedy = ", ".join(words), "\n".join(rows)
     return error
 
 
+def _rows(
+    function: Any,
+    arguments: Mapping[str, str],
+    constants: Mapping[str, Any],
+    given: Mapping[str, Any],
+    off: Sequence[str],
+) -> list[str]:
+    rows = ["[[kernel]]"]
+    rows += [f"source = {_toml(f'{function.__code__.co_filename}:{manifest_name(function)}')}"]
+    rows += [f"{name} = false" for name in off]
+    rows += ["[kernel.signature]", *(f"{name} = {_toml(text)}" for name, text in arguments.items())]
+    if constants:
+        rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]
+    if given:
+        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+    return rows
+
+
 def _toml(value: Any) -> str:
+    if isinstance(value, float) and value - value != 0:
+        return str(value)  # inf, -inf, nan
     return json.dumps(value if isinstance(value, (bool, int, float, str)) else str(value))

@@ -96,13 +96,13 @@ class Tuning:
         configs = _configs(tuner, args, kwargs)
         for wanted in self._recorded(tuner, args, kwargs):
             config = next((one for one in configs if _has(one, wanted.config)), None)
-            candidate = None if config is None else _probe(tuner, config, args, kwargs)[0]
+            candidate = None if config is None else probe(tuner, config, args, kwargs)[0]
             if candidate is not None:
                 return config, (candidate, None), None
         problem: NotInArchiveError | None = None
         fitting: list[tuple[Any, Candidate]] = []
         for config in configs:
-            candidate, error = _probe(tuner, config, args, kwargs)
+            candidate, error = probe(tuner, config, args, kwargs)
             problem = problem or error
             if candidate is not None:
                 fitting.append((config, candidate))
@@ -152,7 +152,7 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
     return left
 
 
-def _probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
+def probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
     """Return what a launch with a config would take; hooks say the blocks of descriptors."""
     if config.pre_hook is not None and any(map(is_descriptor, (*args, *kwargs.values()))):
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are

@@ -23,6 +23,19 @@ def copy(desc, out, n, BM: tl.constexpr, BN: tl.constexpr):
     tl.store(out + at, tile)
 
 
+@triton.jit
+def rows(x, offsets, n, BM: tl.constexpr, BN: tl.constexpr):
+    first = tl.load(offsets + tl.program_id(0))
+    desc = tl.make_tensor_descriptor(x + first * n, [BM, n], [n, 1], [BM, BN])
+    desc.store([0, 0], desc.load([0, BN]) + 1)
+
+
+@triton.jit
+def pair(descs, out, BM: tl.constexpr, BN: tl.constexpr):
+    tile = descs[0].load([0, 0]) + descs[1].load([tl.program_id(0) * BM, 0])
+    tl.store(out + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :], tile)
+
+
 def set_block(nargs):
     nargs["desc"].block_shape = [nargs["BM"], 32]
 
@@ -51,6 +64,25 @@ num_warps = 1
 BM = 32
 BN = 64
 num_warps = 2
+
+[[kernel]]
+source = "ops.py:rows"
+[kernel.signature]
+x = "*fp32:16"
+offsets = "*i32"
+n = "i32:16"
+[kernel.constants]
+BM = 16
+BN = 32
+
+[[kernel]]
+source = "ops.py:pair"
+[kernel.signature]
+descs = "(tensordesc<fp32[BM,BN]>, tensordesc<fp32[BM,BN]>)"
+out = "*fp32"
+[kernel.constants]
+BM = 16
+BN = 32
 """
 START = """
 install(stand_in=True)
@@ -160,3 +192,19 @@ seen.append(len(alive))
 def test_extents_are_evaluated(extents: tuple[int | str, ...], expected: object) -> None:
     found = block_of((extents, True), {"BM": 32, "NAME": "text"})
     assert found == (None if expected is None else (expected, True))
+
+
+def test_descriptors_in_tuples_and_those_that_take_scratch_memory(program: Any) -> None:
+    """The memory is the pool's: what `set_allocator` is given is not asked."""
+    assert program("""
+import triton
+def refuse(*_):
+    raise AssertionError("it was asked for memory")
+triton.set_allocator(refuse)
+def desc(rows=64, block=(16, 32)):
+    return TensorDescriptor(x, [rows, 32], [48, 1], list(block))
+launched(lambda: ops.pair[(5,)]((desc(), desc(32)), y, BM=16, BN=32))
+launched(lambda: ops.rows[(7,)](x, CudaArray(8192, "<i4"), 48, BM=16, BN=32))
+launched(lambda: ops.pair[(5,)]((desc(), desc(32, (32, 32))), y, BM=16, BN=32))
+seen[-1] = seen[-1][0]
+""") == [[[5, 1, 1], 128], [[7, 1, 1], 128], "NotInArchiveError"]

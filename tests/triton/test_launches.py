@@ -337,3 +337,122 @@ launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
     *right, wrong = launches(body, tmp_path, path=(str(tmp_path),))
     assert right == [[[2, 1, 1], 128]] * 4
     assert wrong[0] == "NotInArchiveError"
+
+
+def test_options_that_mean_nothing_are_taken(launches: Any) -> None:
+    """Others are said to be those that no kernel was built with."""
+    *taken, arch, libraries, unknown = launches(f"""{START}
+def run(**words):
+    launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1, **words))
+for words in (
+    dict(arch=None, extern_libs=None, ptx_options=None, debug=True), dict(extern_libs={{}}, ptx_options=""),
+    dict(extern_libs={{"libdevice": "/lib.bc"}}, ptx_version=80, warp_size=32),
+    dict(extern_libs=(("libdevice", "/lib.bc"),), default_dot_input_precision="tf32"),
+):
+    run(**words)
+run(arch="sm80")
+run(extern_libs={{"mine": "/mine.bc"}})
+run(num_warpz=3)
+""")
+    assert taken == [[[3, 1, 1], 32]] * 4
+    assert arch[0] == libraries[0] == "NotInArchiveError"
+    assert "arch=sm80 is not built" in arch[1]
+    assert "extern_libs={'mine': '/mine.bc'} is not built" in libraries[1]
+    assert unknown[0] == "KeyError"
+
+
+def test_any_object_with_an_address_and_a_dtype_is_taken(launches: Any) -> None:
+    """As Triton does; promises and dtypes are checked as of tensors."""
+    *taken, odd, half, strange, raising = launches(f"""{START}
+class Memory:
+    def __init__(self, dtype, address=4096):
+        self.dtype, self.address = dtype, address
+    def data_ptr(self):
+        return self.address
+def run(memory):
+    launched(lambda: ops.add[(3,)](memory, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1))
+for dtype in ("torch.float32", "float32", "fp32", tl.float32):
+    run(Memory(dtype))
+run(Memory("torch.float32", 4100))
+run(Memory("torch.float16"))
+run(Memory("torch.complex64"))
+run(Memory("torch.float32", "nowhere"))
+""")
+    assert taken == [[[3, 1, 1], 32]] * 4
+    assert [one[0] for one in (odd, half, strange, raising)] == ["NotInArchiveError"] * 3 + [
+        raising[0]
+    ]
+    assert 'x = "*fp32"' in odd[1]
+    assert 'x = "*fp16:16"' in half[1]
+    assert "complex64" in strange[1]
+    assert raising[0] in ("ValueError", "NotInArchiveError")
+
+
+MISSES = [
+    ("ops.add[(1,)](x, y, None, 32, 1, float('inf'), BLOCK=128, ACT=ops.silu)", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=128, ACT=helpers.double)", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=float('-inf'), ACT='a\"b')", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, True, BLOCK=2**40, ACT=tl.bfloat16)", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=64, launch_cooperative_grid=True)", ""),
+    ("ops.add[(1,)](x, y, None, (3, (None, x)), 1, 0.5, BLOCK=64)", ""),
+    ("ops.add[(1,)](x, y, [1], 32, 1, 0.5, BLOCK=64)", "bias is [1]"),
+    ("ops.add[(1,)](x, y, (), 32, 1, 0.5, BLOCK=64)", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, 2))", "BLOCK is (1, 2)"),
+    ("ops.add[(1,)](Memory('torch.complex64'), y, None, 32, 1, 0.5, BLOCK=64)", "x is "),
+    ("made[(1,)](x, 3)", "made.<locals>.kernel captures amount; aotc record extracts it"),
+]
+
+
+def test_rows_that_are_suggested_are_those_of_a_manifest(launches: Any, tmp_path: Path) -> None:
+    from aotc.package.manifest.read import parse
+
+    (tmp_path / "made.py").write_text(
+        "import triton, triton.language as tl\n"
+        "def made(amount):\n"
+        "    @triton.jit\n"
+        "    def kernel(x, n): tl.store(x, n + amount)\n"
+        "    return kernel\n"
+    )
+    calls = "".join(f"launched(lambda: {call})\n" for call, _ in MISSES)
+    program = f"""{START}
+import helpers
+from made import made
+class Memory:
+    def __init__(self, dtype): self.dtype = dtype
+    def data_ptr(self): return 4096
+made = made(3)
+{calls}
+"""
+    for (_, unsaid), (name, text) in zip(
+        MISSES, launches(program, path=(str(tmp_path),)), strict=True
+    ):
+        assert name == "NotInArchiveError"
+        _, asks, rows = text.partition("these rows of a manifest would cover it:\n")
+        if unsaid:
+            assert not asks
+            assert f"no row of a manifest can cover it: {unsaid}" in text
+            continue
+        head = '[package]\nname = "more"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
+        (kernel,) = parse(f"{head}{rows}", str(tmp_path / "kernels.toml")).kernels
+        assert kernel.function.name == "add"
+
+
+def test_a_miss_names_what_was_built(launches: Any) -> None:
+    ((_, text),) = launches(
+        f"{START}launched(lambda: ops.add[(1,)](x, y, None, 7, 3, 0.5, BLOCK=16))"
+    )
+    assert "kinds of arguments: BLOCK=64, num_warps=1; BLOCK=64, num_warps=2; BLOCK=64" in text
+
+
+def test_a_dtype_may_be_written_as_python_does() -> None:
+    from aotc.triton.specialization import is_same_constant
+
+    class dtype:  # noqa: N801 - as torch has it
+        def __str__(self) -> str:
+            return "torch.bfloat16"
+
+    for text in ("bf16", "bfloat16", "torch.bfloat16", "tl.bfloat16"):
+        assert is_same_constant(dtype(), text)
+    for text in ("fp16", "torch.float16", "bf", "torch"):
+        assert not is_same_constant(dtype(), text)
+    assert not is_same_constant("bf16", "torch.bfloat16")

@@ -188,3 +188,19 @@ seen.append(len(calls))
     )
     assert [block for _, block in found] == [256, 64, 32, 256, 256, 64, 32]
     assert chosen == 1
+
+
+def test_a_class_that_tunes_in_its_own_way_times_what_the_archive_has(launches: Any) -> None:
+    """Without a launch: other configs take forever."""
+    assert launches("""
+install(stand_in=True)
+import ops
+tuner = ops.copy
+configs = tuner.prune_configs({})
+seen.append([one.num_warps for one in configs])
+times = [tuner._bench(x, y, 1000, config=one, grid=(1,)) for one in configs]
+seen.append([time[0] == 1.0 for time in times])
+assert gpu.launches == 0
+tuner.early_config_prune = lambda configs, args, **_: configs[2:]
+seen.append([one.num_warps for one in tuner.prune_configs({})])
+""") == [[2, 4, 8], [True, True, False], [8]]

@@ -53,6 +53,8 @@ assert own(3) == 3
 @triton.jit(noinline=True)
 def kernel(x, BLOCK: "tl.constexpr"):
     pass
+assert [one.do_not_specialize for one in triton.jit(do_not_specialize=["x"])(kernel.fn).params] == [True, False]
+triton.runtime.Autotuner(kernel, ["x"], [], [], None, None, None, None, None, 25, 100, False)
 assert isinstance(kernel, JITFunction) and [one.is_constexpr for one in kernel.params] == [False, True]
 for call in (lambda: tl.load(3), lambda: kernel(3), lambda: triton.testing.do_bench(own)):
     try:
@@ -64,7 +66,7 @@ assert triton.knobs.runtime.interpret is False and triton.knobs.autotuning.print
 triton.knobs.runtime.jit_cache_hook = own
 src = "def kernel(x, BLOCK: \\"tl.constexpr\\"):\\n    pass\\n"
 kernel._unsafe_update_src(src)
-assert kernel.src == src
+assert kernel.src == src and kernel.__globals__["own"] is own
 assert kernel.repr(None) == "kernel" and kernel.get_capture_scope()["own"] is own
 for use in (
     lambda: triton.reinterpret(3, tl.int8), lambda: bool(triton.knobs.nvidia.libdevice_path), lambda: compile_(kernel),

@@ -218,7 +218,9 @@ class Manifest:
         Raises:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
-        targets = tuple(dict.fromkeys(target for name in names for target in parse_target_set(name)))
+        targets = tuple(
+            dict.fromkeys(target for name in names for target in parse_target_set(name))
+        )
         return tuple(
             replace(target, facts=self.facts.get(target.name, ())).excluding(
                 [*self.without, *without]

@@ -14,8 +14,10 @@ come last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +34,8 @@ _HOOK = Path(__file__).parent / "hook"
 def run_recorded(command: Sequence[str], folder: Path) -> int:
     """Run a command under the recorder and merge what it launched; return its exit code.
 
+    An interrupt ends the command, and its code is that of SIGINT: what it launched is kept.
+
     Raises: CompileError if there is no such command; HostError if the folder cannot be made.
     """
     parts = folder / "parts"
@@ -39,11 +43,26 @@ def run_recorded(command: Sequence[str], folder: Path) -> int:
     path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "AOTC_RECORD_DIR": str(parts.resolve())}
     try:
-        return subprocess.run(list(command), env=environment, check=False).returncode
+        process = subprocess.Popen(list(command), env=environment)
     except OSError as error:
         raise cannot_run(command[0], error, "aotc record -- python app.py") from None
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        _end(process)
+        return -signal.SIGINT
     finally:
         merge(folder)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that a terminal may have interrupted too; else end it."""
+    for end, seconds in ((None, 2.0), (process.terminate, 10.0), (process.kill, None)):
+        if end is not None:
+            end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return
 
 
 def cannot_run(program: str, error: OSError, example: str) -> CompileError:

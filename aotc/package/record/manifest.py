@@ -10,6 +10,7 @@ Invariant: what is written can be read; a table that the manifest's reader refus
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from aotc.package.manifest.toml_text import toml
 from aotc.target import TARGETS
 
 _TARGETS = {target.arch: name for name, target in TARGETS.items() if target.variant != "f"}
+_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
 _SPILL_BYTES = 1 << 16
 _MAX_GRIDS = 8  # that a comment lists
@@ -69,8 +71,12 @@ def package_name(folder: Path) -> str:
     return name if name[:1].isalpha() else f"kernels_{name}"
 
 
-def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -> Written:
+def write_manifest(
+    records: Sequence[dict[str, Any]], output: Path, name: str, *, has_all_configs: bool = False
+) -> Written:
     """Return the manifest at `output` of recorded launches.
+
+    With `has_all_configs`, of an autotuned kernel all configs that its autotuner has.
 
     Raises: CompileError if nothing was launched that aotc has a target for.
     """
@@ -85,6 +91,7 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
             error.add_context(problem)
         raise error
     tuned = tuned_constants(records)
+    listed_configs = _listed_configs(records) if has_all_configs else {}
     groups: dict[str, _Group] = {}
     for one in launches:
         group = groups.setdefault(table_key(one, tuned), _Group())
@@ -97,7 +104,8 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
     built: dict[str, set[str]] = {}  # parameters by kernel
     for key, group in groups.items():
         kernel = _key(group.first["kernel"])
-        table = _Table(group, tuned.get(kernel, set()), survey, output.parent)
+        tunes, all_configs = tuned.get(kernel, set()), listed_configs.get(kernel, [])
+        table = _Table(group, tunes, survey, output.parent, all_configs)
         name = table.name(names)
         if _add(written, head, table, name, output):
             names.add(name)
@@ -108,6 +116,11 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
         if "problem" in one:
             written.refused.append(f"not recorded: {one['problem']}")
     return written
+
+
+def _listed_configs(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the configs of autotuners by kernel."""
+    return {_key(one["kernel"]): one["configs"] for one in records if "configs" in one}
 
 
 def _add(written: Written, head: str, table: _Table, name: str, output: Path) -> bool:
@@ -200,7 +213,9 @@ def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     """Return what launches of one table have in common, given the `tuned_constants`."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
+    unbuilt = launch.get("unbuilt", {})
     key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]
+    key += [unbuilt] if unbuilt else []
     return json.dumps(key, sort_keys=True)
 
 
@@ -223,6 +238,7 @@ class _Table:
     tunes: set[str]
     survey: Survey
     folder: Path
+    all_configs: list[dict[str, Any]]  # of its autotuner, if they are asked for
 
     @property
     def first(self) -> dict[str, Any]:
@@ -243,6 +259,8 @@ class _Table:
         if captured := kernel.get("captured"):
             reason = f": {kernel['unsaid']}" if "unsaid" in kernel else ""
             return f"{name} captures {', '.join(captured)} of the function around it{reason}"
+        for option, value in self.first.get("unbuilt", {}).items():
+            return f"it is launched with {option}={value}, which no manifest can say"
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
@@ -281,11 +299,30 @@ class _Table:
         for title, values in sections.items():
             if values:
                 lines.append(f"[kernel.{title}]")
+                lines += self.overlaps() if title == "signature" else []
                 lines += [f"{key} = {toml(value)}" for key, value in values.items()]
-        for config in self.configs():
+        return "\n".join([*lines, *self._config_lines()]) + "\n"
+
+    def _config_lines(self) -> list[str]:
+        """Return the lines of configs: a grid where all configs that are wanted are one."""
+        configs = self.configs()
+        axes = _axes(configs) if self.all_configs else {}
+        if axes:
+            return ["[kernel.configs]", *(f"{name} = {toml(one)}" for name, one in axes.items())]
+        lines: list[str] = []
+        for config in configs:
             lines.append("[[kernel.config]]")
             lines += [f"{key} = {toml(value)}" for key, value in config.items()]
-        return "\n".join(lines) + "\n"
+        return lines
+
+    def overlaps(self) -> list[str]:
+        """Return what was seen of overlapping memory, as a comment: a person may promise `noalias`."""
+        told = [one["overlaps"] for one in self.group.launches if "overlaps" in one]
+        if not told:
+            return []
+        pairs = dict.fromkeys(" and ".join(pair) for one in told for pair in one)
+        num = f"{len(told)} launch{'' if len(told) == 1 else 'es'}"
+        return [one_line(f"# overlaps seen in {num}: {', '.join(pairs) or 'none'}")]
 
     def signature(self) -> dict[str, str]:
         """Return the type of each argument: what was passed, promised and fixed."""
@@ -333,20 +370,36 @@ class _Table:
         return found
 
     def configs(self) -> list[dict[str, Any]]:
-        """Return the configs that were launched, each once, in order."""
+        """Return the configs that were launched, each once, in order; then those that are asked for."""
         configs: dict[str, dict[str, Any]] = {}
         for one in self.group.launches:
             config = {
                 name: one["constants"][name]["value"]
                 for name in sorted(self.tunes & one["constants"].keys())
             }
-            for name, value in one["options"].items():
-                is_default = name in _OPTION_DEFAULTS and value == _OPTION_DEFAULTS[name]
-                is_default = is_default and name not in self.first["constexprs"]
-                if name not in _SWITCHES and value is not None and not is_default:
-                    config[name] = value
+            config |= self._options(one["options"])
+            configs.setdefault(json.dumps(config), config)
+        for one in self.all_configs:
+            names = sorted(self.tunes & one.keys() & self.first["signature"].keys())
+            config = {name: one[name] for name in names} | self._options(
+                {**_DEFAULTS, **{name: one[name] for name in CONFIG_KEYS if name in one}}
+            )
             configs.setdefault(json.dumps(config), config)
         return list(configs.values())
+
+    def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that a config has to say."""
+        return {
+            name: value
+            for name, value in options.items()
+            if name not in _SWITCHES
+            and value is not None
+            and (
+                name in self.first["constexprs"]
+                or _OPTION_DEFAULTS.get(name, value) != value
+                or name not in _OPTION_DEFAULTS
+            )
+        }
 
     def grid(self) -> list[str]:
         """Return the grid that the launching source says, if all that was launched agrees."""
@@ -378,6 +431,19 @@ class _Table:
         own = {"file": self.first["kernel"]["file"], "line": None}
         callers = [one.get("caller", own) for one in self.group.launches]
         return {(one["file"], one["line"]) for one in callers}
+
+
+def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each key if configs are all combinations of them, else nothing."""
+    axes: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in config.items():
+            values = axes.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    size = math.prod(len(values) for values in axes.values())
+    is_grid = all(config.keys() == axes.keys() for config in configs) and size == len(configs)
+    return axes if is_grid and size > 1 else {}
 
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ table has the manifest's configs, which are those that were launched; the record
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
 from aotc.package.manifest.configs import completed
-from aotc.package.manifest.spec import KernelSpec, ListedConfigs, Manifest
+from aotc.package.manifest.spec import CartesianConfigs, KernelSpec, ListedConfigs, Manifest
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.record.manifest import Written, table_key, target_of, tuned_constants
 from aotc.package.record.shapes import passed_integers
@@ -91,8 +92,15 @@ def seconds_of(told: Any) -> float | None:
 
 def _configs(kernel: KernelSpec) -> dict[tuple[object, ...], Config]:
     """Return the configs of a recorded kernel by what makes them the same."""
-    assert isinstance(kernel.configs, ListedConfigs)
-    return {completed(dict(config)): config for config in kernel.configs.configs}
+    configs = kernel.configs
+    if isinstance(configs, CartesianConfigs):
+        names = [name for name, _ in configs.axes]
+        values = itertools.product(*(listed for _, listed in configs.axes))
+        listed = [tuple(zip(names, one, strict=True)) for one in values]
+    else:
+        assert isinstance(configs, ListedConfigs)
+        listed = [*configs.configs]
+    return {completed(dict(config)): config for config in listed}
 
 
 def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> dict[str, Constant]:

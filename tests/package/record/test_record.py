@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -219,6 +222,106 @@ def test_mistakes_of_the_user(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: int) -> None:
+    """And ends the program, to which a terminal alone would have passed an interrupt."""
+    (tmp_path / "ops.py").write_text(KERNELS)
+    (tmp_path / "app.py").write_text(
+        "import ops, time\nops.run(64)\nprint('launched', flush=True)\ntime.sleep(60)\n"
+    )
+    words = ("-m", "aotc", "record", "--", sys.executable, "app.py")
+    path = os.pathsep.join([str(Path(__file__).parents[3]), str(STAND_IN)])
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        assert running.stdout.readline() == "launched\n"
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "interrupted; what it launched is recorded" in err
+    assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
+    """On request: as a grid if they are one, else each, what was chosen first."""
+    program = "import ops\nops.run(4096)\n"
+    assert record(program, "--all-configs")[0] == 0
+    chosen = {"BLOCK": 1024, "num_warps": 8, "num_stages": 3}
+    other = {"BLOCK": 256, "num_warps": 4, "num_stages": 3}
+    assert kernels(tmp_path / "record")[0]["config"] == [chosen, other]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    path = tmp_path / "ops.py"
+    configs = "[triton.Config({'BLOCK': b}, w) for b in (256, 512) for w in (2, 4)],"
+    path.write_text(re.sub(r"(?s)\[triton\.Config.*?\],", configs, path.read_text(), count=1))
+    assert record(program, "--all-configs", "-o", "grid")[0] == 0
+    (kernel,) = kernels(tmp_path / "grid")
+    assert "config" not in kernel
+    values = {name: sorted(one) for name, one in kernel["configs"].items()}
+    assert values == {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [3]}
+    assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    "option", ["launch_cooperative_grid=True", "default_dot_input_precision='ieee'"]
+)
+def test_options_that_no_archive_is_built_with_are_losses(
+    record: Any, tmp_path: Path, option: str
+) -> None:
+    """A table without them would be of another kernel, or one that no launch takes."""
+    launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=''"
+    code, _, err = record(f"import ops\n{launch})\n{launch}, {option})\n", "--strict")
+    assert code == 1
+    assert err.splitlines()[-1] == "1 kernel, 1 left out"
+    assert f"it is launched with {option.replace(chr(39), '')}, which no manifest can say" in err
+    assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_a_member_of_an_enumeration_is_its_value(record: Any, tmp_path: Path) -> None:
+    program = (
+        "import enum, ops\n"
+        "class Mode(enum.Enum):\n    FAST = 3\n"
+        "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=Mode.FAST)\n"
+    )
+    assert record(program, "--strict")[0] == 0
+    assert kernels(tmp_path / "record")[0]["constants"]["ACT"] == 3
+
+
+TENSORS = """
+import ops
+class Tensor(str):
+    def __new__(cls, at, shape=(64,), strides=(1,)):
+        made = super().__new__(cls, "*fp16")
+        made.at, made.shape, made.strides = at, shape, strides
+        return made
+    def data_ptr(self): return self.at
+    def element_size(self): return 2
+    def stride(self): return self.strides
+def run(x, y, bias=None):
+    ops.add.fn[(1,)](x, y, bias, 64, 1, BLOCK=64, ACT="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "comment"),
+    [
+        ("run(Tensor(4096), Tensor(4096 + 128))", "1 launch: none"),
+        ("run(Tensor(4096), Tensor(4096 + 126))", "1 launch: x and y"),
+        ("run(Tensor(4096), Tensor(4096, (0,)))", "1 launch: none"),
+        ("run(Tensor(4096, (2, 4), (1000, 1)), Tensor(6002))", "1 launch: x and y"),
+        ("a = Tensor(4096)\nrun(a, a)\nrun(a, Tensor(9000))", "2 launches: x and y"),
+        ("run(Tensor(4096), '*fp16')", ""),
+    ],
+)
+def test_overlaps_are_a_comment(record: Any, tmp_path: Path, calls: str, comment: str) -> None:
+    """What was seen, for a person who may promise `noalias`; nothing of memory that does not say its size."""
+    assert record(f"{TENSORS}{calls}\n")[0] == 0
+    text = (tmp_path / "record" / "kernels.toml").read_text()
+    assert re.findall("# overlaps seen in (.*)", text) == ([comment] if comment else [])
+    assert kernels(tmp_path / "record")[0]["signature"]["y"] == "*fp16:16"
+
+
 def test_a_line_that_a_killed_process_left_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     whole = json.dumps({"tuned": []})
@@ -294,14 +397,18 @@ def test_the_guide_to_porting_shows_the_recorded_table(record: Any, tmp_path: Pa
     page = (Path(__file__).parents[3] / "docs" / "guide" / "porting.md").read_text()
     (source,) = re.findall(r"(?s)<!-- file: softmax.py -->\n```python\n(.*?)```", page)
     (table,) = re.findall(r"(?s)```toml\n(\[\[kernel\]\]\nname.*?)```", page)
-    (tmp_path / "torch.py").write_text("def empty_like(tensor): return tensor\n")
+    (tmp_path / "torch.py").write_text(
+        "def empty_like(tensor):\n    made = type(tensor)(tensor)\n    made.at = 1 << 20\n    return made\n"
+    )
     (tmp_path / "softmax.py").write_text(source)
     record(
         "import softmax, triton\n"
         "triton.next_power_of_2 = lambda n: 1 << (n - 1).bit_length()\n"
         "class Tensor(str):\n"
-        "    shape = (128, 1000)\n"
-        "    def stride(self, axis): return 1000\n"
+        "    shape, at = (128, 1000), 4096\n"
+        "    def stride(self, axis=None): return (1000, 1) if axis is None else 1000\n"
+        "    def data_ptr(self): return self.at\n"
+        "    def element_size(self): return 4\n"
         "softmax.softmax(Tensor('*fp32'))\n"
     )
     assert (tmp_path / "record" / "kernels.toml").read_text().endswith(table)

@@ -20,11 +20,13 @@ import atexit
 import functools
 import importlib.abc
 import importlib.util
+import itertools
 import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any
@@ -39,6 +41,11 @@ _OPTIONS = (
 )
 
 
+_USUAL = {
+    "launch_cooperative_grid": False,
+    "default_dot_input_precision": "tf32",
+    "ptx_options": None,
+}
 _frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
 
 
@@ -142,7 +149,9 @@ def _sample(
     try:
         file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
         place = {"file": file, "line": line}
-        _write({**_launch(function, kernel, grid, args, kwargs), "caller": place})
+        launch = _launch(function, kernel, grid, args, kwargs)
+        told = _overlaps(_passed(function.arg_names, args, kwargs))
+        _write({**launch, "caller": place, **({} if told is None else {"overlaps": told})})
     except Exception as error:  # noqa: BLE001 - the program goes on
         _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
 
@@ -170,10 +179,50 @@ def _launch(
         "divisible": divisible,
         "constants": {name: _constant(value) for name, value in constants.items()},
         "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
+        **_unbuilt(metadata),
         "target": [metadata.target.backend, metadata.target.arch],
         "grid": [int(one) for one in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
+
+
+def _unbuilt(metadata: Any) -> dict[str, Any]:
+    """Return the options of a compiled kernel that no archive is built with, if it has any."""
+    told: dict[str, Any] = {
+        name: str(getattr(metadata, name))
+        for name, usual in _USUAL.items()
+        if getattr(metadata, name, usual) not in (usual, None, "")
+    }
+    libraries: dict[str, Any] = dict(getattr(metadata, "extern_libs", None) or ())
+    told.update(
+        {f"extern_libs {name}": path for name, path in libraries.items() if name != "libdevice"}
+    )
+    return {"unbuilt": told} if told else {}
+
+
+def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
+    """Return the pairs of arguments whose memory overlaps, None of fewer than two that say theirs."""
+    ranges = [(name, *one) for name, value in passed.items() for one in _ranges(value)]
+    if len(ranges) < 2:
+        return None
+    pairs = itertools.combinations(ranges, 2)
+    found = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
+    return [list(one) for one in dict.fromkeys(map(tuple, found))]
+
+
+def _ranges(value: Any) -> Iterable[tuple[int, int]]:
+    """Yield where the memory of an argument, or of a tuple's items, begins and ends."""
+    if isinstance(value, tuple):
+        for one in _items(value):
+            yield from _ranges(one)
+        return
+    value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
+    try:
+        begin, size = int(value.data_ptr()), int(value.element_size())
+        last = sum((int(n) - 1) * int(s) for n, s in zip(value.shape, value.stride()))  # noqa: B905 - Python 3.9
+    except Exception:  # noqa: BLE001 - no memory, or one that does not say how much
+        return
+    yield begin, begin if 0 in value.shape else begin + (last + 1) * size
 
 
 # ---- counts -----------------------------------------------------------------------------------
@@ -353,6 +402,8 @@ def _constant(value: Any) -> dict[str, Any]:
     """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
     if type(value).__name__ == "constexpr":
         value = value.value
+    if isinstance(value, Enum):
+        value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     if type(value).__name__ == "dtype" and hasattr(value, "name"):
@@ -421,6 +472,7 @@ def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any])
         **launch,
         "gpu": _gpu(),
         "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
+        "configs": [_settings(config) for config in tuner.configs],
         **({"key": key, "dtypes": dtypes} if tuner.cache else {}),  # else there is but one config
         "choice": _settings(tuner.best_config),
         "timings": [[_settings(config), times] for config, times in timings.items()],

@@ -37,7 +37,7 @@ def next_power_of_2(n: Any) -> Any:
 
 
 def set_allocator(allocator: Any) -> Any:
-    """Take an allocator of scratch memory, which no kernel of an archive asks for."""
+    """Take an allocator of scratch memory, which is not asked: launches take it from a pool."""
 
 
 reinterpret = Absent("triton.reinterpret")

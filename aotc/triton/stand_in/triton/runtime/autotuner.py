@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.runtime._native import Chained
-from aotc.triton.installation import COMPUTES, TUNES, chain_attribute, step, tuned_run
+from aotc.triton.installation import COMPUTES, TUNES, chain_attribute, has_config, step, tuned_run
 
 from .errors import OutOfResources, PTXASError
 from .jit import KernelInterface
@@ -75,8 +75,10 @@ class Autotuner(Chained, KernelInterface):
         pre_hook: Any = None,
         post_hook: Any = None,
         prune_configs_by: Any = None,
+        *timing: Any,
         **options: Any,
     ) -> None:
+        del timing  # `warmup`, `rep` and others, by position: nothing is timed
         self.fn = fn
         self.arg_names = arg_names
         self.configs = configs or [Config({})]
@@ -91,6 +93,7 @@ class Autotuner(Chained, KernelInterface):
         self.early_config_prune: Any = prune.get("early_config_prune")
         self.perf_model, self.configs_top_k = prune.get("perf_model"), prune.get("top_k", 1.0)
         self.cache: dict[Any, Any] = {}
+        self.nargs: Any = None
         self.base_fn = fn
         while hasattr(self.base_fn, "fn"):
             self.base_fn = self.base_fn.fn
@@ -101,6 +104,16 @@ class Autotuner(Chained, KernelInterface):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the config that the archive has."""
         return tuned_run(self, args, kwargs)
+
+    def prune_configs(self, kwargs: Any) -> Any:
+        """Return the configs that pruning leaves: for a class that tunes in its own way."""
+        if self.early_config_prune is None:
+            return self.configs
+        return self.early_config_prune(self.configs, self.nargs, **kwargs)
+
+    def _bench(self, *args: Any, config: Any, **meta: Any) -> list[float]:
+        """Return a time of a config that the archive has, infinity of others; nothing is launched."""
+        return [1.0 if has_config(self, config, args, meta) else float("inf")] * 3
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
         """Load what such a launch takes."""

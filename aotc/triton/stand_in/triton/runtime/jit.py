@@ -50,8 +50,17 @@ class KernelInterface:
 class KernelParam:
     """A parameter of a jitted function."""
 
-    def __init__(self, num: Any, parameter: Any) -> None:
+    def __init__(
+        self,
+        num: Any,
+        parameter: Any,
+        do_not_specialize: Any = False,  # noqa: FBT002 - as Triton has it
+        do_not_specialize_on_alignment: Any = False,  # noqa: FBT002 - as above
+    ) -> None:
         self.num = num
+        # What an archive has was specialized already.
+        self.do_not_specialize = do_not_specialize
+        self.do_not_specialize_on_alignment = do_not_specialize_on_alignment
         self.name = parameter.name
         self.default = parameter.default
         self.has_default = parameter.default is not inspect.Parameter.empty
@@ -59,6 +68,7 @@ class KernelParam:
         self.annotation = "" if annotation is inspect.Parameter.empty else annotation
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         self.is_constexpr = "constexpr" in text
+        self.is_const = "const" in text and not self.is_constexpr
 
 
 class JITFunction(Jitted, KernelInterface):
@@ -69,11 +79,23 @@ class JITFunction(Jitted, KernelInterface):
     def __init__(self, fn: Any, **options: Any) -> None:
         self.fn = fn
         self.signature = inspect.signature(fn)
-        self.params = [KernelParam(i, p) for i, p in enumerate(self.signature.parameters.values())]
+        self.do_not_specialize: Any = options.get("do_not_specialize") or []
+        unaligned: Any = options.get("do_not_specialize_on_alignment") or []
+        self.do_not_specialize_on_alignment = unaligned
+        self.params = [
+            KernelParam(
+                i,
+                one,
+                i in self.do_not_specialize or one.name in self.do_not_specialize,
+                i in unaligned or one.name in unaligned,
+            )
+            for i, one in enumerate(self.signature.parameters.values())
+        ]
         self.arg_names = [one.name for one in self.params]
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
+        self.__globals__: dict[str, Any] = fn.__globals__
 
     @property
     def src(self) -> str:

@@ -23,6 +23,7 @@ class JITFunction:
         bound = dict(zip(self.arg_names, args, strict=False))
         bound |= {name: kwargs[name] for name in self.arg_names if name in kwargs}
         options = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
+        options |= {"launch_cooperative_grid": False, "default_dot_input_precision": "tf32"}
         options |= {name: value for name, value in kwargs.items() if name in options}
         if callable(grid):
             grid = grid(bound)
