@@ -15,8 +15,8 @@ from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
 
-HEADER = ".version 8.8\n.target {}\n.address_size 64\n"
-EMPTY = HEADER.format("sm_90a") + ".visible .entry k() { ret; }\n"
+HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
+EMPTY = HEADER + ".visible .entry k() { ret; }\n"
 
 
 def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
@@ -28,7 +28,7 @@ def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
 
 
 def test_numbers_are_reported() -> None:
-    body = HEADER.format("sm_90a") + (
+    body = HEADER + (
         ".visible .entry k(.param .u64 p) {\n .shared .align 4 .b8 s[256];\n"
         " .reg .b32 %r<4>; .reg .b64 %rd<2>;\n ld.param.b64 %rd1, [p];\n mov.u32 %r1, %tid.x;\n"
         " st.shared.b32 [s], %r1;\n bar.sync 0;\n ld.shared.b32 %r2, [s+4];\n"
@@ -51,7 +51,7 @@ def test_a_tool_may_be_started_before_there_is_ptx() -> None:
 
 
 def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypatch) -> None:
-    text = HEADER.format("sm_90a") + ".visible .entry once() { ret; }\n"
+    text = HEADER + ".visible .entry once() { ret; }\n"
     made = assemble(text, SM_90, reuses=True)
     fake_ptxas(tmp_path, monkeypatch, "echo it ran; exit 1\n")
     assert assemble(text, SM_90, reuses=True) is made
@@ -129,7 +129,7 @@ def live_values(count: int, directives: str = "") -> str:
     lines = [f" ld.global.b32 %r{i}, [%rd1+{4 * i}];" for i in range(count)]
     lines += [" bar.sync 0;"]
     lines += [f" st.global.b32 [%rd1+{4 * (count + i)}], %r{i};" for i in range(count)]
-    return HEADER.format("sm_90a") + (
+    return HEADER + (
         f".visible .entry k(.param .u64 p)\n{directives}"
         f"{{\n .reg .b32 %r<{count}>; .reg .b64 %rd<2>;\n"
         " ld.param.b64 %rd1, [p];\n" + "\n".join(lines) + "\n ret;\n}\n"
@@ -255,7 +255,7 @@ def test_a_lower_level_is_used_where_ptxas_crashes(
 @pytest.mark.parametrize(("count", "level"), [(24_998, ""), (24_999, "-Ofc=mid")])
 def test_a_long_kernel_is_optimised_less(count: int, level: str) -> None:
     body = "{ .reg .b32 %r<2>;\n" + "mov.b32 %r1, 0;\n" * count + "ret;\n}\n"
-    made = assemble(HEADER.format("sm_90a") + f".visible .entry k()\n{body}", SM_90)
+    made = assemble(HEADER + f".visible .entry k()\n{body}", SM_90)
     assert (made.level, made.crash) == (level, "")
 
 
@@ -353,7 +353,9 @@ def test_a_missing_package_says_what_to_install() -> None:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_disassembly(target) -> None:
-    cubin = assemble(EMPTY.replace("sm_90a", target.name), target).cubin
+    version = "{}.{}".format(*target.ptx_version)
+    ptx = EMPTY.replace("sm_90a", target.name).replace("8.8", version)
+    cubin = assemble(ptx, target).cubin
     code, whole = disassemble(cubin), disassemble(cubin, with_lines=True, is_whole=True)
     assert "EXIT" in code
     assert "EXIT" in whole

@@ -71,6 +71,8 @@ def keep_sum(g: Generator, cls: type[arith.Binary], left: Item, right: Item) -> 
 def make_fma(g: Generator) -> None:
     """Add a product and sum in one op."""
     left = g.any_item(lambda i: _is_number(i) and i.facts.is_exact, NUMBERS)
+    if not left.facts.is_exact:  # nothing fits, and a load of anything was added
+        return
     right, addend = (g.operand(left.element, left.shape, exact) for _ in range(2))
     element = left.element
     facts = settled(element, summed((multiplied(left.facts, right.facts), addend.facts)))
