@@ -15,6 +15,7 @@ from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.backend.llvm_visits import bound_visits
 from aotc.backend.ptx_constants import hide_constant_fragments
+from aotc.backend.ptx_fragments import keep_fragments_apart
 from aotc.backend.ptx_halves import split_by_shifts
 from aotc.backend.result_cache import ResultCache
 from aotc.target import TARGETS, Target
@@ -61,4 +62,4 @@ def _emit(llvm_ir: str, target: Target) -> str:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
     run_passes(module, ("dead_code_elimination",))
     ptx = _BANNER.sub("", target_machine(target).emit_assembly(module))
-    return hide_constant_fragments(split_by_shifts(ptx))
+    return keep_fragments_apart(hide_constant_fragments(split_by_shifts(ptx)))
