@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 from aotc.backend.emitter import Argument, Emitter
@@ -26,11 +27,22 @@ _LAST_LANE = 31
 # ---- barriers, and registers of a warpgroup ----------------------------------------------------
 
 
-def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
-    """Wait for all threads of the CTA, or for `num_threads` at a named barrier.
+class NamedBarrier(IntEnum):
+    """The first of each kind of named barrier; a CTA has 16, and 8 warpgroups at most.
 
-    `number` is the named barrier, an i32 operand: 1 for the CTA's first threads, from 2 on for
-    warpgroups, from 10 on for consumer groups, 14 and 15 for turns of two warpgroups.
+    Barrier 0 is for all threads.
+    """
+
+    FIRST_THREADS = 1
+    WARPGROUP = 2
+    CONSUMER_GROUP = 10
+    TURN = 14  # of two warpgroups
+
+
+def barrier(
+    emit: Emitter, num_threads: int = 0, number: str = f"{NamedBarrier.FIRST_THREADS:d}"
+) -> None:
+    """Wait for all threads of the CTA, or for `num_threads` at a named barrier, an i32 operand.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """

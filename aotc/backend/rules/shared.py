@@ -37,9 +37,7 @@ from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_regi
 from aotc.ir.sub_tile import within
 
 _WORD_BYTES = 4
-_FIRST_WARPGROUP_BARRIER = 2
 _SHARED_ADDRESS_BITS = 18
-_FIRST_GROUP_BARRIER = 10  # a CTA has 8 warpgroups at most
 
 
 @lowers(gpu.SharedAlloc)
@@ -72,10 +70,10 @@ def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
             size = WARP_SIZE * ctx.kernel.num_warps // WARPGROUP_SIZE
             group_base = emit.thread_value(f"mul i32 {ctx.group}, {size}")
             number = emit.thread_value(f"add i32 {number}, {group_base}")
-        number = emit.thread_value(f"add i32 {number}, {_FIRST_WARPGROUP_BARRIER}")
+        number = emit.thread_value(f"add i32 {number}, {nvvm.NamedBarrier.WARPGROUP:d}")
         nvvm.barrier(emit, WARPGROUP_SIZE, number)
     elif ctx.group:
-        number = emit.thread_value(f"add i32 {ctx.group}, {_FIRST_GROUP_BARRIER}")
+        number = emit.thread_value(f"add i32 {ctx.group}, {nvvm.NamedBarrier.CONSUMER_GROUP:d}")
         nvvm.barrier(emit, ctx.barrier_threads, number)
     else:
         nvvm.barrier(emit, ctx.barrier_threads)

@@ -54,8 +54,6 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
-# The last named barriers: warpgroups and consumer groups have the lower ones.
-_FIRST_TURN_BARRIER = 14
 
 
 @lowers(gpu.Undefined)
@@ -259,11 +257,11 @@ def lower_turn(ctx: Lowering, op: wgmma.Turn) -> Results:
     number = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
     if op.kind == "begin":
         # The first warpgroup arrives at an unused barrier: without a branch for ptxas to predicate.
-        barrier = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER - 1}")
+        barrier = ctx.emit.thread_value(f"add i32 {number}, {nvvm.NamedBarrier.TURN - 1:d}")
     elif op.kind == "take":
-        barrier = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER}")
+        barrier = ctx.emit.thread_value(f"add i32 {number}, {nvvm.NamedBarrier.TURN:d}")
     else:
-        barrier = ctx.emit.thread_value(f"sub i32 {_FIRST_TURN_BARRIER + 1}, {number}")
+        barrier = ctx.emit.thread_value(f"sub i32 {nvvm.NamedBarrier.TURN + 1:d}, {number}")
     wait = nvvm.barrier if op.kind == "take" else nvvm.arrive
     wait(ctx.emit, 2 * WARPGROUP_SIZE, barrier)
     return []
