@@ -86,15 +86,15 @@ _REGISTER_UNIT = _WARP_REGISTERS_UNIT // 32
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Describe one GPU architecture as a compiler sees it.
+    """One GPU architecture as the compiler sees it.
 
-    `max_shared_bytes` is what one CTA may use, static and dynamic together, once the launcher
-    opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
-    costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
-    can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
-    switched off. `lowered_as` names the sibling that LLVM generates code for, which shares its PTX. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
-    code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
-    whole expressions).
+    `max_shared_bytes` is the limit of a CTA, static and dynamic, once the launcher opts in. The
+    CTAs of an SM share `shared_bytes_per_sm`, less 1024 bytes of the system's for each. All GPUs
+    with clusters run 8 CTAs; a larger `max_ctas_per_cluster` needs an attribute of the function,
+    and that many working SMs in one GPC. `without` names the features switched off by the user.
+    `lowered_as` names the sibling that LLVM generates code for, which shares its PTX. `num_sms` and
+    `device_name` are of the GPU representing the architecture, and change no code but that of
+    kernels asking for them. `facts` are the user's own answers (`FACTS`, or whole expressions).
     """
 
     name: str
