@@ -50,12 +50,12 @@ class SourceFile:
 
     def loc(self, node: ast.AST, call_site: Loc | None = None, function: str = "") -> Loc:
         """Return where `node` is; a span that goes on ends with its first line."""
-        place: Any = node  # a node has a place in full, or none
+        positioned: Any = node  # a node has a place in full, or none
         try:
-            line: int = place.lineno
-            col: int = place.col_offset
-            end_col: int = place.end_col_offset or col + 1
-            is_one_line: bool = place.end_lineno == line
+            line: int = positioned.lineno
+            col: int = positioned.col_offset
+            end_col: int = positioned.end_col_offset or col + 1
+            is_one_line: bool = positioned.end_lineno == line
         except AttributeError:
             return Loc(self.path, 1, 0, 1, call_site, function)
         if is_one_line and self.is_ascii:

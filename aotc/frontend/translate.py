@@ -130,25 +130,25 @@ def translate(
             program.emit(scf.Return())
             attach_hints(program.emit)
             name = _symbol(function)
-            made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+            kernel_ir = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
             if program.emit.runs_by_cta and num_ctas > 1:
-                made.num_ctas, made.runs_by_cta = num_ctas, True
-            _check_constants(function, signature, made)
+                kernel_ir.num_ctas, kernel_ir.runs_by_cta = num_ctas, True
+            _check_constants(function, signature, kernel_ir)
             _evaluate_decorators(program, function)
-    files = tuple((path, one.digest) for path, one in module.files.items())
+    files = tuple((path, source_file.digest) for path, source_file in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
-    said = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
-    return Translation(made, files, searches, *said)
+    messages = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
+    return Translation(kernel_ir, files, searches, *messages)
 
 
 def _captures(
     program: Program, function: Function, captured: Mapping[str, object]
 ) -> dict[str, Operand]:
     """Return what a kernel sees besides its arguments and the names of its file."""
-    seen = {name: constant_operand(one, name) for name, one in captured.items()}
-    program.captures = Captures(function.file, plain_parts(function.qualname), seen)
-    return {**outer_names(program, function), **seen}
+    captures = {name: constant_operand(constant, name) for name, constant in captured.items()}
+    program.captures = Captures(function.file, plain_parts(function.qualname), captures)
+    return {**outer_names(program, function), **captures}
 
 
 def _evaluate_decorators(program: Program, function: Function) -> None:
@@ -158,19 +158,20 @@ def _evaluate_decorators(program: Program, function: Function) -> None:
             decorators_of(program, function, function.node.name)
 
 
-def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
+def _check_constants(function: Function, signature: Mapping[str, str], kernel: Kernel) -> None:
     """Raise CompileError if the kernel writes through a pointer that is declared constant."""
     declared = [
-        one
-        for one in _parameters(function)
-        if is_const_annotation(one.annotation) or signature.get(one.arg, "").startswith("*k")
+        parameter
+        for parameter in _parameters(function)
+        if is_const_annotation(parameter.annotation)
+        or signature.get(parameter.arg, "").startswith("*k")
     ]
-    access = parameter_access(made) if declared else {}
-    for one in declared:
-        if access.get(one.arg) in ("write", "both"):
+    access = parameter_access(kernel) if declared else {}
+    for parameter in declared:
+        if access.get(parameter.arg) in ("write", "both"):
             raise mistake(
-                f"{one.arg} points at constants, and {function.qualname} writes there",
-                loc=function.file.loc(one),
+                f"{parameter.arg} points at constants, and {function.qualname} writes there",
+                loc=function.file.loc(parameter),
                 remedy="leave out tl.const, or write through another pointer",
             )
 
@@ -179,8 +180,10 @@ def _asks_for_debug(function: Function) -> bool:
     """Return whether the kernel is decorated with `@triton.jit(debug=True)`."""
     call = decorator_call(function.node, "jit")
     return call is not None and any(
-        one.arg == "debug" and isinstance(one.value, ast.Constant) and one.value.value is True
-        for one in call.keywords
+        keyword.arg == "debug"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is True
+        for keyword in call.keywords
     )
 
 
@@ -276,12 +279,12 @@ def kernel_parameters(source: str, kernel: str) -> tuple[KernelParameter, ...]:
     defaults = default_expressions(function.node.args)
     return tuple(
         KernelParameter(
-            one.arg,
-            is_constexpr_annotation(one.annotation),
-            one.arg in defaults,
-            "" if one.annotation is None else ast.unparse(one.annotation),
+            parameter.arg,
+            is_constexpr_annotation(parameter.annotation),
+            parameter.arg in defaults,
+            "" if parameter.annotation is None else ast.unparse(parameter.annotation),
         )
-        for one in _parameters(function)
+        for parameter in _parameters(function)
     )
 
 
@@ -315,12 +318,12 @@ def launch_heuristics(
         program = Program(_KERNEL, _HOST, target, facts or {})
         function = _find_kernel(program.globals, program.globals.open(source), kernel)
         with at(function.file.loc(function.node)):
-            found = signatures.heuristics_of(program, function)
-            made = {
+            heuristics = signatures.heuristics_of(program, function)
+            texts = {
                 name: launch_expression(program, heuristic, arguments, constants)
-                for name, heuristic in found.items()
+                for name, heuristic in heuristics.items()
             }
-    return {name: text for name, text in made.items() if text is not None}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 # ---- autotuning -------------------------------------------------------------------------------
@@ -354,31 +357,40 @@ def autotune_configs(
                 items = unwrap(program.host_frame(function.file).visit(listed[0]))
                 prune, loc = _prune_expression(call), file.loc(listed[0])
             else:
-                made = _evaluated_autotuner(program, function, kernel)
-                if "configs" not in made.kwargs and not made.args:
-                    raise mistake("@triton.autotune lists no configs", loc=made.loc)
-                items = unwrap(made.kwargs.get("configs", made.args[0] if made.args else None))
-                prune, loc = made.kwargs.get("prune_configs_by"), made.loc
+                autotuner = _evaluated_autotuner(program, function, kernel)
+                if "configs" not in autotuner.kwargs and not autotuner.args:
+                    raise mistake("@triton.autotune lists no configs", loc=autotuner.loc)
+                items = unwrap(
+                    autotuner.kwargs.get("configs", autotuner.args[0] if autotuner.args else None)
+                )
+                prune, loc = autotuner.kwargs.get("prune_configs_by"), autotuner.loc
             items = tuple(type_cast("list[Operand]", items)) if isinstance(items, list) else items
             if prune is not None and is_tuple(items) and items:
                 items = _pruned(program, function, prune, items, constants or {})
-            configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
+            configs = (
+                [item for item in items if isinstance(item, Config)] if is_tuple(items) else []
+            )
             if not configs or not is_tuple(items) or len(configs) != len(items):
                 raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
                     f"got {show(items)}",
                     loc=loc,
                 )
-    return [_config_values(one) for one in configs]
+    return [_config_values(config) for config in configs]
 
 
 def _autotuner(function: Function) -> ast.Call | None:
     """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
-    found = decorator_calls(function.node, "autotune")
-    if len(found) > 1:
-        _refuse_stacked(function.qualname, len(found), function.file.loc(found[1]))
-    calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
-    return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
+    autotuners = decorator_calls(function.node, "autotune")
+    if len(autotuners) > 1:
+        _refuse_stacked(function.qualname, len(autotuners), function.file.loc(autotuners[1]))
+    calls = [
+        decorator for decorator in function.node.decorator_list if isinstance(decorator, ast.Call)
+    ]
+    return next(
+        (call for call in (*autotuners, *calls) if call in autotuners or _listed_configs(call)),
+        None,
+    )
 
 
 def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> Decorator:
@@ -386,16 +398,20 @@ def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> D
 
     Raises: CompileError if there is none, or several.
     """
-    found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        _refuse_stacked(kernel, len(found), found[1].loc)
+    autotuners = [
+        decorator
+        for decorator in decorators_of(program, function, kernel)
+        if decorator.name == "autotune"
+    ]
+    if len(autotuners) == 1:
+        return autotuners[0]
+    if autotuners:
+        _refuse_stacked(kernel, len(autotuners), autotuners[1].loc)
     unknown = unknown_decorator(program, function)
     if unknown is not None:
-        what, loc = unknown
+        reason, loc = unknown
         raise mistake(
-            f"{kernel} has no @triton.autotune decorator that is known without running the file: {what}",
+            f"{kernel} has no @triton.autotune decorator that is known without running the file: {reason}",
             remedy="list its configurations in the manifest",
             loc=loc,
         )
@@ -414,22 +430,24 @@ def _refuse_stacked(kernel: str, count: int, loc: Loc | None) -> NoReturn:
 
 
 def _listed_configs(call: ast.Call) -> list[ast.expr]:
-    return [one.value for one in call.keywords if one.arg == "configs"]
+    return [keyword.value for keyword in call.keywords if keyword.arg == "configs"]
 
 
 def _prune_expression(call: ast.Call) -> ast.expr | None:
     """Return the function that drops configs, or a dictionary that may have one."""
-    for one in call.keywords:
-        if one.arg != "prune_configs_by":
+    for keyword in call.keywords:
+        if keyword.arg != "prune_configs_by":
             continue
         named: dict[object, ast.expr | None] = {}
-        if isinstance(one.value, ast.Dict):
-            keys = [key.value if isinstance(key, ast.Constant) else key for key in one.value.keys]
-            named = dict(zip(keys, one.value.values, strict=True))
-        elif isinstance(one.value, ast.Call) and dotted_name(one.value.func) == "dict":
-            named = {key.arg: key.value for key in one.value.keywords}
+        if isinstance(keyword.value, ast.Dict):
+            keys = [
+                key.value if isinstance(key, ast.Constant) else key for key in keyword.value.keys
+            ]
+            named = dict(zip(keys, keyword.value.values, strict=True))
+        elif isinstance(keyword.value, ast.Call) and dotted_name(keyword.value.func) == "dict":
+            named = {key.arg: key.value for key in keyword.value.keywords}
         if not named or any(not isinstance(key, str) for key in named):
-            return one.value
+            return keyword.value
         return named.get("early_config_prune")
     return None
 
@@ -437,7 +455,7 @@ def _prune_expression(call: ast.Call) -> ast.expr | None:
 def _pruned(
     program: Program,
     function: Function,
-    asked: ast.expr | Operand,
+    prune_argument: ast.expr | Operand,
     configs: Sequence[Operand],
     constants: Mapping[str, object],
 ) -> Operand:
@@ -449,23 +467,27 @@ def _pruned(
         name: constant_operand(constants[name], name)
         if name in constants
         else External(f"the argument {name}")
-        for name in (one.arg for one in _parameters(function))
+        for name in (parameter.arg for parameter in _parameters(function))
     }
     try:
         frame = program.host_frame(function.file)
-        prune = frame.visit(asked) if isinstance(asked, ast.expr) else asked
+        prune = (
+            frame.visit(prune_argument) if isinstance(prune_argument, ast.expr) else prune_argument
+        )
         if isinstance(prune, dict):
             prune = type_cast("dict[str, Operand]", prune).get("early_config_prune")
-        kept = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
+        pruned = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
     except CompileError as error:
         raise CompileError(
             f"the early_config_prune of {function.qualname} cannot be evaluated at build time: "
             f"{error.message}",
-            function.file.loc(asked) if isinstance(asked, ast.expr) else error.loc,
+            function.file.loc(prune_argument)
+            if isinstance(prune_argument, ast.expr)
+            else error.loc,
             remedy='fix what it asks for, in [kernel.constants] or as in n = "i32=64"; or list the '
             "configs in the manifest, and say in `where` which it drops",
         ) from error
-    return unwrap(kept)
+    return unwrap(pruned)
 
 
 def _parameters(function: Function) -> Sequence[ast.arg]:

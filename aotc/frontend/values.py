@@ -146,9 +146,9 @@ class Record(tuple[Operand, ...]):  # noqa: SLOT001 - such a subclass can have n
     @classmethod
     def of(cls, kind: RecordType, items: Iterable[Operand]) -> Record:
         """Return the record with these items, in the order of the fields."""
-        made = cls(items)
-        made.kind = kind
-        return made
+        record = cls(items)
+        record.kind = kind
+        return record
 
     @property
     def by_name(self) -> dict[str, Operand]:
@@ -293,7 +293,9 @@ class BlockPointer:
         """Return the block pointer made of other values, in the order of `parts`."""
         base, *sizes = parts
         rank = len(self.block)
-        shape, strides, offsets = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))
+        shape, strides, offsets = (
+            tuple(sizes[start : start + rank]) for start in range(0, 3 * rank, rank)
+        )
         return BlockPointer(base, shape, strides, offsets, self.block)
 
 
@@ -401,7 +403,7 @@ def show(operand: Operand) -> str:
     if isinstance(operand, External):
         return f"{operand.path}, which is not known without running the file,"
     if isinstance(operand, Slice):
-        parts = ("" if one is None else show(one) for one in (operand.start, operand.stop))
+        parts = ("" if bound is None else show(bound) for bound in (operand.start, operand.stop))
         step = "" if operand.step is None else f":{show(operand.step)}"
         return ":".join(parts) + step
     return repr(operand)

@@ -42,7 +42,7 @@ def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
             live = node.body if truth_of(condition) else node.orelse
             if len(live) != 1 or not isinstance(live[0], ast.If):
                 # A `return` under a run-time condition inside needs what follows.
-                if frame.in_kernel and any(has_return(one) for one in live):
+                if frame.in_kernel and any(has_return(statement) for statement in live):
                     return _end(frame.run([*live, *rest]))
                 return frame.run(live)
         node = live[0]
@@ -82,14 +82,14 @@ def _may_return(frame: Frame, body: Sequence[ast.stmt]) -> bool:
             waiting.pop()
             changed.update(dict.fromkeys(names_assigned_by([owner] if owner else [])))
             continue
-        one = block.pop(0)
-        if isinstance(one, ast.Return):
+        statement = block.pop(0)
+        if isinstance(statement, ast.Return):
             return True
-        if has_return(one):
-            arms = _live_arms(frame, one, changed) if isinstance(one, ast.If) else None
-            waiting.append((list(nested(one) if arms is None else arms), one))
+        if has_return(statement):
+            arms = _live_arms(frame, statement, changed) if isinstance(statement, ast.If) else None
+            waiting.append((list(nested(statement) if arms is None else arms), statement))
         else:
-            changed.update(dict.fromkeys(names_assigned_by([one])))
+            changed.update(dict.fromkeys(names_assigned_by([statement])))
     return False
 
 
@@ -295,7 +295,7 @@ def _returning_group(
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
         value = _end(frame.run([*node.body, *rest])).value
-        taken = value, _flag(frame, is_undecided=False)
+        then_returned = value, _flag(frame, is_undecided=False)
     frame.values = dict(before)
     link = _next_return(frame, node, rest)
     with frame.emit.into(Block()) as orelse:
@@ -307,7 +307,7 @@ def _returning_group(
         else:
             flow = _end(frame.run([*node.orelse, *rest]))
             other = _Ended(flow.value, _flag(frame, is_undecided=False), None)
-    return _merged(frame, truth, orelse, other, then, taken, is_first=False)
+    return _merged(frame, truth, orelse, other, then, then_returned, is_first=False)
 
 
 def _merged(

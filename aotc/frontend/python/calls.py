@@ -123,7 +123,7 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
         if isinstance(subject.type, DescriptorType):
             return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
-    return (any(_is_instance(frame, subject, one) for one in classes_in(other)),)
+    return (any(_is_instance(frame, subject, kind) for kind in classes_in(other)),)
 
 
 def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
@@ -235,23 +235,23 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    given = bind_arguments(
+    arguments = bind_arguments(
         parameters_of(str(closure), closure.node.args, on_host=True), args, kwargs
     )
     frame.count()
     if closure.within is not None and isinstance(closure.node, ast.Lambda):
-        return _call_lambda(frame, closure, closure.node, given)
+        return _call_lambda(frame, closure, closure.node, arguments)
     if frame.in_kernel:
         raise mistake(
             f"{closure} is a plain Python function, which a kernel cannot call",
             remedy=f"write it with `def` and @triton.jit in {closure.file.path}",
             feature="a call of a plain Python function",
         )
-    inner = frame.program.host_frame(closure.file, {**closure.values, **given})
+    inner = frame.program.host_frame(closure.file, {**closure.values, **arguments})
     if isinstance(closure.node, ast.Lambda):
         return inner.visit(closure.node.body)
     for name, default in default_expressions(closure.node.args).items():
-        if name not in given:
+        if name not in arguments:
             inner.values[name] = inner.visit(default)
     flow = inner.run(closure.node.body)
     if inner.yielded is not None:
@@ -260,7 +260,7 @@ def _call_closure(
 
 
 def _call_lambda(
-    frame: Frame, closure: Closure, node: ast.Lambda, given: Mapping[str, Operand]
+    frame: Frame, closure: Closure, node: ast.Lambda, arguments: Mapping[str, Operand]
 ) -> Operand:
     """Inline a lambda that is written in a kernel."""
     program, function = frame.program, closure.within
@@ -269,13 +269,13 @@ def _call_lambda(
     inner = Frame(
         program,
         closure.file,
-        {**closure.values, **given},
+        {**closure.values, **arguments},
         current_loc(),
         in_kernel=True,
         function=function,
     )
     for name, default in default_expressions(node.args).items():
-        if name not in given:
+        if name not in arguments:
             inner.values[name] = inner.visit(default)
     with program.calling(function):
         return inner.visit(node.body)
@@ -306,18 +306,18 @@ def _call_external(
                 if isinstance(values, External)
                 else mistake(f"triton.Config takes a dictionary of constants, got {show(values)}")
             )
-        rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
+        rest = {key: option for key, option in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
         return Config(type_cast("dict[str, Operand]", values), {**positional, **rest})
-    made = _call_of_library(frame, function.path, args, kwargs)
-    if made is not None:
-        return made[0]
+    library_call = _call_of_library(frame, function.path, args, kwargs)
+    if library_call is not None:
+        return library_call[0]
     if name.endswith("autotune") or "configs" in kwargs or function.path == "triton.heuristics":
         kind = "heuristics" if name == "heuristics" else "autotune"
         return Decorator(kind, tuple(args), kwargs, current_loc())
     if function.path == "collections.namedtuple":
-        plain = {name: unwrap(one) for name, one in kwargs.items()}
-        return named_tuple([unwrap(one) for one in args], plain)
+        plain = {name: unwrap(argument) for name, argument in kwargs.items()}
+        return named_tuple([unwrap(argument) for argument in args], plain)
     if function.path in ("os.environ.get", "os.getenv"):
         frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
@@ -348,9 +348,9 @@ def _call_of_library(
         if not items:
             raise mistake("functools.reduce of nothing has no value")
         total = items[0]
-        for one in items[1:]:
+        for operand in items[1:]:
             frame.count()
-            total = call_operand(frame, args[0], (total, one), {})
+            total = call_operand(frame, args[0], (total, operand), {})
         return (total,)
     if path == "importlib.util.find_spec" and args and isinstance(args[0], str):
         return (_spec(frame, args[0]),)
@@ -364,27 +364,29 @@ def _call_of_library(
 def _spec(frame: Frame, name: str) -> Operand:
     """Return True for a module that is there; of others only the machine that runs the file knows."""
     plain = name.lstrip(".")
-    found = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
-    is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(found, External)
+    module = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
+    is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(module, External)
     return True if is_there else External(f"importlib.util.find_spec({name!r})")
 
 
 def _copied(value: Operand) -> Operand:
     """Return a container whose containers are others; all else never changes."""
     if isinstance(value, list):
-        return [_copied(one) for one in type_cast("list[Operand]", value)]
+        return [_copied(child) for child in type_cast("list[Operand]", value)]
     if isinstance(value, dict):
         named = type_cast("dict[Operand, Operand]", value)
-        return {key: _copied(one) for key, one in named.items()}
+        return {key: _copied(child) for key, child in named.items()}
     if isinstance(value, Config):
         return Config(dict(value.kwargs), dict(value.options))
     return value
 
 
 def _call_partial(
-    frame: Frame, held: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+    frame: Frame, partial_call: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    return call_operand(frame, held.function, (*held.args, *args), {**held.kwargs, **kwargs})
+    return call_operand(
+        frame, partial_call.function, (*partial_call.args, *args), {**partial_call.kwargs, **kwargs}
+    )
 
 
 def _decorate(
@@ -400,14 +402,14 @@ def _decorate(
 def _call_static(
     frame: Frame, function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    for one in (*args, *kwargs.values()):
-        if isinstance(one, Value) and not function.takes_values:
-            raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
-        if isinstance(one, External):
-            raise not_known(one)
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, Value) and not function.takes_values:
+            raise mistake(f"{function.name} takes constants, got a run-time {show(argument)}")
+        if isinstance(argument, External):
+            raise not_known(argument)
     convert = partial(_for_python, frame) if function.name in _CALLING else without_constexpr
-    plain = [convert(one) for one in args]
-    named = {name: convert(one) for name, one in kwargs.items()}
+    plain = [convert(argument) for argument in args]
+    named = {name: convert(argument) for name, argument in kwargs.items()}
     try:
         result = function.call(*plain, **named)
     except TypeError as error:
@@ -472,9 +474,11 @@ def _call_function(
     """Call a function of the source: a kernel inlines it, constants are computed on the host."""
     program = frame.program
     if frame.in_kernel and function.is_constexpr:
-        for one in (*args, *kwargs.values()):
-            if isinstance(one, Value):
-                raise mistake(f"{function.qualname} takes constants, got a run-time {show(one)}")
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, Value):
+                raise mistake(
+                    f"{function.qualname} takes constants, got a run-time {show(argument)}"
+                )
     elif frame.in_kernel:
         refuse_plain(function)
     inline = frame.in_kernel and not function.is_constexpr

@@ -57,14 +57,14 @@ def object_type(module: Globals, owner: Class) -> RecordType | None:
     init = class_statement(owner.node, "__init__")
     if owner.node.bases or owner.node.decorator_list or not isinstance(init, ast.FunctionDef):
         return None
-    functions = [one for one in owner.node.body if isinstance(one, ast.FunctionDef)]
-    if any(one.decorator_list for one in functions):  # a property is more than a field
+    functions = [function for function in owner.node.body if isinstance(function, ast.FunctionDef)]
+    if any(function.decorator_list for function in functions):  # a property is more than a field
         return None
-    itself = next((one.arg for one in (*init.args.posonlyargs, *init.args.args)), "")
+    self_name = next((parameter.arg for parameter in (*init.args.posonlyargs, *init.args.args)), "")
     fields: dict[str, None] = {}
     for node in ast.walk(init):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if not isinstance(node.value, ast.Name) or node.value.id != itself:
+            if not isinstance(node.value, ast.Name) or node.value.id != self_name:
                 return None
             fields[node.attr] = None
     if owner.node not in module.object_types:
@@ -78,5 +78,5 @@ def initializer(kind: RecordType) -> ast.FunctionDef | None:
     """Return the `__init__` of an aggregate, or None if its fields are its arguments."""
     if kind.owner is None or not kind.is_aggregate:
         return None
-    found = class_statement(kind.owner.node, "__init__")
-    return found if isinstance(found, ast.FunctionDef) else None
+    init = class_statement(kind.owner.node, "__init__")
+    return init if isinstance(init, ast.FunctionDef) else None

@@ -75,23 +75,23 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
     while isinstance(spine[-1].left, ast.BinOp):
         spine.append(spine[-1].left)
     result = frame.visit(spine[-1].left)
-    for one in reversed(spine):
-        right = frame.visit(one.right)
-        op = BINARY.get(type(one.op))
+    for link in reversed(spine):
+        right = frame.visit(link.right)
+        op = BINARY.get(type(link.op))
         if op is None:
-            raise unsupported(one.op)
-        if one is node:
+            raise unsupported(link.op)
+        if link is node:
             result = _apply(frame, op, result, right)
         else:
-            with at(frame.loc(one)):
+            with at(frame.loc(link)):
                 result = _apply(frame, op, result, right)
     return result
 
 
 def _apply(frame: Frame, op: BinaryOperator, left: Operand, right: Operand) -> Operand:
-    for one in (left, right):
-        if isinstance(one, Unbound) or is_descriptor(one):
-            raise not_a_value(one, "a value")
+    for operand in (left, right):
+        if isinstance(operand, Unbound) or is_descriptor(operand):
+            raise not_a_value(operand, "a value")
     return operators.binary(frame.emit, op, left, right)
 
 
@@ -138,38 +138,38 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 
 
 def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
-    one, two = unwrap(left), unwrap(right)
-    known = COMPARE.get(type(op))
-    if known is not None and not _is_other_dtype(op, one, two):
-        return _apply(frame, known, left, right)
-    if known is not None:
+    lhs, rhs = unwrap(left), unwrap(right)
+    compare = COMPARE.get(type(op))
+    if compare is not None and not _is_other_dtype(op, lhs, rhs):
+        return _apply(frame, compare, left, right)
+    if compare is not None:
         return isinstance(op, ast.NotEq)
     if isinstance(op, ast.Is | ast.IsNot):
-        for part, other in ((one, two), (two, one)):
+        for part, other in ((lhs, rhs), (rhs, lhs)):
             if isinstance(part, Argument) and other is not None:
                 raise not_known(part)
             if isinstance(part, External) and part.path.endswith((")", "]")):
                 raise not_known(part)  # what a call returns may be None
-        same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
+        same = lhs is rhs or (not isinstance(lhs, Value) and type(lhs) is type(rhs) and lhs == rhs)
         return same is isinstance(op, ast.Is)
-    if isinstance(two, External) and two.path == "os.environ":
-        frame.program.remark_unset(one)
+    if isinstance(rhs, External) and rhs.path == "os.environ":
+        frame.program.remark_unset(lhs)
         return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
-    for part in (one, two):
+    for part in (lhs, rhs):
         if isinstance(part, External):
             raise not_known(part)
-    is_text = isinstance(one, str) and isinstance(two, str)
-    if isinstance(one, Value) or not (is_text or isinstance(two, tuple | dict)):
+    is_text = isinstance(lhs, str) and isinstance(rhs, str)
+    if isinstance(lhs, Value) or not (is_text or isinstance(rhs, tuple | dict)):
         raise mistake(
             f"`in` looks for a constant in a tuple, a dictionary or a string, "
             f"got {show(left)} and {show(right)}"
         )
-    return (one in two) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    return (lhs in rhs) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 
 
-def _is_other_dtype(op: ast.cmpop, one: Operand, two: Operand) -> bool:
+def _is_other_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bool:
     """Return whether a dtype is compared with one that aotc does not have: it is another one."""
-    pair = (one, two)
+    pair = (lhs, rhs)
     return isinstance(op, ast.Eq | ast.NotEq) and any(
         isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
         for missed, dtype in (pair, pair[::-1])
@@ -193,16 +193,16 @@ def _collected(frame: Frame, items: list[Operand]) -> Operand:
 
 
 def _dict(frame: Frame, node: ast.Dict) -> Operand:
-    made: dict[Operand, Operand] = {}
+    mapping: dict[Operand, Operand] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         item = frame.visit(value)
         if key is not None:
-            made[_key(frame.visit(key))] = item
+            mapping[_key(frame.visit(key))] = item
         elif isinstance(item, dict):
-            made.update(type_cast("dict[Operand, Operand]", item))
+            mapping.update(type_cast("dict[Operand, Operand]", item))
         else:
             raise mistake(f"`**` unpacks a dictionary, got {show(item)}")
-    return made
+    return mapping
 
 
 _DTYPE = re.compile(r"torch\.[a-z]+\d*\w*")
@@ -235,7 +235,8 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
 
 def _slice(frame: Frame, node: ast.Slice) -> Operand:
     parts = (
-        None if one is None else frame.visit(one) for one in (node.lower, node.upper, node.step)
+        None if bound is None else frame.visit(bound)
+        for bound in (node.lower, node.upper, node.step)
     )
     return Slice(*parts)
 
@@ -318,19 +319,19 @@ def scalar_truth(frame: Frame, condition: Value) -> Value:
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Operand:
     outer = dict(frame.values)
-    made = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
+    items = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
     frame.values = outer
-    return _collected(frame, made)
+    return _collected(frame, items)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Operand:
     outer = dict(frame.values)
-    made = {
+    mapping = {
         _key(frame.visit(node.key)): frame.visit(node.value)
         for _ in _generate(frame, node.generators)
     }
     frame.values = outer
-    return made
+    return mapping
 
 
 def _generate(frame: Frame, generators: Sequence[ast.comprehension]) -> Generator[None]:
@@ -393,7 +394,9 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
 
 
 def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
-    starred = [at for at, one in enumerate(target.elts) if isinstance(one, ast.Starred)]
+    starred = [
+        position for position, element in enumerate(target.elts) if isinstance(element, ast.Starred)
+    ]
     if starred and (frame.in_kernel or len(starred) > 1):
         raise unsupported(target.elts[starred[0]], frame.loc(target.elts[starred[0]]))
     items = list(items_of(value, "only a tuple can be unpacked"))
@@ -407,8 +410,8 @@ def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
         raise mistake(
             f"expected {least}{expected} values to unpack, got {len(items) - len(starred)}"
         )
-    for one, item in zip(target.elts, items, strict=True):
-        bind(frame, one.value if isinstance(one, ast.Starred) else one, item)
+    for element, item in zip(target.elts, items, strict=True):
+        bind(frame, element.value if isinstance(element, ast.Starred) else element, item)
 
 
 def _set_option(config: Config, name: str, value: Operand) -> None:

@@ -63,13 +63,13 @@ def platform_answer(path: str) -> bool | None:
 
 def answers(target: str, facts: Mapping[str, object]) -> dict[str, Operand]:
     """Return the answer to each expression that asks about a GPU; "" is no target yet."""
-    known = TARGETS.get(target)
-    if known is None:
+    row = TARGETS.get(target)
+    if row is None:
         return dict(_ALWAYS)
-    found = {**_ALWAYS, **_OF_ANY_TARGET}
-    found["torch.cuda.get_device_capability()"] = (known.major, known.minor)
-    found[f"{_TORCH}.major"], found[f"{_TORCH}.minor"] = known.major, known.minor
-    found["triton.runtime.driver.active.get_current_target().arch"] = known.arch
-    for name, value in {**known.known_facts, **facts}.items():
-        found.update(dict.fromkeys(_ASKED.get(name, (name,)), value))
-    return found
+    values = {**_ALWAYS, **_OF_ANY_TARGET}
+    values["torch.cuda.get_device_capability()"] = (row.major, row.minor)
+    values[f"{_TORCH}.major"], values[f"{_TORCH}.minor"] = row.major, row.minor
+    values["triton.runtime.driver.active.get_current_target().arch"] = row.arch
+    for name, value in {**row.known_facts, **facts}.items():
+        values.update(dict.fromkeys(_ASKED.get(name, (name,)), value))
+    return values

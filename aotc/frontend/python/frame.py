@@ -125,8 +125,8 @@ class Program:
 
     def host_frame(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> Frame:
         """Return a frame for code around the kernels of a file, with these local variables."""
-        here = current_loc()
-        site = here.call_site if here.file == file.path else here
+        loc = current_loc()
+        site = loc.call_site if loc.file == file.path else loc
         call_site = site if site is not None and site.line else None
         return Frame(self, file, dict(values or {}), call_site, in_kernel=False)
 
@@ -149,12 +149,12 @@ class Program:
             self.stack.pop()
 
     def _refuse_depth(self, function: Function) -> NoReturn:
-        nodes = [one.node for one in self.stack]
+        nodes = [function_on_stack.node for function_on_stack in self.stack]
         if function.node not in nodes:
             raise mistake(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
         first = nodes.index(function.node)
         until = nodes.index(function.node, first + 1) if nodes.count(function.node) > 1 else None
-        chain = [one.qualname for one in self.stack[:until]]
+        chain = [function_on_stack.qualname for function_on_stack in self.stack[:until]]
         raise mistake(
             f"{function.qualname} calls itself: {' → '.join([*chain, function.qualname])}, "
             f"more than {_MAX_CALL_DEPTH} calls deep",
@@ -220,11 +220,11 @@ class Frame:
     def visit_items(self, nodes: Sequence[ast.expr]) -> list[Operand]:
         """Return what several expressions are; `*` unpacks one. Raises: CompileError."""
         items: list[Operand] = []
-        for one in nodes:
-            if isinstance(one, ast.Starred):
-                items += items_of(self.visit(one.value), "`*` unpacks a tuple")
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                items += items_of(self.visit(node.value), "`*` unpacks a tuple")
             else:
-                items.append(self.visit(one))
+                items.append(self.visit(node))
         return items
 
     def run(self, items: Sequence[Item]) -> Flow:

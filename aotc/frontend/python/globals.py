@@ -63,14 +63,14 @@ _FLOAT_LIMITS = {
     "float8_e5m2": (57344.0, 2.0**-14, 2.0**-2),
 }
 TORCH_LIMITS: Mapping[str, Operand] = {
-    f"torch.finfo({name}).{what}": value
+    f"torch.finfo({name}).{limit_name}": value
     for name, (largest, tiny, eps) in _FLOAT_LIMITS.items()
-    for what, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
+    for limit_name, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
 } | {
-    f"torch.iinfo({word}{bits}).{what}": value
+    f"torch.iinfo({word}{bits}).{limit_name}": value
     for word, signed in (("int", True), ("uint", False))
     for bits in (8, 16, 32, 64)
-    for what, value in (
+    for limit_name, value in (
         ("max", (1 << (bits - signed)) - 1),
         ("min", -(1 << (bits - 1)) if signed else 0),
         ("bits", bits),
@@ -132,18 +132,18 @@ class Globals:
 
     def open(self, path: str) -> SourceFile:
         """Return the parsed file at `path` and note that it was read."""
-        known = self.files.get(path)
-        if known is None:
-            known = self.files[path] = source.load(path)
-        return known
+        file = self.files.get(path)
+        if file is None:
+            file = self.files[path] = source.load(path)
+        return file
 
     # -- names -----------------------------------------------------------------
 
     def lookup(self, file: SourceFile, name: str) -> Operand:
         """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
         key = (file.path, name)
-        listed = bindings(file).get(name, ())
-        if key in self._known and (len(listed) < 2 or file.path not in self._running):
+        candidates = bindings(file).get(name, ())
+        if key in self._known and (len(candidates) < 2 or file.path not in self._running):
             return self._known[key]
         # In `f = triton.jit(f)` the right side means the binding before this one.
         limit = self._in_progress.get(key)
@@ -151,9 +151,13 @@ class Globals:
             raise mistake(f"the global {name} is defined by itself")
         # A statement of a module sees what was bound before it, if anything was.
         line = self._running.get(file.path)
-        earlier = [one for one in listed if line is not None and one.statement.lineno < line]
-        is_last = limit is None and len(earlier) in (0, len(listed))
-        value = self._lookup(file, name, listed if is_last else (earlier or listed)[:limit])
+        earlier = [
+            binding
+            for binding in candidates
+            if line is not None and binding.statement.lineno < line
+        ]
+        is_last = limit is None and len(earlier) in (0, len(candidates))
+        value = self._lookup(file, name, candidates if is_last else (earlier or candidates)[:limit])
         if is_last:
             self._known[key] = value
         return value
@@ -177,10 +181,10 @@ class Globals:
         return value is not _UNKNOWN_NAME
 
     def _lookup(self, file: SourceFile, name: str, listed: Sequence[Binding]) -> Operand:
-        holds = {one: self._guards_hold(file, name, one) for one in listed}
-        possible = [one for one in listed if holds[one] is not False]
-        chosen = [one for one in possible if holds[one]] or possible
-        firm = [one for one in chosen if not one.is_fallback]
+        holds = {binding: self._guards_hold(file, name, binding) for binding in listed}
+        possible = [binding for binding in listed if holds[binding] is not False]
+        chosen = [binding for binding in possible if holds[binding]] or possible
+        firm = [binding for binding in chosen if not binding.is_fallback]
         stand_in: Function | None = None
         for binding in reversed(firm):
             value = self._bound(file, name, binding)
@@ -218,17 +222,17 @@ class Globals:
 
     def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
         """Return whether a binding's conditions hold; None if that is not known."""
-        known = True
+        is_decided = True
         for test, outcome in binding.guards:
             try:
                 with self._evaluating(file, name, binding):
-                    held = truth_of(self._host_frame(file).visit(test))
+                    is_true = truth_of(self._host_frame(file).visit(test))
             except CompileError:
-                known = False
+                is_decided = False
                 continue
-            if held is not outcome:
+            if is_true is not outcome:
                 return False
-        return True if known else None
+        return True if is_decided else None
 
     def _bound(self, file: SourceFile, name: str, binding: Binding) -> Operand:
         statement = binding.statement
@@ -271,7 +275,7 @@ class Globals:
         listed = bindings(file)[name]
         after = listed[listed.index(binding) + 1 :]
         first = binding.statement.end_lineno or binding.statement.lineno
-        end = min((one.statement.lineno for one in after), default=len(file.lines) + 1)
+        end = min((later.statement.lineno for later in after), default=len(file.lines) + 1)
         frame = self._host_frame(file)
         frame.values[name] = value
         for statement in changes(file)[name]:
@@ -298,22 +302,22 @@ class Globals:
         if not isinstance(statement, ast.ImportFrom):
             return _UNKNOWN_NAME
         origin, level = statement.module or "", statement.level
-        wanted = name if alias.name == "*" else alias.name
+        member = name if alias.name == "*" else alias.name
         if origin == "__future__":
-            return External(f"__future__.{wanted}")
+            return External(f"__future__.{member}")
         parent = self.module(file, origin, level)
         if isinstance(parent, External):
-            submodule = self.module(file, f"{origin}.{wanted}".strip("."), level)
+            submodule = self.module(file, f"{origin}.{member}".strip("."), level)
             if not isinstance(submodule, External):
                 return submodule
-            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{wanted}")
+            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{member}")
         if alias.name == "*":
-            return self._star_member(parent, wanted)
-        if isinstance(parent, Module) and wanted not in MODULES[parent.name]:
+            return self._star_member(parent, member)
+        if isinstance(parent, Module) and member not in MODULES[parent.name]:
             # Fine as long as nothing uses it; a kernel that does gets the error there.
-            return External(f"{parent.name}.{wanted}")
+            return External(f"{parent.name}.{member}")
         with at(file.loc(statement, current_loc())):
-            return self.member(parent, wanted)
+            return self.member(parent, member)
 
     def _star_member(self, parent: Operand, name: str) -> Operand:
         if isinstance(parent, UserModule):
@@ -327,9 +331,9 @@ class Globals:
     def module(self, importer: SourceFile, name: str, level: int) -> Operand:
         """Return the module an import names."""
         if not level:
-            known = ALIASES.get(name, name)
-            if known in MODULES:
-                return Module(known)
+            canonical = ALIASES.get(name, name)
+            if canonical in MODULES:
+                return Module(canonical)
         path = self._find_module(importer, name, level) if name or level else None
         return UserModule(self.open(path)) if path else External("." * level + name)
 
@@ -380,15 +384,15 @@ class Globals:
 
     def _class_member(self, owner: Class, name: str) -> Operand:
         """Return a function or constant of a class, or of one that it extends; see `is_known`."""
-        found = class_statement(owner.node, name)
-        if isinstance(found, ast.FunctionDef):
-            return self.describe(owner.file, found, f"{owner.qualname}.{name}")
-        if isinstance(found, ast.ClassDef):
-            return Class(owner.file, found, f"{owner.qualname}.{name}")
-        if found is not None:
-            with at(owner.file.loc(found, current_loc())):
-                frame = self._host_frame(owner.file, self._class_names(owner, name, found))
-                return frame.assigned(found, name)
+        statement = class_statement(owner.node, name)
+        if isinstance(statement, ast.FunctionDef):
+            return self.describe(owner.file, statement, f"{owner.qualname}.{name}")
+        if isinstance(statement, ast.ClassDef):
+            return Class(owner.file, statement, f"{owner.qualname}.{name}")
+        if statement is not None:
+            with at(owner.file.loc(statement, current_loc())):
+                frame = self._host_frame(owner.file, self._class_names(owner, name, statement))
+                return frame.assigned(statement, name)
         for base in self.bases(owner):
             value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
             if self.is_known(value):
@@ -398,14 +402,20 @@ class Globals:
     def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
         """Return what a statement of a class reads of those before it."""
         before = {
-            one: each
-            for each in owner.node.body
-            if each.lineno < statement.lineno and not isinstance(each, ast.FunctionDef)
-            for one in bound_names(each)
-            if one != name
+            bound_name: earlier
+            for earlier in owner.node.body
+            if earlier.lineno < statement.lineno and not isinstance(earlier, ast.FunctionDef)
+            for bound_name in bound_names(earlier)
+            if bound_name != name
         }
-        reads = (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
-        return {one: self._class_member(owner, one) for one in reads if one in before}
+        reads = (
+            read_name.id for read_name in ast.walk(statement) if isinstance(read_name, ast.Name)
+        )
+        return {
+            read_name: self._class_member(owner, read_name)
+            for read_name in reads
+            if read_name in before
+        }
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
         """Return what an expression at the level of a module is. Raises: CompileError."""
@@ -428,12 +438,12 @@ class Globals:
             return self._answers[path]
         if path in PYTHON_MODULES:
             return Module(path)
-        asked = platform_answer(path)
-        return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
+        is_platform = platform_answer(path)
+        return TORCH_LIMITS.get(path, External(path)) if is_platform is None else is_platform
 
     def asks_about_gpu(self, path: str) -> bool:
         """Return whether an expression, or what may follow it, is answered for the target."""
-        return any(one.startswith(path) for one in self._answers)
+        return any(question.startswith(path) for question in self._answers)
 
 
 def _restore(values: dict[_K, int], key: _K, before: int | None) -> None:

@@ -36,12 +36,12 @@ def foreign_decorator(visit: Callable[[ast.expr], Operand], node: ast.FunctionDe
     `visit` evaluates a name of the function's file.
     """
     decorators = node.decorator_list
-    if any(is_triton_jit(dotted_name(one)) for one in decorators):
+    if any(is_triton_jit(dotted_name(decorator)) for decorator in decorators):
         return ""
     foreign = ""
-    for one in decorators:
+    for decorator in decorators:
         try:
-            value = visit(one.func if isinstance(one, ast.Call) else one)
+            value = visit(decorator.func if isinstance(decorator, ast.Call) else decorator)
         except CompileError:
             return ""
         if not isinstance(value, External) or is_triton_jit(value.path):
@@ -53,9 +53,9 @@ def foreign_decorator(visit: Callable[[ast.expr], Operand], node: ast.FunctionDe
 
 def refuse_foreign(qualname: str, decorator: str, loc: Loc | None = None) -> CompileError:
     """Return the error to raise where a kernel is wanted."""
-    what = "Gluon's, another language" if decorator.startswith(_GLUON) else "not Triton's"
+    origin = "Gluon's, another language" if decorator.startswith(_GLUON) else "not Triton's"
     return mistake(
-        f"{qualname} is decorated with @{decorator}, which is {what}",
+        f"{qualname} is decorated with @{decorator}, which is {origin}",
         loc=loc,
         remedy="decorate it with @triton.jit, if it is written in Triton's language",
         feature=f"a function decorated with @{decorator}",

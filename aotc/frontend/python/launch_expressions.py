@@ -42,7 +42,7 @@ def launch_expression(
     called = _expression_of(program, heuristic)
     if called is None or len(called.names) != 1:
         return None
-    texts = _Texts(program, called.frame, arguments, constants, given=called.names[0])
+    texts = _Texts(program, called.frame, arguments, constants, launch_args=called.names[0])
     try:
         text = texts.truth(called.body)
     except (_NoExpressionError, CompileError):
@@ -66,8 +66,8 @@ def _expression_of(program: Program, function: Operand) -> _Expression | None:
         frame = program.host_frame(function.file)
     else:
         return None
-    node, given = function.node, function.node.args
-    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+    node, parameters = function.node, function.node.args
+    if parameters.vararg or parameters.kwarg or parameters.kwonlyargs or parameters.defaults:
         return None
     body: ast.expr | None = None
     if isinstance(node, ast.Lambda):
@@ -76,7 +76,7 @@ def _expression_of(program: Program, function: Operand) -> _Expression | None:
         statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
         only = statements[0] if len(statements) == 1 else None
         body = only.value if isinstance(only, ast.Return) else None
-    names = tuple(one.arg for one in (*given.posonlyargs, *given.args))
+    names = tuple(parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args))
     return None if body is None else _Expression(frame, names, body)
 
 
@@ -95,7 +95,7 @@ class _Texts:
     frame: Frame
     arguments: Collection[str]
     constants: Collection[str]
-    given: str = ""
+    launch_args: str = ""
     bound: Mapping[str, tuple[_Texts, ast.expr]] = field(
         default_factory=dict[str, "tuple[_Texts, ast.expr]"]
     )
@@ -106,11 +106,11 @@ class _Texts:
         match node:
             case ast.BoolOp(op, values):
                 word = " and " if isinstance(op, ast.And) else " or "
-                return word.join(f"({self.truth(one)})" for one in values)
+                return word.join(f"({self.truth(operand_node)})" for operand_node in values)
             case ast.UnaryOp(ast.Not(), operand):
                 return f"not ({self.condition(operand)})"
             case ast.Compare(left, ops, comparators):
-                texts = [self.number(one) for one in (left, *comparators)]
+                texts = [self.number(operand_node) for operand_node in (left, *comparators)]
                 signs = [self._operator(op) for op in ops]
                 pairs = zip(texts, signs, texts[1:], strict=False)
                 return " and ".join(f"({a} {sign} {b})" for a, sign, b in pairs)
@@ -134,7 +134,9 @@ class _Texts:
 
     def number(self, node: ast.expr) -> str:
         match node:
-            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self.given:
+            case ast.Subscript(ast.Name(owner), ast.Constant(str(name))) if (
+                owner == self.launch_args
+            ):
                 if name not in self.arguments and name not in self.constants:
                     raise _NoExpressionError
                 return name
@@ -163,19 +165,21 @@ class _Texts:
 
     def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
         """Return what a call of a function of the file computes, and the texts of that; None if of another."""
-        names = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
-        if self.depth >= _MAX_DEPTH or names & {self.given, *self.bound}:
+        names = {part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)}
+        if self.depth >= _MAX_DEPTH or names & {self.launch_args, *self.bound}:
             return None
         called = _expression_of(self.program, self.frame.visit(node.func))
         if called is None:
             return None
         passed = dict(zip(called.names, node.args, strict=False))
-        passed |= {one.arg: one.value for one in node.keywords if one.arg is not None}
+        passed |= {
+            keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
+        }
         if len(node.args) + len(node.keywords) != len(called.names) or {*passed} != {*called.names}:
             return None
         bound = {name: (self, value) for name, value in passed.items()}
         return replace(
-            self, frame=called.frame, given="", bound=bound, depth=self.depth + 1
+            self, frame=called.frame, launch_args="", bound=bound, depth=self.depth + 1
         ), called.body
 
     def _check_divisor(self, text: str) -> None:
@@ -190,8 +194,8 @@ class _Texts:
 
     def _constant(self, node: ast.expr, kind: type[int]) -> int:
         """Return what an expression of the file is without the launch. Raises: _NoExpressionError."""
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-        is_launch = bool(names & {self.given, *self.bound})
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        is_launch = bool(names & {self.launch_args, *self.bound})
         value = None if is_launch else unwrap(self.frame.visit(node))
         if not isinstance(value, kind):
             raise _NoExpressionError

@@ -46,7 +46,7 @@ def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
         return _unroll(frame, node, _items(frame.visit(call)), rest)
     bounds, hints = loop_arguments(frame, loop, call)
     if loop.is_static:
-        numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
+        numbers = [static_int(bound, f"each argument of {loop.name}") for bound in bounds]
         return _unroll(frame, node, _static_range(numbers), rest)
     refuse_return(frame, node)
     _counted(frame, node, counter_name(node), bounds, hints)
@@ -68,12 +68,12 @@ def counter_name(node: ast.For) -> str:
 
 def refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
     """Refuse a `return` in a loop at run time. Raises: CompileError."""
-    found = first_return(node.body)
-    if found is not None:
+    statement = first_return(node.body)
+    if statement is not None:
         raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
-            loc=frame.loc(found),
+            loc=frame.loc(statement),
         )
 
 
@@ -84,23 +84,23 @@ def _items(operand: Operand) -> Sequence[Operand]:
 def _static_range(numbers: Sequence[int]) -> Sequence[int]:
     if numbers[2] == 0:
         raise mistake("the step of a range cannot be zero")
-    made = range(*numbers)
-    if len(made) > _MAX_UNROLLED:
+    values = range(*numbers)
+    if len(values) > _MAX_UNROLLED:
         raise mistake(
-            f"tl.static_range would repeat the body {len(made)} times",
+            f"tl.static_range would repeat the body {len(values)} times",
             remedy="use `range`, which is a loop at run time",
         )
-    return made
+    return values
 
 
 def loop_arguments(
     frame: Frame, loop: Loop, call: ast.Call
 ) -> tuple[list[Operand], dict[str, Operand]]:
     """Return start, end and step, and the hints by name. Raises: CompileError."""
-    if any(isinstance(one, ast.Starred) for one in call.args):
+    if any(isinstance(arg, ast.Starred) for arg in call.args):
         raise mistake(f"{loop.name} takes its bounds one by one")
-    args = [frame.visit(one) for one in call.args]
-    kwargs = {one.arg or "**": frame.visit(one.value) for one in call.keywords}
+    args = [frame.visit(arg) for arg in call.args]
+    kwargs = {keyword.arg or "**": frame.visit(keyword.value) for keyword in call.keywords}
     only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
     parameters = Parameters(
         loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
@@ -113,7 +113,7 @@ def loop_arguments(
 
 def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:
     """Repeat the body for every item."""
-    if frame.in_kernel and any(has_return(one) for one in node.body):
+    if frame.in_kernel and any(has_return(statement) for statement in node.body):
         # A `return` under a run-time condition needs what follows: it becomes part of the body.
         repeated: list[Item] = []
         for value in items:
@@ -158,25 +158,25 @@ def _counted(
             counter = emit(arith.Add(emit(arith.Sub(high, counter)).out, low)).out
         state.enter({name: counter})
         state.run(node)
-        kept = state.prune([body])
-        emit(scf.Yield(kept.yields))
-    loop = emit(scf.For(low, high, stride, kept.inits, body, **_hint_attributes(hints)))
+        pruned = state.prune([body])
+        emit(scf.Yield(pruned.yields))
+    loop = emit(scf.For(low, high, stride, pruned.inits, body, **_hint_attributes(hints)))
     state.leave(loop.outs, node, name)
 
 
 def _promoted_bounds(frame: Frame, *bounds: Operand) -> tuple[Value, ...]:
     values = [
-        to_scalar(frame.emit, to_value(frame.emit, one, "an integer bound")) for one in bounds
+        to_scalar(frame.emit, to_value(frame.emit, bound, "an integer bound")) for bound in bounds
     ]
     kind: ScalarType | None = None
     for value in values:
-        one = element(value)
-        if not isinstance(one, ScalarType) or not one.is_int:
+        scalar = element(value)
+        if not isinstance(scalar, ScalarType) or not scalar.is_int:
             raise mistake(
                 f"the bounds and step of a range are integers, got {show(value)}",
                 remedy="cast with .to(tl.int32)",
             )
-        kind = one if kind is None else integer_type(kind, one)
+        kind = scalar if kind is None else integer_type(kind, scalar)
     return tuple(values if kind is None else [cast(frame.emit, value, kind) for value in values])
 
 
@@ -216,10 +216,10 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
     state.reenter(after)
     with emit.into(after):
         state.run(node)
-        kept = state.prune([before, after])
-        emit(scf.Yield(kept.yields))
-    before.insert(scf.Condition(kept.replaced.get(proceed, proceed), kept.passed))
-    loop = emit(scf.While(kept.inits, before, after))
+        pruned = state.prune([before, after])
+        emit(scf.Yield(pruned.yields))
+    before.insert(scf.Condition(pruned.replaced.get(proceed, proceed), pruned.passed))
+    loop = emit(scf.While(pruned.inits, before, after))
     state.leave(loop.outs, node, None)
     return None
 

@@ -64,9 +64,11 @@ def same(left: Operand, right: Operand) -> bool:
     if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
         return left.block == right.block and all(map(same, left.parts, right.parts))
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        alike = len(one) == len(two) and _kind_of(one) is _kind_of(two)
-        return alike and all(map(same, one, two))
+        left_items, right_items = left, right
+        alike = len(left_items) == len(right_items) and _kind_of(left_items) is _kind_of(
+            right_items
+        )
+        return alike and all(map(same, left_items, right_items))
     if isinstance(left, Value) or isinstance(right, Value):
         return left is right
     return left is right or (type(left) is type(right) and left == right)
@@ -100,12 +102,14 @@ def merge(
         _check_branches(name, before.get(name, _UNSET), then_value, else_value)
         merged[name] = then_value
     pairs = [
-        (one, two)
+        (then_leaf, else_leaf)
         for name in merged
-        for one, two in zip(leaves(then_values[name]), leaves(else_values[name]), strict=True)
+        for then_leaf, else_leaf in zip(
+            leaves(then_values[name]), leaves(else_values[name]), strict=True
+        )
     ]
-    then.insert(scf.Yield([one for one, _ in pairs]))
-    orelse.insert(scf.Yield([two for _, two in pairs]))
+    then.insert(scf.Yield([then_leaf for then_leaf, _ in pairs]))
+    orelse.insert(scf.Yield([else_leaf for _, else_leaf in pairs]))
     outs = iter(frame.emit(scf.If(truth, then, orelse)).outs)
     for name, template in merged.items():
         after[name] = rebuild(template, outs)
@@ -117,19 +121,19 @@ def merge(
 def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> None:
     """Give variables a value that nothing uses, where theirs cannot meet the one that `like` has."""
     for name in names:
-        wanted, own = like.get(name, _UNSET), frame.values.get(name, _UNSET)
-        if isinstance(wanted, Unbound):
+        template, current = like.get(name, _UNSET), frame.values.get(name, _UNSET)
+        if isinstance(template, Unbound):
             continue
-        if isinstance(own, Unbound) or _mismatch(wanted, own) is not None:
-            frame.values[name] = stand_in(frame, wanted)
+        if isinstance(current, Unbound) or _mismatch(template, current) is not None:
+            frame.values[name] = stand_in(frame, template)
 
 
 def stand_in(frame: Frame, like: Operand) -> Operand:
     """Return any value of the type of another one; a constant stands for itself."""
     if is_tuple(like):
-        return with_items(like, (stand_in(frame, one) for one in like))
+        return with_items(like, (stand_in(frame, item) for item in like))
     if isinstance(like, BlockPointer):
-        return like.with_parts([_zero(frame, one) for one in like.parts])
+        return like.with_parts([_zero(frame, part) for part in like.parts])
     return _zero(frame, like) if isinstance(like, Value) else like
 
 
@@ -186,13 +190,13 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
         alike = (left.base.type, left.block) == (right.base.type, right.block)
         return None if alike else (left, right)
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        if len(one) != len(two) or _kind_of(one) is not _kind_of(two):
+        left_items, right_items = left, right
+        if len(left_items) != len(right_items) or _kind_of(left_items) is not _kind_of(right_items):
             return left, right  # pyright: ignore[reportUnknownVariableType]
-        for a, b in zip(one, two, strict=True):
-            found = _mismatch(a, b)
-            if found is not None:
-                return found
+        for a, b in zip(left_items, right_items, strict=True):
+            mismatch = _mismatch(a, b)
+            if mismatch is not None:
+                return mismatch
         return None
     return None if same(left, right) else (left, right)
 
@@ -203,9 +207,9 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
 def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
     """Emit the `scf.if` of two branches that each end the function; return what it returns."""
 
-    def mismatch(one: Operand, two: Operand) -> CompileError:
+    def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
-            f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
+            f"{frame.name} returns {_returned(then_value)} on one path and {_returned(else_value)} on another",
             remedy="every path of a function must return one type: cast with .to(...)",
         )
 
@@ -214,17 +218,17 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
 def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
     """Emit the `scf.if` of a run-time `a if c else b`; return what is chosen, None of two calls."""
-    (_, one), (_, two) = sides
+    (_, then_operand), (_, else_operand) = sides
 
-    def mismatch(one: Operand, two: Operand) -> CompileError:
+    def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
             "both sides of a run-time `if … else` must have one type, "
-            f"got {_returned(one)} and {_returned(two)}",
+            f"got {_returned(then_value)} and {_returned(else_value)}",
             remedy="cast one of them with .to(...), or use tl.where",
         )
 
-    if (one is None) != (two is None):
-        raise mismatch(one, two)
+    if (then_operand is None) != (else_operand is None):
+        raise mismatch(then_operand, else_operand)
     return _merge_results(frame, truth, sides, mismatch)
 
 
@@ -254,28 +258,35 @@ def _unify(
     if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
         return left, right
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        if len(one) == len(two) and _kind_of(one) is _kind_of(two):
+        then_part, else_part = left, right
+        if len(then_part) == len(else_part) and _kind_of(then_part) is _kind_of(else_part):
             pairs = [
-                _unify(frame, then, a, orelse, b, mismatch) for a, b in zip(one, two, strict=True)
+                _unify(frame, then, a, orelse, b, mismatch)
+                for a, b in zip(then_part, else_part, strict=True)
             ]
-            return with_items(one, (a for a, _ in pairs)), with_items(two, (b for _, b in pairs))
+            return with_items(then_part, (a for a, _ in pairs)), with_items(
+                else_part, (b for _, b in pairs)
+            )
     if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
         return left, right
-    one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
-    if two is None:
-        return one, _undefined(frame, orelse, one)
-    if one is None:
-        return _undefined(frame, then, two), two
-    if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
-        return one, two
-    raise mismatch(one, two)
+    then_part, else_part = _materialized(frame, then, left), _materialized(frame, orelse, right)
+    if else_part is None:
+        return then_part, _undefined(frame, orelse, then_part)
+    if then_part is None:
+        return _undefined(frame, then, else_part), else_part
+    if (
+        isinstance(then_part, Value)
+        and isinstance(else_part, Value)
+        and then_part.type == else_part.type
+    ):
+        return then_part, else_part
+    raise mismatch(then_part, else_part)
 
 
 def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
     """Return what a path returns that returns nothing where another one does: anything, as in Triton."""
     if is_tuple(like):
-        return with_items(like, (_undefined(frame, block, one) for one in like))
+        return with_items(like, (_undefined(frame, block, item) for item in like))
     scalar = element(like) if isinstance(like, Value) else None
     if not isinstance(like, Value) or not isinstance(scalar, ScalarType):
         raise mistake(

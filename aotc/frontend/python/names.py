@@ -92,9 +92,9 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     value = frame.program.globals.lookup(frame.file, name)
     if frame.program.globals.is_known(value):
         return _global_in_kernel(frame, node, value) if frame.in_kernel else value
-    known = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
-    if name in known:
-        return known[name]
+    python_names = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
+    if name in python_names:
+        return python_names[name]
     if name == "__name__" and not frame.in_kernel:
         return Path(frame.file.path).stem
     raise mistake(
@@ -110,8 +110,8 @@ def _remedy_for_unknown(frame: Frame, name: str) -> str:
         return f"write `{_USUAL_IMPORTS[name]}` at the top of {frame.file.path}"
     if frame.function is not None and name in names_assigned_by(frame.function.node.body):
         return "it is assigned elsewhere in the function, but not before this"
-    known = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
-    return did_you_mean(name, [*frame.values, *bindings(frame.file), *known])
+    python_names = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
+    return did_you_mean(name, [*frame.values, *bindings(frame.file), *python_names])
 
 
 def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
@@ -185,8 +185,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     remedy = did_you_mean(name, ["type", "value", *METHODS]) if is_number else ""
     if owner is None:
         remedy = "an argument may be None, or a function return nothing: test it with `is not None`"
-    what = "the constant " if is_number else ""
-    raise mistake(f"{what}{show(owner)} has no attribute {name!r}", remedy=remedy)
+    prefix = "the constant " if is_number else ""
+    raise mistake(f"{prefix}{show(owner)} has no attribute {name!r}", remedy=remedy)
 
 
 def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: Operand) -> None:
@@ -209,7 +209,10 @@ _ALL_KWARGS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 
 def _all_of(config: Config) -> Operand:
     values = {name: config.values.get(name, CONFIG_DEFAULTS.get(name)) for name in _ALL_KWARGS}
-    return {**config.kwargs, **{name: one for name, one in values.items() if one is not None}}
+    return {
+        **config.kwargs,
+        **{name: option for name, option in values.items() if option is not None},
+    }
 
 
 def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:

@@ -17,17 +17,17 @@ _MAX_ITEMS = 1 << 16
 
 
 def _bounded_range(*args: int) -> range:
-    made = range(*args)
-    if len(made) > _MAX_ITEMS:
-        raise mistake(f"a range of {len(made)} items is too long")
-    return made
+    values = range(*args)
+    if len(values) > _MAX_ITEMS:
+        raise mistake(f"a range of {len(values)} items is too long")
+    return values
 
 
 def _isinstance(value: Operand, kinds: Operand) -> bool:
     """Answer for constants: which of Python's types a value has."""
-    names = {one.name for one in classes_in(kinds) if isinstance(one, StaticCall)}
-    language = [one for one in classes_in(kinds) if isinstance(one, LanguageClass)]
-    return type(value).__name__ in names or any(one.holds(value) for one in language)
+    names = {kind.name for kind in classes_in(kinds) if isinstance(kind, StaticCall)}
+    language = [kind for kind in classes_in(kinds) if isinstance(kind, LanguageClass)]
+    return type(value).__name__ in names or any(kind.holds(value) for kind in language)
 
 
 def _has_attribute(owner: Operand, name: Operand) -> bool:
@@ -63,7 +63,7 @@ def _zipped(*items: Iterable[Operand]) -> list[Operand]:
 def _filtered(
     keep: Callable[[Operand], Operand] | None, items: Iterable[Operand] = ()
 ) -> list[Operand]:
-    return [one for one in items if truth_of(one if keep is None else keep(one))]
+    return [item for item in items if truth_of(item if keep is None else keep(item))]
 
 
 def _mapped(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:

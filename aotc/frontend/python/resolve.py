@@ -37,11 +37,11 @@ class Binding:
 @lru_cache(maxsize=_CACHED_MODULES)
 def bindings(file: SourceFile) -> dict[str, tuple[Binding, ...]]:
     """Return the bindings of every module-level name, in source order; `*` holds star imports."""
-    found: dict[str, list[Binding]] = {}
+    by_name: dict[str, list[Binding]] = {}
     with without_collector():
         for name, binding in _module_bindings(file.tree.body, (), is_fallback=False):
-            found.setdefault(name, []).append(binding)
-        return {name: tuple(listed) for name, listed in found.items()}
+            by_name.setdefault(name, []).append(binding)
+        return {name: tuple(listed) for name, listed in by_name.items()}
 
 
 def _module_bindings(
@@ -92,13 +92,13 @@ def changes(file: SourceFile) -> dict[str, tuple[ast.stmt, ...]]:
 
     Those are calls such as `x.append(…)`, assignments of items, and loops that assign to the name.
     """
-    found: dict[str, list[ast.stmt]] = {}
+    by_name: dict[str, list[ast.stmt]] = {}
     for statement in file.tree.body:
         is_definition = isinstance(statement, ast.FunctionDef | ast.ClassDef)
         if not is_definition and _may_change(statement, file.lines):
             for name in dict.fromkeys(_changed_names(statement)):
-                found.setdefault(name, []).append(statement)
-    return {name: tuple(listed) for name, listed in found.items()}
+                by_name.setdefault(name, []).append(statement)
+    return {name: tuple(listed) for name, listed in by_name.items()}
 
 
 def _may_change(statement: ast.stmt, lines: Sequence[str]) -> bool:
@@ -131,7 +131,7 @@ def _changed_names(statement: ast.stmt) -> Iterator[str]:
     for loop in loops:
         # `for one in configs: one.num_warps = 8` changes what is in `configs`.
         if {*changed} & {*_bound_in_loop(loop)}:
-            yield from (one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name))
+            yield from (part.id for part in ast.walk(loop.iter) if isinstance(part, ast.Name))
 
 
 def _root_name(node: ast.expr) -> list[str]:
@@ -202,17 +202,17 @@ def find_definition(body: Sequence[ast.stmt], path: Sequence[str]) -> ast.Functi
 
     The last definition wins, as it does in Python.
     """
-    found: ast.FunctionDef | None = None
+    function: ast.FunctionDef | None = None
     for statement in body:
         for branch in _branches(statement):
-            found = find_definition(branch, path) or found
+            function = find_definition(branch, path) or function
         if not isinstance(statement, ast.FunctionDef | ast.ClassDef) or statement.name != path[0]:
             continue
         if len(path) > 1:
-            found = find_definition(statement.body, path[1:]) or found
+            function = find_definition(statement.body, path[1:]) or function
         elif isinstance(statement, ast.FunctionDef):
-            found = statement
-    return found
+            function = statement
+    return function
 
 
 def _branches(statement: ast.stmt) -> list[list[ast.stmt]]:
@@ -230,7 +230,7 @@ def function_names(file: SourceFile) -> list[str]:
     return [
         name
         for name, listed in bindings(file).items()
-        if any(isinstance(one.statement, ast.FunctionDef) for one in listed)
+        if any(isinstance(binding.statement, ast.FunctionDef) for binding in listed)
     ]
 
 
@@ -259,7 +259,7 @@ def dotted_name(node: ast.expr) -> str:
 
 def decorator_names(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
     """Return the last part of each decorator's name: `jit` for `@triton.jit`."""
-    return [dotted_name(one).rpartition(".")[2] for one in node.decorator_list]
+    return [dotted_name(decorator).rpartition(".")[2] for decorator in node.decorator_list]
 
 
 def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
@@ -270,7 +270,7 @@ def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
 def decorator_calls(node: ast.FunctionDef, name: str) -> list[ast.Call]:
     """Return the decorators `@….name(…)`, the outermost first."""
     return [
-        one
-        for one in node.decorator_list
-        if isinstance(one, ast.Call) and dotted_name(one).rpartition(".")[2] == name
+        decorator
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and dotted_name(decorator).rpartition(".")[2] == name
     ]

@@ -51,7 +51,7 @@ def has_return(node: ast.stmt) -> bool:
 
 @lru_cache(maxsize=_CACHED_NODES)
 def _has_return(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Return) or any(has_return(one) for one in nested(node))
+    return isinstance(node, ast.Return) or any(has_return(statement) for statement in nested(node))
 
 
 def nested(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -63,9 +63,9 @@ def nested(node: ast.stmt) -> Iterator[ast.stmt]:
 def first_return(nodes: Iterable[ast.stmt]) -> ast.Return | None:
     """Return the first `return` that is in `nodes` or nested in one of them."""
     for node in nodes:
-        found = node if isinstance(node, ast.Return) else first_return(nested(node))
-        if found is not None:
-            return found
+        statement = node if isinstance(node, ast.Return) else first_return(nested(node))
+        if statement is not None:
+            return statement
     return None
 
 

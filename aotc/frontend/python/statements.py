@@ -89,9 +89,9 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
     target, op = augmented(node)
     left = frame.visit(ast.Name(target.id, ast.Load(), **_place(target)))
     right = frame.visit(node.value)
-    for one in (left, right):
-        if isinstance(one, Unbound):
-            raise not_a_value(one, "a value")
+    for operand in (left, right):
+        if isinstance(operand, Unbound):
+            raise not_a_value(operand, "a value")
     bind(frame, target, decay(frame, binary(frame.emit, op, left, right)))
     return None
 
@@ -146,8 +146,8 @@ def _expression(frame: Frame, node: ast.Expr, _rest: Sequence[Item]) -> Flow:
 def _assert(frame: Frame, node: ast.Assert, _rest: Sequence[Item]) -> Flow:
     message = "" if node.msg is None else frame.visit(node.msg)
     condition = frame.visit(node.test)
-    known = condition if isinstance(condition, Value) else truth_of(condition)
-    device_assert(frame.emit, known, message)
+    is_true = condition if isinstance(condition, Value) else truth_of(condition)
+    device_assert(frame.emit, is_true, message)
     return None
 
 
@@ -184,7 +184,7 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
 
 def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
     """Run what is tried. What can be evaluated raises a `KeyError` or nothing, and what cannot is a mistake."""
-    handler = next((one for one in node.handlers if _catches_missing_keys(one)), None)
+    handler = next((clause for clause in node.handlers if _catches_missing_keys(clause)), None)
     try:
         flow = frame.run([*node.body, *node.orelse])
     except MissingKeyError:

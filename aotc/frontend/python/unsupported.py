@@ -52,6 +52,6 @@ _SYNTAX: Mapping[str, tuple[str, str]] = {
 def unsupported(node: ast.AST, loc: Loc | None = None) -> CompileError:
     """Return the error to raise for syntax that kernels cannot use."""
     name = type(node).__name__
-    what, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
-    message = f"{what} is not part of the kernel language"
-    return mistake(message, remedy=remedy, loc=loc, feature=what)
+    feature, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
+    message = f"{feature} is not part of the kernel language"
+    return mistake(message, remedy=remedy, loc=loc, feature=feature)

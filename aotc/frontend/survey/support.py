@@ -104,17 +104,17 @@ class Survey(Untyped):
         file = self.globals.open(path)
         launched = _launched_names(file)
         waiting = list(self._jit_functions(file))
-        made: dict[Key, FunctionSupport] = {}
+        supports: dict[Key, FunctionSupport] = {}
         while waiting:
             function = waiting.pop(0)
             key = key_of(function)
-            if key in made:
+            if key in supports:
                 continue
-            support, used = self._support(key, function)
+            support, callees = self._support(key, function)
             is_launched = function.file is file and function.node.name in launched
-            made[key] = replace(support, is_launched=is_launched)
-            waiting += used
-        return list(made.values())
+            supports[key] = replace(support, is_launched=is_launched)
+            waiting += callees
+        return list(supports.values())
 
     def unnamed(self, path: str) -> list[UnnamedKernel]:
         """Return the calls of `triton.jit` on what only running the file would tell."""
@@ -135,8 +135,8 @@ class Survey(Untyped):
             return False
 
     def _support(self, key: Key, function: Function) -> tuple[FunctionSupport, list[Function]]:
-        known = self._known.get(key)
-        if known is None:
+        cached = self._known.get(key)
+        if cached is None:
             findings = self._examine(function)
             refusals, uses = tuple(findings.refusals), tuple(findings.uses)
             support = FunctionSupport(
@@ -148,8 +148,8 @@ class Survey(Untyped):
                 decorator=_outer_decorator(function.node),
                 captures=tuple(findings.captures),
             )
-            known = self._known[key] = (support, list(findings.uses.values()))
-        return known
+            cached = self._known[key] = (support, list(findings.uses.values()))
+        return cached
 
     def _examine(self, function: Function) -> Findings:
         """Walk the body of a function once."""
@@ -157,7 +157,9 @@ class Survey(Untyped):
         self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
         node, file = function.node, function.file
         parameters = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        names = [one.arg for one in (*parameters, node.args.vararg) if one is not None]
+        names = [
+            parameter.arg for parameter in (*parameters, node.args.vararg) if parameter is not None
+        ]
         frame = Frame(self, file, {}, None, in_kernel=True, function=function)
         try:
             around = outer_names(self, function)
@@ -170,43 +172,47 @@ class Survey(Untyped):
             parameters_of(function.qualname, node.args)
             self.findings.classes = self._classes_of(file, parameters)
             self.findings.constants = frozenset(
-                one.arg for one in parameters if is_constexpr_annotation(one.annotation)
+                parameter.arg
+                for parameter in parameters
+                if is_constexpr_annotation(parameter.annotation)
             )
             run(frame, node.body)
         except CompileError as error:
             refuse(frame, node, error)
         except RecursionError:
             refuse(frame, node, mistake("the source is nested too deeply to be translated"))
-        made, self.findings = self.findings, outer
-        return made
+        findings, self.findings = self.findings, outer
+        return findings
 
     def _classes_of(self, file: SourceFile, parameters: Sequence[ast.arg]) -> list[Class]:
         """Return the classes whose objects may be among a function's values."""
-        own = [
-            Class(file, one.statement, name)
+        classes = [
+            Class(file, binding.statement, name)
             for name, listed in bindings(file).items()
-            for one in listed
-            if isinstance(one.statement, ast.ClassDef)
+            for binding in listed
+            if isinstance(binding.statement, ast.ClassDef)
         ]
-        for one in parameters:
-            if isinstance(one.annotation, ast.Name | ast.Attribute):
+        for parameter in parameters:
+            if isinstance(parameter.annotation, ast.Name | ast.Attribute):
                 try:
-                    found = self.host_frame(file).visit(one.annotation)
+                    annotation = self.host_frame(file).visit(parameter.annotation)
                 except CompileError:
                     continue
-                own += [found] if isinstance(found, Class) else []
-        return own
+                classes += [annotation] if isinstance(annotation, Class) else []
+        return classes
 
     # -- the jit functions of a file -------------------------------------------
 
     def _jit_functions(self, file: SourceFile) -> Iterator[Function]:
         for node, qualname in _definitions(file.tree, ""):
-            is_jit = any(self._is_jit(file, one) for one in node.decorator_list)
+            is_jit = any(self._is_jit(file, decorator) for decorator in node.decorator_list)
             if is_jit and not self._is_ruled_out(file, node, qualname):
                 yield describe_function(file, node, self._name_of(file, node, qualname))
         for name, listed in bindings(file).items():
-            for one in listed:
-                call = one.statement.value if isinstance(one.statement, ast.Assign) else None
+            for binding in listed:
+                call = (
+                    binding.statement.value if isinstance(binding.statement, ast.Assign) else None
+                )
                 if isinstance(call, ast.Call) and self._makes_kernel(file, call):
                     yield from self._made_by_call(file, name)
 
@@ -222,36 +228,36 @@ class Survey(Untyped):
 
     def _is_ruled_out(self, file: SourceFile, node: ast.FunctionDef, name: str) -> bool:
         """Return whether the name means another of several functions, as on other GPUs."""
-        if sum(one.statement is not node for one in bindings(file).get(name, ())) == 0:
+        if sum(binding.statement is not node for binding in bindings(file).get(name, ())) == 0:
             return False
         try:
-            found = self.globals.lookup(file, name)
+            function = self.globals.lookup(file, name)
         except CompileError:
             return False
-        return isinstance(found, Function) and found.is_jit and found.node is not node
+        return isinstance(function, Function) and function.is_jit and function.node is not node
 
     def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
         """Return a name of the module that means a function: another one may have its own by then."""
         if "." in name or self._means(file, name, node):
             return name
-        others = (
-            other
-            for other, listed in bindings(file).items()
-            for one in listed
-            if isinstance(one.statement, ast.Assign)
-            if isinstance(one.statement.value, ast.Name) and one.statement.value.id == name
+        aliases = (
+            alias
+            for alias, listed in bindings(file).items()
+            for binding in listed
+            if isinstance(binding.statement, ast.Assign)
+            if isinstance(binding.statement.value, ast.Name) and binding.statement.value.id == name
         )
-        return next((other for other in others if self._means(file, other, node)), name)
+        return next((alias for alias in aliases if self._means(file, alias, node)), name)
 
     def _means(
         self, file: SourceFile, name: str, node: ast.FunctionDef, *, is_jit: bool = False
     ) -> bool:
         try:
-            found = self.globals.lookup(file, name)
+            operand = self.globals.lookup(file, name)
         except CompileError:
             return False
-        is_it = isinstance(found, Function) and found.node is node
-        return is_it and (not is_jit or (isinstance(found, Function) and found.is_jit))
+        is_same = isinstance(operand, Function) and operand.node is node
+        return is_same and (not is_jit or (isinstance(operand, Function) and operand.is_jit))
 
     def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
         try:
@@ -259,8 +265,8 @@ class Survey(Untyped):
         except CompileError:
             return
         if isinstance(function, Function) and function.file is file:
-            own = function.qualname
-            means_it = "." in own or self._means(file, own, function.node, is_jit=True)
+            qualname = function.qualname
+            means_it = "." in qualname or self._means(file, qualname, function.node, is_jit=True)
             yield function if means_it else replace(function, qualname=name)
 
     def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:
@@ -269,10 +275,10 @@ class Survey(Untyped):
             return False
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         try:
-            found = self.host_frame(file).visit(node)
+            operand = self.host_frame(file).visit(node)
         except CompileError:
             return False
-        return isinstance(found, External) and is_triton_jit(found.path)
+        return isinstance(operand, External) and is_triton_jit(operand.path)
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, str]]:
@@ -290,17 +296,17 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, 
 def _returns(node: ast.FunctionDef) -> bool:
     """Return whether a function gives a value back, which a kernel cannot."""
     return any(
-        isinstance(one, ast.Return)
-        and one.value is not None
-        and not (isinstance(one.value, ast.Constant) and one.value.value is None)
-        for one in own_nodes(node.body)
+        isinstance(child, ast.Return)
+        and child.value is not None
+        and not (isinstance(child.value, ast.Constant) and child.value.value is None)
+        for child in own_nodes(node.body)
     )
 
 
 def _outer_decorator(node: ast.FunctionDef) -> str:
     """Return the outermost decorator that is not Triton's, and gets what `triton.jit` makes."""
-    for one in node.decorator_list:
-        name = dotted_name(one).rpartition(".")[2]
+    for decorator in node.decorator_list:
+        name = dotted_name(decorator).rpartition(".")[2]
         if name.endswith("jit"):
             return ""
         if name and name not in ("autotune", "heuristics"):

@@ -176,7 +176,7 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
 
 
 def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
-    _items(frame, [one.value for one in node.values if isinstance(one, ast.FormattedValue)])
+    _items(frame, [part.value for part in node.values if isinstance(part, ast.FormattedValue)])
     return UNKNOWN
 
 
@@ -196,20 +196,21 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
 def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
     """Return what an attribute may be. Raises: CompileError if no value has one of this name."""
     for owner in _findings(frame).classes:
-        found = class_statement(owner.node, name)
-        if isinstance(found, ast.FunctionDef):
+        statement = class_statement(owner.node, name)
+        if isinstance(statement, ast.FunctionDef):
             _seen(
-                frame, frame.program.globals.describe(owner.file, found, f"{owner.qualname}.{name}")
+                frame,
+                frame.program.globals.describe(owner.file, statement, f"{owner.qualname}.{name}"),
             )
-        if found is not None or name in class_fields(owner.node):
+        if statement is not None or name in class_fields(owner.node):
             return UNKNOWN
     methods = (METHODS.get(name), DESCRIPTOR_METHODS.get(name))
-    functions = tuple(one for one in methods if isinstance(one, Builtin))
+    functions = tuple(method for method in methods if isinstance(method, Builtin))
     if functions:
         return _Method(functions)
-    for one in methods:
-        if isinstance(one, Missing):
-            raise missing(one)
+    for method in methods:
+        if isinstance(method, Missing):
+            raise missing(method)
     if name in VALUE_MEMBERS:
         return UNKNOWN
     raise mistake(f"a value has no attribute {name!r}", feature=f"the attribute {name!r}")
@@ -266,8 +267,8 @@ def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
     """
     findings = _findings(frame)
     outer, before = findings.refusals, findings.conditions
-    names = [one.id for one in ast.walk(test) if isinstance(one, ast.Name)]
-    is_known = findings.constants.issuperset(one for one in names if one in frame.values)
+    names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
+    is_known = findings.constants.issuperset(part for part in names if part in frame.values)
     text = ast.unparse(test) if is_known else ""
     arms: list[dict[Refusal, None]] = []
 
@@ -282,8 +283,8 @@ def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
     finally:
         findings.refusals, findings.conditions = outer, before
         always = is_known and all(arms)
-        for one in (one for arm in arms for one in arm):
-            outer[replace(one, when=" and ".join(before)) if always else one] = None
+        for refusal in (refusal for arm in arms for refusal in arm):
+            outer[replace(refusal, when=" and ".join(before)) if always else refusal] = None
 
 
 def _truth(frame: Frame, node: ast.expr) -> bool | None:
@@ -310,12 +311,12 @@ def _call(frame: Frame, node: ast.Call) -> Operand:
         return _reflection(frame, node)
     function = _part(frame, node.func)
     if isinstance(function, External):
-        return call_operand(frame, function, [_part(frame, one) for one in node.args], {})
+        return call_operand(frame, function, [_part(frame, arg) for arg in node.args], {})
     if isinstance(function, StaticCall) and function.name == "tl.constexpr" and node.args:
         return _part(frame, node.args[0])
     args = _items(frame, node.args)
-    kwargs = {one.arg or "**": _value(frame, one.value) for one in node.keywords}
-    is_spread = "**" in kwargs or any(isinstance(one, ast.Starred) for one in node.args)
+    kwargs = {keyword.arg or "**": _value(frame, keyword.value) for keyword in node.keywords}
+    is_spread = "**" in kwargs or any(isinstance(arg, ast.Starred) for arg in node.args)
     if isinstance(function, _Unknown):
         return UNKNOWN
     if isinstance(function, _Method):
@@ -346,10 +347,10 @@ def _bind_any(
     """Bind the arguments of a method. Raises: CompileError if none of the functions takes them."""
     if is_spread:
         return
-    *others, last = method.functions
-    for one in others:
+    *earlier, last = method.functions
+    for function in earlier:
         with suppress(CompileError):
-            bind_arguments(one.parameters, [UNKNOWN, *args], kwargs)
+            bind_arguments(function.parameters, [UNKNOWN, *args], kwargs)
             return
     bind_arguments(last.parameters, [UNKNOWN, *args], kwargs)
 
@@ -357,7 +358,9 @@ def _bind_any(
 def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
     outer = dict(frame.values)
     args = node.args
-    frame.values |= {one.arg: UNKNOWN for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    frame.values |= {
+        parameter.arg: UNKNOWN for parameter in (*args.posonlyargs, *args.args, *args.kwonlyargs)
+    }
     _value(frame, node.body)
     frame.values = outer
     return UNKNOWN
@@ -365,7 +368,7 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
 
 def _reflection(frame: Frame, node: ast.Call) -> Operand:
     """Look at `isinstance(x, …)` and its like; `getattr` of a module is an attribute."""
-    subject, *rest = [_part(frame, one) for one in node.args] or [UNKNOWN]
+    subject, *rest = [_part(frame, arg) for arg in node.args] or [UNKNOWN]
     is_attribute = isinstance(node.func, ast.Name) and node.func.id == "getattr"
     if not is_attribute or not rest or not isinstance(rest[0], str):
         return UNKNOWN
@@ -448,10 +451,10 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
 
 def _target(frame: Frame, target: ast.expr) -> None:
     if isinstance(target, ast.Tuple | ast.List):
-        for one in target.elts:
-            if isinstance(one, ast.Starred):
-                raise unsupported(one)
-            _target(frame, one)
+        for element in target.elts:
+            if isinstance(element, ast.Starred):
+                raise unsupported(element)
+            _target(frame, element)
     elif not (isinstance(target, ast.Attribute) and _is_init(frame)):
         bind(frame, target, UNKNOWN)
 
