@@ -1,8 +1,8 @@
-"""What the caller says of a kernel's arguments, brought together with its parameter list.
+"""Bind a signature and constants to a kernel's parameters.
 
-Each parameter is one of three things: a run-time parameter with a type and what the launcher
-promises of it (`"*fp16:16"`), a value fixed by the signature (`"i32=1"`), or a constant. Fixed
-values and constants are the same to the kernel: Python values known while compiling.
+A parameter is one of three kinds: a run-time parameter with a type and a promised divisibility
+(`"*fp16:16"`), a value fixed by the signature (`"i32=1"`), or a constant. Fixed values and
+constants are alike in the kernel: compile-time Python values.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ ArgumentType: TypeAlias = ScalarType | PointerType | DescriptorType
 
 @dataclass(frozen=True)
 class Arguments:
-    """Hold a kernel's arguments: run-time parameters in order, and every constant by name.
+    """Arguments of a kernel: run-time parameters in order, and every constant by name.
 
-    A tuple is passed as its items, each a parameter or a constant by the name that it has in launches.
+    A tuple is passed as its items, each a parameter or a constant under its name in launches.
     """
 
     params: tuple[ParamInfo, ...]
@@ -65,18 +65,18 @@ class Arguments:
 
     @property
     def types(self) -> tuple[ArgumentType, ...]:
-        """The types of what launches pass: no host has fp8e4b15, so a pointer to it is one to bytes."""
+        """The types in launches: a pointer to fp8e4b15, unknown to hosts, is passed as one to bytes."""
         return tuple(PointerType(U8) if _is_to_fp8e4b15(kind) else kind for kind in self.declared)
 
     def seen(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
-        """Return run-time parameters as the kernel declares them."""
+        """Return the run-time parameters cast to their declared types."""
         return [
             bitcast(emit, value, kind) if _is_to_fp8e4b15(kind) else value
             for value, kind in zip(passed, self.declared, strict=True)
         ]
 
     def values(self, passed: Sequence[Operand]) -> dict[str, Operand]:
-        """Return what each parameter of the function is, given the value of each run-time one."""
+        """Return the operand of each parameter, given the run-time values; tuples are assembled."""
         names = [info.name for info in self.params]
         values = {**self.constants, **dict(zip(names, passed, strict=True))}
         tuples = {name: _tuple_of(name, kind, values) for name, kind in self.tuples.items()}
@@ -104,9 +104,9 @@ def bind_parameters(
     constants: Mapping[str, object],
     num_warps: int,
 ) -> Arguments:
-    """Decide what each parameter of a kernel is.
+    """Bind each parameter of a kernel to a type or a constant.
 
-    Raises: CompileError for a parameter without type or value, or a name that is no parameter.
+    Raises: CompileError for a parameter without type or value, or an unknown name.
     """
     parameters = function.node.args
     parameter_nodes = _parameters(function)
@@ -168,7 +168,7 @@ def bind_parameters(
 def _parse_tuple(
     program: Program, function: Function, name: str, text: str, names: Sequence[str]
 ) -> tuple[dict[str, tuple[ParamInfo, ArgumentType] | _Fixed], TupleType]:
-    """Read the type of a tuple: that of each launch argument, and how they make the tuple."""
+    """Parse a tuple type into the type of each launch argument and the tuple's structure."""
     try:
         kind = parse_tuple_type(text)
     except ValueError as error:
@@ -187,7 +187,7 @@ def _parse_tuple(
 
 
 def _function_item(program: Program, function: Function, text: str) -> Operand:
-    """Return the function that an item of a tuple names, or None if it is a type."""
+    """Return the function named by a tuple item, or None for a type."""
     plain = text.strip()
     is_type = plain in ("none", "None") or DTYPE_NAMES.get(plain, plain) in SCALARS
     if is_type or not is_function_name(plain):
@@ -209,7 +209,7 @@ class _Fixed:
 
 
 def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fixed:
-    """Read one entry of a signature. Raises: CompileError at the parameter."""
+    """Parse one entry of a signature. Raises: CompileError at the parameter."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
     if text.strip() == "none":
@@ -249,7 +249,7 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
 
 
 def _descriptor(name: str, text: str) -> DescriptorType:
-    """Read the type of a tensor descriptor. Raises: CompileError."""
+    """Parse the type of a tensor descriptor. Raises: CompileError."""
     match = _DESCRIPTOR.match(text.replace(" ", ""))
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     extents = () if match is None else match["block"].split(",")
@@ -283,11 +283,11 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 
 
 def constant_operand(value: object, name: str) -> Operand:
-    """Return a constant from outside as a kernel sees it.
+    """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype is the dtype, and "None" is None, for which a manifest has no other word.
+    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null.
 
-    Raises: CompileError for a value that no kernel can use.
+    Raises: CompileError for a value of an unusable type.
     """
     if value == "None":
         return None
@@ -315,7 +315,7 @@ def _fill_in(
     runtime: Mapping[str, object],
     num_warps: int,
 ) -> None:
-    """Add constants that defaults, heuristics and the configuration give."""
+    """Add constants from defaults, heuristics and the configuration."""
     defaults = default_expressions(function.node.args)
     heuristics = heuristics_of(program, function)
     missing: list[ast.arg] = []
@@ -333,7 +333,7 @@ def _fill_in(
         _report_missing(function, missing)
     names = [parameter.arg for parameter in _parameters(function)]
     for name, heuristic in heuristics.items():
-        # Heuristics may also choose launch options, such as num_warps; the caller chooses those.
+        # Heuristics may also choose launch options such as num_warps; here the caller does.
         if name in names and name not in constants and name not in runtime:
             args = {
                 **{parameter_name: Argument(parameter_name) for parameter_name in runtime},
@@ -356,7 +356,7 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
 
 
 def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
-    """Return the heuristics by the parameter that each gives; the outermost decorator runs first."""
+    """Return the heuristics by parameter; the outermost decorator runs first."""
     heuristics: dict[str, Operand] = {}
     for call in decorator_calls(function.node, "heuristics"):
         keyword_values = [keyword.value for keyword in call.keywords if keyword.arg == "values"]
@@ -375,9 +375,9 @@ def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
 
 
 def heuristic_problems(program: Program, function: Function, constant: Operand) -> dict[str, str]:
-    """Return why each heuristic needs a launch to be evaluated, or "" if it needs none.
+    """Return the reason each heuristic needs a launch, or "" if it needs none.
 
-    Of the arguments it is told that they are there, of the other constants that they are `constant`.
+    Heuristics see unknown, non-None arguments; all other constants equal `constant`.
     """
     heuristics = heuristics_of(program, function)
     args: dict[str, Operand] = {
@@ -393,7 +393,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
             try:
                 args[name] = _evaluate_heuristic(program, function, name, heuristic, dict(args))
             except CompileError:
-                # Others may still read what the launch passes under its own name, converted.
+                # Later heuristics may read the launch's own value of this name.
                 passed = {**args, name: constant}
                 args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
                 raise
@@ -402,7 +402,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
 
 @contextmanager
 def _noting(problems: dict[str, str], name: str) -> Generator[None]:
-    """Note why what is done for a name is refused, or that it is not."""
+    """Record the error raised inside the `with` statement for a name, or ""."""
     problems[name] = ""
     try:
         yield
@@ -411,7 +411,7 @@ def _noting(problems: dict[str, str], name: str) -> Generator[None]:
 
 
 def _may_have_others(function: Function) -> bool:
-    """Return whether a kernel has decorators besides Triton's own, or some that are not written there."""
+    """Return whether a kernel may have other heuristics: foreign or applied decorators."""
     plain = all(name in ("jit", "autotune") for name in decorator_names(function.node))
     is_rebound = len(bindings(function.file).get(function.node.name, ())) > 1
     return not plain or is_rebound or bool(function.decorators)

@@ -1,7 +1,7 @@
-"""The frontend's entrance: a kernel of a source file, with types and constants, to tile IR.
+"""Translate a kernel of a source file, with types and constants, to tile IR.
 
-The file is parsed, never executed, and neither Triton nor the file's imports need to exist. Two
-translations with the same files and arguments give the same IR, op for op.
+The file is parsed, never executed; neither Triton nor the file's imports need to exist. The same
+files and arguments give the same IR, op for op.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
 
 @dataclass(frozen=True)
 class Translation:
-    """Hold a translated kernel, and what was read and said on the way.
+    """A translated kernel, with the files read and the remarks.
 
-    `source_files` are the paths of all files read with the SHA-256 of their contents, the
-    kernel's own file first; `searches` are those for imported modules, with what each found.
+    `source_files` pairs the path of every file read with the SHA-256 of its contents, the kernel's
+    own file first. `searches` pairs every search for an imported module with its result.
     """
 
     kernel: Kernel
@@ -92,11 +92,10 @@ def translate(
     """Translate the function `kernel` of the file `source` into tile IR.
 
     `signature` gives the types of run-time arguments (`"*fp16:16"`, `"i32"`, `"i32=1"`),
-    `constants` the values of the others; `kernel` may be dotted, for a method or a nested
-    function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
-    checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to. `facts` are what the file is told of the GPU that differs from the target's own, `captured`
-    are constants that the kernel's body sees besides.
+    `constants` the values of the others. `kernel` may be dotted, for a method or a nested function.
+    Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are type-checked
+    and dropped, as in Triton. `max_ops` bounds the expansion of calls and static loops. `facts`
+    override the target's answers about the GPU. `captured` are values of the kernel's outer variables.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -145,21 +144,21 @@ def translate(
 def _captures(
     program: Program, function: Function, captured: Mapping[str, object]
 ) -> dict[str, Operand]:
-    """Return what a kernel sees besides its arguments and the names of its file."""
+    """Return the captured and outer variables of a kernel."""
     captures = {name: constant_operand(constant, name) for name, constant in captured.items()}
     program.captures = Captures(function.file, plain_parts(function.qualname), captures)
     return {**outer_names(program, function), **captures}
 
 
 def _evaluate_decorators(program: Program, function: Function) -> None:
-    """Evaluate an autotuner that may ask the environment, for the remark that says so."""
+    """Evaluate decorators reading the environment, for their remarks."""
     if any("environ" in line or "getenv" in line for line in function.file.lines):
         with suppress(CompileError):
             decorators_of(program, function, function.node.name)
 
 
 def _check_constants(function: Function, signature: Mapping[str, str], kernel: Kernel) -> None:
-    """Raise CompileError if the kernel writes through a pointer that is declared constant."""
+    """Refuse a write through a pointer declared constant. Raises: CompileError."""
     declared = [
         parameter
         for parameter in _parameters(function)
@@ -188,7 +187,7 @@ def _asks_for_debug(function: Function) -> bool:
 
 
 def _symbol(function: Function) -> str:
-    """Return the name of the kernel in its cubin. Raises: CompileError if it cannot be one."""
+    """Return the kernel's symbol in the cubin. Raises: CompileError for an unusable name."""
     name = function.node.name
     if not name.isascii() or name == "_":
         raise mistake(
@@ -201,7 +200,7 @@ def _symbol(function: Function) -> str:
 
 @contextmanager
 def _readable_errors() -> Generator[None]:
-    """Turn exhaustion of Python's stack, where the source is too deep, into a diagnostic."""
+    """Turn an overflow of Python's stack by deep source into a diagnostic."""
     innermost: Loc | None = None
     try:
         yield
@@ -221,7 +220,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
     node = find_definition(file.tree.body, path) if path and all(path) else None
     if node is not None:
         function = module.describe(file, node, kernel)
-        # A decorator that is known here may be one of the file's own, which applies Triton's.
+        # A decorator of the file's own may apply Triton's.
         is_kernel = function.is_jit or (node.decorator_list and not function.foreign)
         if not is_kernel and not _is_rebound(module, file, kernel):
             raise _refuse_function(function, file.loc(node))
@@ -240,7 +239,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
 
 
 def _refuse_function(function: Function, loc: Loc) -> CompileError:
-    """Return the error to raise for a function that is no kernel."""
+    """Return the error for a function without a jit decorator."""
     if function.foreign:
         return refuse_foreign(function.qualname, function.foreign, loc)
     return mistake(
@@ -260,7 +259,7 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
 
 @dataclass(frozen=True)
 class KernelParameter:
-    """A parameter of a kernel's function; `annotation` is what its source says, such as "tl.int64"."""
+    """A parameter of a kernel's function; `annotation` is its source text, such as "tl.int64"."""
 
     name: str
     is_constexpr: bool
@@ -289,9 +288,9 @@ def kernel_parameters(source: str, kernel: str) -> tuple[KernelParameter, ...]:
 
 
 def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[str, str]:
-    """Return why each heuristic of a kernel needs a launch to be evaluated, "" for those that do not.
+    """Return the reason each heuristic of a kernel needs a launch, or "" if it needs none.
 
-    The kernel's other constants are taken to be 16. Raises: CompileError if they cannot be found.
+    The kernel's other constants are taken as 16. Raises: CompileError if there is no such kernel.
     """
     with _readable_errors():
         program = Program(_KERNEL, _HOST, target, {})
@@ -309,10 +308,10 @@ def launch_heuristics(
     target: str = "",
     facts: Mapping[str, object] | None = None,
 ) -> dict[str, str]:
-    """Return the truth value of each heuristic that the integers of a launch decide.
+    """Return the conditions of boolean heuristics decided by launch integers.
 
-    It is an expression over `arguments`, integers that a launch passes, and `constants`, parameters that
-    are fixed when the kernel is built. Raises: CompileError if the kernel cannot be found.
+    A condition is an expression over `arguments`, integers of a launch, and `constants`, parameters
+    fixed at build time. Raises: CompileError if there is no such kernel.
     """
     with _readable_errors():
         program = Program(_KERNEL, _HOST, target, facts or {})
@@ -337,11 +336,11 @@ def autotune_configs(
     target: str = "",
     facts: Mapping[str, object] | None = None,
 ) -> list[dict[str, object]]:
-    """Return the configurations that the kernel's `@triton.autotune` lists, in order.
+    """Return the configurations of the kernel's `@triton.autotune`, in order.
 
-    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`. Of a
-    launch, `early_config_prune` is told `constants`, of the GPU what `target` and `facts` say; a `perf_model` only orders what is timed, and
-    counts for nothing.
+    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`.
+    `early_config_prune` sees `constants` as launch arguments, and the GPU of `target` and `facts`.
+    A `perf_model` only orders benchmarks and is ignored.
 
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
@@ -380,7 +379,7 @@ def autotune_configs(
 
 
 def _autotuner(function: Function) -> ast.Call | None:
-    """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
+    """Return the decorator listing configs: `triton.autotune`, or any with `configs=`."""
     autotuners = decorator_calls(function.node, "autotune")
     if len(autotuners) > 1:
         _refuse_stacked(function.qualname, len(autotuners), function.file.loc(autotuners[1]))
@@ -394,7 +393,7 @@ def _autotuner(function: Function) -> ast.Call | None:
 
 
 def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> Decorator:
-    """Return the autotuner that the file's code applies to a kernel, however it is written.
+    """Return the autotuner applied to a kernel anywhere in its file.
 
     Raises: CompileError if there is none, or several.
     """
@@ -434,7 +433,7 @@ def _listed_configs(call: ast.Call) -> list[ast.expr]:
 
 
 def _prune_expression(call: ast.Call) -> ast.expr | None:
-    """Return the function that drops configs, or a dictionary that may have one."""
+    """Return the pruning function of an autotuner, or a dictionary of options."""
     for keyword in call.keywords:
         if keyword.arg != "prune_configs_by":
             continue
@@ -459,9 +458,9 @@ def _pruned(
     configs: Sequence[Operand],
     constants: Mapping[str, object],
 ) -> Operand:
-    """Return the configs that the autotuner's function keeps, told the constants of a launch.
+    """Return the configs left by an autotuner's pruning function, given launch constants.
 
-    That is an expression, or what it was evaluated to.
+    `prune_argument` is an expression or its value.
     """
     args: dict[str, Operand] = {
         name: constant_operand(constants[name], name)

@@ -1,11 +1,12 @@
-"""`if` statements: those that constants decide, and branches at run time.
+"""Translate `if` statements, decided by constants or at run time.
 
-An `if` that decides about returning hands the statements that follow it to both of its branches: what
-follows `if done: return` is the other branch, so every function is a tree of nested blocks.
+A run-time `if` containing a `return` takes the statements after it into both of its branches.
+After `if done: return`, the rest of the function is the other branch, so every function is a
+tree of nested blocks.
 
-A chain of `elif` nests a block for each link. A long one is cut into groups: a flag says that no link of a
-group was taken, and the next group stands in a branch on that, behind the first and not inside it. So blocks
-nest no deeper than a group is long.
+A chain of `elif` nests one block per link. A long chain is cut into groups. Each group sets a
+flag when it takes no link, and the next group follows in a branch on the flag, outside the
+first group. Blocks then nest no deeper than one group.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from aotc.ir.types import I1
 _MAX_NESTED_LINKS = 48
 _LINKS_OF_A_GROUP = 16
 _UNDECIDED = " undecided"
-"""The variable, of no name that a source can have, that says that no link so far was taken."""
+"""Flag variable: no link was taken so far. The space keeps it apart from names of the source."""
 
 
 def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
-    """Translate an `if`, with the statements that follow it."""
+    """Translate an `if` and the statements after it."""
     while True:
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
@@ -41,7 +42,7 @@ def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
                 return _run_time_if(frame, node, scalar_truth(frame, condition), rest)
             live = node.body if truth_of(condition) else node.orelse
             if len(live) != 1 or not isinstance(live[0], ast.If):
-                # A `return` under a run-time condition inside needs what follows.
+                # A nested run-time `return` needs the statements after the `if`.
                 if frame.in_kernel and any(has_return(statement) for statement in live):
                     return _end(frame.run([*live, *rest]))
                 return frame.run(live)
@@ -67,14 +68,14 @@ def _run_time_if(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item])
 
 
 def _end(flow: Flow) -> Returned:
-    """Return how a path that ran to the end of its function ended."""
+    """Return the flow at the end of a function; falling off the end returns None."""
     return flow if isinstance(flow, Returned) else Returned(None)
 
 
 def _may_return(frame: Frame, body: Sequence[ast.stmt]) -> bool:
-    """Return whether a `return` can be reached, leaving out arms that constants rule out."""
+    """Return whether a `return` is reachable; arms ruled out by constants do not count."""
     changed: dict[str, None] = {}
-    # What is left of each block, and the statement that the block is in: no recursion, chains are long.
+    # Remaining statements of each open block, with its owner: long chains forbid recursion.
     waiting: list[tuple[list[ast.stmt], ast.stmt | None]] = [(list(body), None)]
     while waiting:
         block, owner = waiting[-1]
@@ -94,7 +95,7 @@ def _may_return(frame: Frame, body: Sequence[ast.stmt]) -> bool:
 
 
 def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence[ast.stmt] | None:
-    """Return the arm that constants select; None if the condition is for run time."""
+    """Return the arm selected by constants; None for a run-time condition."""
     constants = {
         name: value
         for name, value in frame.values.items()
@@ -113,7 +114,7 @@ def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence
 
 
 def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
-    """Translate a run-time `if` after which the function goes on."""
+    """Translate a run-time `if` without a `return`."""
     before = dict(frame.values)
     sides: list[tuple[Block, dict[str, Operand]]] = []
     for body in (node.body, node.orelse):
@@ -130,7 +131,7 @@ def _run(frame: Frame, body: Sequence[ast.stmt]) -> None:
 
 
 def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Operand:
-    """Translate a run-time `if` that may return: what follows it goes into both branches."""
+    """Translate a run-time `if` with a `return`: the rest goes into both branches."""
     before = dict(frame.values)
     sides: list[tuple[Block, Operand]] = []
     for body in (node.body, node.orelse):
@@ -153,7 +154,7 @@ def _elif(node: ast.If) -> ast.If | None:
 def _next_return(
     frame: Frame, node: ast.If, rest: Sequence[Item]
 ) -> tuple[ast.If, Sequence[Item]] | None:
-    """Return the `if` that comes next where `node` is not taken, with what follows, if it may return."""
+    """Return the next `if` in the untaken arm of `node`, if it may return, and its remainder."""
     items = [*node.orelse, *rest]
     first = items[0] if items else None
     if isinstance(first, ast.If) and has_return(first) and _may_return(frame, [first]):
@@ -162,7 +163,7 @@ def _next_return(
 
 
 def _is_long(frame: Frame, tests: Iterable[ast.expr]) -> bool:
-    """Return whether a chain has so many links that it is cut; one that assigns in a test cannot be."""
+    """Return whether a chain is cut into groups: too many links, and no walrus in a test."""
     count = 0
     for test in tests:
         if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
@@ -190,7 +191,7 @@ def _flag(frame: Frame, *, is_undecided: bool) -> Value:
 
 
 def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
-    """Translate a long chain after which the function goes on."""
+    """Translate a long chain without a `return`."""
     before = dict(frame.values)
     cut = _group(frame, node, truth, _LINKS_OF_A_GROUP)
     while cut is not None:
@@ -208,7 +209,7 @@ def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
 
 
 def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
-    """Translate a chain from a link on, in a branch of its own; return where it is cut."""
+    """Translate a chain from one link on, in its own branch; return the cut."""
     while True:
         frame.count()
         with at(frame.loc(node)):
@@ -225,7 +226,7 @@ def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
 
 
 def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None:
-    """Translate at most `left` links, one in the other; return the link where the chain is cut."""
+    """Translate at most `left` nested links; return the link at the cut."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
         _run(frame, node.body)
@@ -249,7 +250,7 @@ def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None
 
 @dataclass(frozen=True)
 class _Ended:
-    """What a chain that returns has returned so far, and where it is cut if it is undecided."""
+    """Value returned so far by a returning chain, and its cut if still undecided."""
 
     value: Operand
     undecided: Operand
@@ -257,7 +258,7 @@ class _Ended:
 
 
 def _return_in_groups(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Operand:
-    """Translate a long chain that returns, and all that follows it."""
+    """Translate a long returning chain and the rest of the function."""
     before = dict(frame.values)
     ended = _returning_group(frame, node, truth, rest, _LINKS_OF_A_GROUP)
     while ended.cut is not None:
@@ -273,7 +274,7 @@ def _return_in_groups(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
 
 
 def _returning_link(frame: Frame, node: ast.If, rest: Sequence[Item], left: int) -> _Ended:
-    """Translate a chain that returns from a link on, in a branch of its own."""
+    """Translate a returning chain from one link on, in its own branch."""
     while True:
         frame.count()
         with at(frame.loc(node)):
@@ -291,7 +292,7 @@ def _returning_link(frame: Frame, node: ast.If, rest: Sequence[Item], left: int)
 def _returning_group(
     frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item], left: int
 ) -> _Ended:
-    """Translate at most `left` links that return, one in the other."""
+    """Translate at most `left` nested returning links."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
         value = _end(frame.run([*node.body, *rest])).value
@@ -320,7 +321,7 @@ def _merged(
     *,
     is_first: bool = True,
 ) -> _Ended:
-    """Merge a side that may be cut, the first or the second one, with one that has returned."""
+    """Merge a side with a possible cut (first or second) with a side already returned."""
     sides: list[tuple[Block, Operand]] = [(block, (ended.value, ended.undecided)), (other, decided)]
     merged = merge_returned(frame, truth, sides if is_first else sides[::-1])
     assert is_tuple(merged)

@@ -1,7 +1,7 @@
-"""Calls in a kernel: binding arguments, inlining functions of the source, calling the language's.
+"""Translate calls: bind arguments, inline source functions, call builtins of the language.
 
-A constant passed to a function is a constant inside it, annotated or not, as in Triton. What a
-function returns under run-time conditions must have one type on every path.
+As in Triton, a constant argument stays constant inside the callee, annotated or not. A function
+returning under run-time conditions must return one type on every path.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from aotc.ir.diagnostics import CompileError, IRError, current_loc
 from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
 
 REFLECTION = ("isinstance", "hasattr", "getattr")
-"""Python's functions that a kernel may call about a value, without there being one."""
+"""Python's reflection functions, answered from types; a kernel may call them."""
 
 _CAST = METHODS["cast"]
 _VERSION_PARSERS = ("packaging.version.parse", "packaging.version.Version")
@@ -93,7 +93,7 @@ def call(frame: Frame, node: ast.Call) -> Operand:
 
 
 def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
-    """Return whether `hasattr` asks of an unknown object for what the target answers."""
+    """Return whether `hasattr` asks about a GPU property with a target answer."""
     if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant):
         return False
     owner = frame.visit(node.args[0])
@@ -102,7 +102,7 @@ def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
-    """Answer `isinstance`, `hasattr` and `getattr`, whose arguments are not ordinary values."""
+    """Answer `isinstance`, `hasattr` and `getattr`; None if the call is none of them."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     most = 3 if name == "getattr" else 2
     if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= most:
@@ -127,13 +127,13 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
 
 
 def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
-    """Return whether what is no run-time value has an attribute. Raises: CompileError if nobody knows."""
+    """Answer `hasattr` for a compile-time operand. Raises: CompileError for an unknown object."""
     if not isinstance(name, str):
         raise mistake(f"hasattr() takes the name as a constant string, got {show(name)}")
     if isinstance(subject, External):
         raise not_known(subject)
     if subject is None or isinstance(subject, int | float | str):
-        return hasattr(subject, name)  # as in Triton, it is asked of the constant itself
+        return hasattr(subject, name)  # as in Triton: the Python object decides
     if isinstance(subject, ScalarType | PointerType | TileType):
         return name in attributes_of(subject)
     try:
@@ -144,7 +144,7 @@ def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand
 
 
 def _attribute_named(frame: Frame, node: ast.Call) -> Operand:
-    """Return what `getattr(x, "name")` is, or its third argument if there is no such attribute."""
+    """Evaluate `getattr(x, "name")`; a third argument is the default."""
     name = unwrap(frame.visit(node.args[1]))
     if not isinstance(name, str):
         raise mistake(f"getattr() takes the name as a constant string, got {show(name)}")
@@ -179,7 +179,7 @@ def _derives(frame: Frame, owner: Class, kind: Class) -> bool:
 def call_operand(
     frame: Frame, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call what an expression of `frame` evaluated to. Raises: CompileError."""
+    """Call an operand with arguments. Raises: CompileError."""
     caller = CALLERS.get(type(function))
     if caller is None:
         raise mistake(f"{show(function)} cannot be called")
@@ -218,7 +218,7 @@ def _call_loop(
 def _call_dtype(
     frame: Frame, dtype: ScalarType, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
+    # Real kernels write `tl.float32(0.0)` for a typed run-time scalar.
     return call_builtin(frame.emit, _CAST, (*args, dtype), kwargs)
 
 
@@ -262,7 +262,7 @@ def _call_closure(
 def _call_lambda(
     frame: Frame, closure: Closure, node: ast.Lambda, arguments: Mapping[str, Operand]
 ) -> Operand:
-    """Inline a lambda that is written in a kernel."""
+    """Inline a lambda written in a kernel."""
     program, function = frame.program, closure.within
     if function is None:
         raise IRError("only a lambda of a kernel is inlined")
@@ -284,7 +284,7 @@ def _call_lambda(
 def _call_external(
     frame: Frame, function: External, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call what is not known: around kernels that is not known either, but for a few."""
+    """Call an unknown function: an error in kernels; on the host unknown again, with a few exceptions."""
     if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
         dtype = args[0].path if isinstance(args[0], External) else show(args[0])
         return External(f"{function.path}({dtype.removeprefix('torch.')})")
@@ -333,14 +333,14 @@ def _call_external(
             return replace(inner, is_jit=True, is_constexpr=False, foreign="")
         return replace(inner, foreign=function.path) if name.endswith("jit") else inner
     if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
-        return args[0]  # a function of the language that takes constants as it is
+        return args[0]  # a builtin over constants needs no wrapper
     return frame.program.globals.external(f"{function.path}()")
 
 
 def _call_of_library(
     frame: Frame, path: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> tuple[Operand] | None:
-    """Return what a function of Python's library makes whose arguments may be any operands."""
+    """Evaluate a standard-library function of arbitrary operands; None if it is not one."""
     if path == "functools.partial" and args:
         return (Partial(args[0], tuple(args[1:]), kwargs),)
     if path == "functools.reduce" and len(args) in (2, 3):
@@ -362,7 +362,7 @@ def _call_of_library(
 
 
 def _spec(frame: Frame, name: str) -> Operand:
-    """Return True for a module that is there; of others only the machine that runs the file knows."""
+    """Return True for a module found at build time, else an unknown object."""
     plain = name.lstrip(".")
     module = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
     is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(module, External)
@@ -370,7 +370,7 @@ def _spec(frame: Frame, name: str) -> Operand:
 
 
 def _copied(value: Operand) -> Operand:
-    """Return a container whose containers are others; all else never changes."""
+    """Copy nested containers and configs; all other operands are immutable."""
     if isinstance(value, list):
         return [_copied(child) for child in type_cast("list[Operand]", value)]
     if isinstance(value, dict):
@@ -392,7 +392,7 @@ def _call_partial(
 def _decorate(
     frame: Frame, decorator: Decorator, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Note of a function that it was decorated."""
+    """Record a decorator on a function."""
     del frame
     if len(args) != 1 or kwargs or not isinstance(args[0], Function):
         raise mistake(f"@{decorator.name} decorates a function, got {', '.join(map(show, args))}")
@@ -424,11 +424,11 @@ def _call_static(
 
 
 _CALLING = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
-"""Functions of Python's that call some of their arguments; the others take functions as values."""
+"""Python functions with callback arguments; all others treat functions as plain values."""
 
 
 def _for_python(frame: Frame, value: Operand) -> Operand:
-    """Return an argument of one of Python's functions; a function of the source can be called."""
+    """Convert an argument of a Python function; source functions become callables."""
     if not frame.in_kernel and isinstance(value, Closure | Function | Partial | StaticCall):
 
         def call_it(*args: Operand) -> Operand:
@@ -471,7 +471,7 @@ def _make(
 def _call_function(
     frame: Frame, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call a function of the source: a kernel inlines it, constants are computed on the host."""
+    """Call a source function: inline it in a kernel, or evaluate it on the host."""
     program = frame.program
     if frame.in_kernel and function.is_constexpr:
         for argument in (*args, *kwargs.values()):
@@ -487,7 +487,7 @@ def _call_function(
 
 
 def refuse_plain(function: Function) -> None:
-    """Refuse a function that a kernel cannot call. Raises: CompileError."""
+    """Refuse a plain or foreign function in a kernel. Raises: CompileError."""
     if not function.is_jit and not function.is_constexpr:
         if function.foreign:
             raise refuse_foreign(function.qualname, function.foreign)
@@ -501,7 +501,7 @@ def refuse_plain(function: Function) -> None:
 def _run(
     program: Program, function: Function, values: dict[str, Operand], *, in_kernel: bool
 ) -> Operand:
-    """Run the body of a function in place of a call; return what it returns."""
+    """Run a function body inline; return its value."""
     values = {**outer_names(program, function), **values}
     frame = Frame(
         program, function.file, values, current_loc(), in_kernel=in_kernel, function=function
@@ -551,4 +551,4 @@ CALLERS = type_cast(
         str: _call_named,
     },
 )
-"""How each kind of thing is called; what is not here cannot be."""
+"""Call handler by operand type; other types cannot be called."""

@@ -1,8 +1,8 @@
-"""Which decorators the code around a kernel applies to it, found by evaluating that code.
+"""Evaluate the decorators applied to a kernel by the code around it.
 
-A kernel may be decorated by a function of the file, by what a call returns, or after its
-definition, as in `k = triton.autotune(…)(k)`. Calls of Triton's decorators are known; what others
-return that nobody knows leaves a function as it is.
+A decorator may be a function of the file, the result of a call, or applied after the definition,
+as in `k = triton.autotune(…)(k)`. Calls of Triton's decorators are recorded; an unknown decorator
+leaves the function unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def decorators_of(program: Program, function: Function, name: str) -> tuple[Deco
 
 
 def unknown_decorator(program: Program, function: Function) -> tuple[str, Loc] | None:
-    """Return why the first decorator that cannot be evaluated cannot, and its place; None if all can."""
+    """Return the reason and location of the first unevaluable decorator, or None."""
     frame = program.host_frame(function.file)
     decorated = function
     for node in reversed(function.node.decorator_list):

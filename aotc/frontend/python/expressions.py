@@ -1,8 +1,8 @@
 """Expressions: one handler for each kind of syntax node, in kernels and around them.
 
-An expression is a run-time value, or a constant that Python computes on the spot; see `values.py`.
-`and`, `or`, `if … else` and comparisons skip what a constant decides, so the arm that is not
-taken may hold anything, and is never evaluated.
+An expression yields a run-time value, or a constant computed by Python; see `values.py`.
+`and`, `or`, `if … else` and comparisons short-circuit on constants. The skipped arm is never
+evaluated and may contain unsupported code.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
 
 
 def _binary(frame: Frame, node: ast.BinOp) -> Operand:
-    # A long sum is a tree that leans left; walking down its spine instead of recursing keeps
-    # its length from being limited by Python's stack.
+    # A long sum is a left-leaning tree: walk its spine in a loop, since recursion would
+    # overflow Python's stack.
     spine: list[ast.BinOp] = [node]
     while isinstance(spine[-1].left, ast.BinOp):
         spine.append(spine[-1].left)
@@ -111,7 +111,7 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
 def _short_circuit(
     frame: Frame, parts: Iterable[Operand], combine: operators.Emit, *, stops_on: bool
 ) -> Operand:
-    """Combine operands: a constant ends the chain or has no say; run-time ones are all computed."""
+    """Combine operands: a constant ends the chain or drops out; run-time ones are all computed."""
     result: Value | None = None
     constant: Operand = None
     for part in parts:
@@ -149,12 +149,12 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
             if isinstance(part, Argument) and other is not None:
                 raise not_known(part)
             if isinstance(part, External) and part.path.endswith((")", "]")):
-                raise not_known(part)  # what a call returns may be None
+                raise not_known(part)  # a call's result may be None
         same = lhs is rhs or (not isinstance(lhs, Value) and type(lhs) is type(rhs) and lhs == rhs)
         return same is isinstance(op, ast.Is)
     if isinstance(rhs, External) and rhs.path == "os.environ":
         frame.program.remark_unset(lhs)
-        return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
+        return isinstance(op, ast.NotIn)  # the environment counts as empty, for reproducible builds
     for part in (lhs, rhs):
         if isinstance(part, External):
             raise not_known(part)
@@ -168,7 +168,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
 
 
 def _is_other_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bool:
-    """Return whether a dtype is compared with one that aotc does not have: it is another one."""
+    """Return whether `==` or `!=` compares a dtype with an unsupported dtype: always unequal."""
     pair = (lhs, rhs)
     return isinstance(op, ast.Eq | ast.NotEq) and any(
         isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
@@ -188,7 +188,7 @@ def _list(frame: Frame, node: ast.List | ast.Set) -> Operand:
 
 
 def _collected(frame: Frame, items: list[Operand]) -> Operand:
-    """Return a list as its scope has it: in a kernel, where nothing can grow, a tuple."""
+    """Return a list on the host, a tuple in a kernel: kernels have no growing containers."""
     return tuple(items) if frame.in_kernel else items
 
 
@@ -261,7 +261,7 @@ def _kind_name(container: Operand) -> str:
 
 
 def _item(owner: Operand, index: Operand) -> Operand:
-    """Return an item of a constant, or of a tuple. Raises: CompileError if there is none."""
+    """Index a constant or a tuple. Raises: CompileError for a missing item."""
     plain = without_constexpr(owner)
     if isinstance(plain, External):
         raise not_known(plain)
@@ -335,7 +335,7 @@ def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Operand:
 
 
 def _generate(frame: Frame, generators: Sequence[ast.comprehension]) -> Generator[None]:
-    """Bind the variables of a comprehension to each combination of items that it keeps."""
+    """Bind the variables of a comprehension to each combination passing its conditions."""
     if not generators:
         yield
         return
@@ -355,7 +355,7 @@ def _condition(frame: Frame, test: ast.expr) -> Operand:
 
 
 def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
-    """Give a value, as it is, to the names of an assignment's target."""
+    """Bind a value, unconverted, to the names of an assignment target."""
     if isinstance(target, ast.Name):
         frame.values[target.id] = value
         if isinstance(value, Value) and not value.hint:
@@ -442,7 +442,7 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
 
 
 def decay(frame: Frame, value: Operand) -> Operand:
-    """Return what a plain assignment keeps of a value: in a kernel, numbers become run-time scalars."""
+    """Convert a value for plain assignment: in a kernel, numbers become run-time scalars."""
     if not frame.in_kernel:
         return value
     if is_tuple(value):
@@ -521,4 +521,4 @@ HOST_EXPRESSIONS = {
         },
     ),
 }
-"""Those of the code around kernels, which has containers and functions as values."""
+"""The expressions of host code: also containers and function values."""

@@ -1,11 +1,10 @@
-"""Module-level names: what each is, for every file that one translation reads.
+"""Evaluate module-level names of all files read by one translation.
 
-A name's value is found by evaluating the statement that binds it, once, when something asks for
-it. Where several bind it, the conditions they stand under decide; a binding in an `except` clause
-counts only if the others lead to a module that is not there.
+A name is evaluated lazily and once, by running the statement binding it. Among several bindings,
+their guards decide. A binding in an `except` clause counts only if the others import a missing
+module.
 
-Invariant: nothing is evaluated that no kernel asks for, and no file is opened that no name leads
-to.
+Invariant: only names used by a kernel are evaluated, and only files reached by them are opened.
 """
 
 from __future__ import annotations
@@ -76,23 +75,23 @@ TORCH_LIMITS: Mapping[str, Operand] = {
         ("bits", bits),
     )
 }
-"""What `torch.finfo` and `torch.iinfo` say, which globals of kernels are often made of."""
+"""Values of `torch.finfo` and `torch.iinfo`, common in globals of kernels."""
 
 _UNKNOWN_NAME = object()
 _K = TypeVar("_K", str, tuple[str, str])
 
 
 class HostFrame(Protocol):
-    """Evaluate code of one file: a `frame.Frame`, which needs this module itself."""
+    """Protocol of `frame.Frame`; a protocol avoids an import cycle."""
 
     def visit(self, node: ast.expr) -> Operand:
-        """Return what an expression is."""
+        """Evaluate an expression."""
         ...
 
     values: dict[str, Operand]
 
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
-        """Return what an assignment gives to `name`."""
+        """Run an assignment and return the value of `name`."""
         ...
 
     def run(self, items: Sequence[ast.stmt]) -> object:
@@ -101,15 +100,15 @@ class HostFrame(Protocol):
 
 
 class MakeFrame(Protocol):
-    """Make a frame for code of a file, with these local variables."""
+    """Factory of frames for host code."""
 
     def __call__(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> HostFrame:
-        """Return the frame."""
+        """Return a frame for code of a file, with local variables `values`."""
         ...
 
 
 class Globals:
-    """Answer what module-level names are, for every file that one translation reads."""
+    """Module-level names of all files of one translation."""
 
     def __init__(
         self,
@@ -125,13 +124,13 @@ class Globals:
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
         self._running: dict[str, int] = {}
-        """The line of each file whose statement is evaluated."""
+        """The line under evaluation, by file."""
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
         self.object_types: dict[ast.ClassDef, RecordType] = {}
 
     def open(self, path: str) -> SourceFile:
-        """Return the parsed file at `path` and note that it was read."""
+        """Return the parsed file at `path` and record the read."""
         file = self.files.get(path)
         if file is None:
             file = self.files[path] = source.load(path)
@@ -145,11 +144,11 @@ class Globals:
         candidates = bindings(file).get(name, ())
         if key in self._known and (len(candidates) < 2 or file.path not in self._running):
             return self._known[key]
-        # In `f = triton.jit(f)` the right side means the binding before this one.
+        # In `f = triton.jit(f)` the right side refers to the previous binding.
         limit = self._in_progress.get(key)
         if limit == 0:
             raise mistake(f"the global {name} is defined by itself")
-        # A statement of a module sees what was bound before it, if anything was.
+        # A module statement sees earlier bindings, if there are any.
         line = self._running.get(file.path)
         earlier = [
             binding
@@ -189,7 +188,7 @@ class Globals:
         for binding in reversed(firm):
             value = self._bound(file, name, binding)
             if isinstance(value, Function) and _is_plain(value) and binding.guards:
-                # Where Triton is missing, files define functions of the same names that raise.
+                # Files define raising stand-ins of the same names for a missing Triton.
                 stand_in = stand_in or value
             elif not isinstance(value, External) or len(chosen) == 1:
                 return value
@@ -207,7 +206,7 @@ class Globals:
 
     def _from_star_imports(self, file: SourceFile, name: str) -> Operand:
         key = (file.path, name)
-        # Two files may import everything of each other.
+        # Two files may star-import each other.
         if key in self._star_searches:
             return _UNKNOWN_NAME
         self._star_searches[key] = None
@@ -221,7 +220,7 @@ class Globals:
         return _UNKNOWN_NAME
 
     def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
-        """Return whether a binding's conditions hold; None if that is not known."""
+        """Return whether all guards of a binding hold; None if unknown."""
         is_decided = True
         for test, outcome in binding.guards:
             try:
@@ -255,7 +254,7 @@ class Globals:
         return value
 
     def _assigned(self, file: SourceFile, name: str, statement: ast.stmt) -> Operand:
-        """Return what a statement gives to a name; a loop may change what it was before."""
+        """Run a statement and return the value of a name; a loop starts from the previous one."""
         frame = self._host_frame(file)
         if not isinstance(statement, ast.For | ast.While):
             return frame.assigned(statement, name)
@@ -265,13 +264,13 @@ class Globals:
         return frame.values.get(name, External(f"{name} of {file.path}"))
 
     def describe(self, file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
-        """Return a function of a file, with what its decorators make of it."""
+        """Describe a function of a file; a foreign decorator makes it no jit function."""
         function = describe_function(file, node, qualname)
         foreign = foreign_decorator(self._host_frame(file).visit, node)
         return replace(function, is_jit=False, foreign=foreign) if foreign else function
 
     def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
-        """Return a container after the statements that change it, up to where it is bound anew."""
+        """Return a container after its in-place changes, up to its next binding."""
         listed = bindings(file)[name]
         after = listed[listed.index(binding) + 1 :]
         first = binding.statement.end_lineno or binding.statement.lineno
@@ -287,7 +286,7 @@ class Globals:
         return frame.values[name]
 
     def imported(self, file: SourceFile, statement: ast.stmt, alias: ast.alias) -> Operand:
-        """Return what an import in a function gives to a name."""
+        """Return the object bound by one alias of an import inside a function."""
         name = alias.asname or alias.name.partition(".")[0]
         value = self._imported(file, Binding(statement, alias=alias), name)
         return value if self.is_known(value) else External(alias.name)
@@ -314,7 +313,7 @@ class Globals:
         if alias.name == "*":
             return self._star_member(parent, member)
         if isinstance(parent, Module) and member not in MODULES[parent.name]:
-            # Fine as long as nothing uses it; a kernel that does gets the error there.
+            # Not an error yet: a kernel using it reports it at the use.
             return External(f"{parent.name}.{member}")
         with at(file.loc(statement, current_loc())):
             return self.member(parent, member)
@@ -329,7 +328,7 @@ class Globals:
     # -- modules ---------------------------------------------------------------
 
     def module(self, importer: SourceFile, name: str, level: int) -> Operand:
-        """Return the module an import names."""
+        """Return the imported module."""
         if not level:
             canonical = ALIASES.get(name, name)
             if canonical in MODULES:
@@ -338,7 +337,7 @@ class Globals:
         return UserModule(self.open(path)) if path else External("." * level + name)
 
     def _find_module(self, importer: SourceFile, name: str, level: int) -> str | None:
-        """Return the path of a module, or None, and note that it was searched for."""
+        """Return the path of a module, or None, and record the search."""
         search = (importer.path, name, level)
         if search not in self.searches:
             self.searches[search] = find_module(search)
@@ -356,7 +355,7 @@ class Globals:
                 return target_info_member(name, self._target)
             return module_member(owner, name)
         if isinstance(owner, UserModule):
-            # `from . import name` in a package's own file means its submodule.
+            # `from . import name` in an `__init__.py` may import a submodule.
             if self._in_progress.get((owner.file.path, name)) != 0:
                 value = self.lookup(owner.file, name)
                 if self.is_known(value):
@@ -383,7 +382,7 @@ class Globals:
         raise mistake(f"{show(owner)} has no attribute {name!r}")
 
     def _class_member(self, owner: Class, name: str) -> Operand:
-        """Return a function or constant of a class, or of one that it extends; see `is_known`."""
+        """Return a member of a class or its bases; see `is_known`."""
         statement = class_statement(owner.node, name)
         if isinstance(statement, ast.FunctionDef):
             return self.describe(owner.file, statement, f"{owner.qualname}.{name}")
@@ -400,7 +399,7 @@ class Globals:
         return _UNKNOWN_NAME
 
     def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
-        """Return what a statement of a class reads of those before it."""
+        """Return the earlier class members read by a class statement."""
         before = {
             bound_name: earlier
             for earlier in owner.node.body
@@ -418,21 +417,21 @@ class Globals:
         }
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
-        """Return what an expression at the level of a module is. Raises: CompileError."""
+        """Evaluate an expression at module level. Raises: CompileError."""
         return self._host_frame(file).visit(node)
 
     def bases(self, owner: Class) -> list[Operand]:
-        """Return what a class extends, as far as that is known."""
+        """Return the base classes; an unknown base is an `External`."""
         return [self._base(owner.file, base) for base in owner.node.bases]
 
     def _base(self, file: SourceFile, node: ast.expr) -> Operand:
         try:
             return self.evaluate(file, node)
-        except CompileError:  # `object`, or what only running the file would tell
+        except CompileError:  # `object`, or an unknown base
             return External(ast.unparse(node))
 
     def external(self, path: str) -> Operand:
-        """Return a member or result of what is not known; what asks about the GPU is answered."""
+        """Return an unknown object by path, or the value of a known query such as one about the GPU."""
         path = path.replace("torch.get_device_module()", "torch.cuda")
         if path in self._answers:
             return self._answers[path]
@@ -442,7 +441,7 @@ class Globals:
         return TORCH_LIMITS.get(path, External(path)) if is_platform is None else is_platform
 
     def asks_about_gpu(self, path: str) -> bool:
-        """Return whether an expression, or what may follow it, is answered for the target."""
+        """Return whether any known GPU query starts with `path`."""
         return any(question.startswith(path) for question in self._answers)
 
 
@@ -458,7 +457,7 @@ def _is_plain(function: Function) -> bool:
 
 
 def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
-    """Return a function of a file, with what its decorators say of it."""
+    """Describe a function of a file by the names of its decorators."""
     names = decorator_names(node)
     return Function(
         file,

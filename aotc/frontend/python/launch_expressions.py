@@ -1,9 +1,8 @@
-"""Which heuristics of a kernel a launcher can decide: truth values of integers that launches pass.
+"""Translate boolean heuristics to expressions over launch arguments.
 
-`lambda args: args["n"] % args["BLOCK"] == 0` is known when the kernel is launched. Of such a function
-there is a text in the language of grids and guards (`aotc.ir.expression`), so that both values can be
-built, each with the condition under which it is right. The function's own text is translated, not what
-it gives: names that it sees besides its argument must be constants.
+`lambda args: args["n"] % args["BLOCK"] == 0` is decided at launch. Its text in the language of
+grids and guards (`aotc.ir.expression`) lets a package hold both variants, each guarded by its
+condition. The function's syntax is translated: free names besides its argument must be constants.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class _NoExpressionError(Exception):
 def launch_expression(
     program: Program, heuristic: Operand, arguments: Collection[str], constants: Collection[str]
 ) -> str | None:
-    """Return the text of a heuristic's truth value, or None if it is none that a launcher computes.
+    """Return the launch-time condition of a boolean heuristic; None if a launcher cannot decide it.
 
-    It is one of `arguments`, integers that a launch passes, and of `constants`, which a config or the
-    manifest gives; what no argument decides is not the launcher's.
+    The expression ranges over `arguments`, integers of a launch, and `constants` from a config or the
+    manifest. It must use an argument.
     """
     called = _expression_of(program, heuristic)
     if called is None or len(called.names) != 1:
@@ -52,7 +51,7 @@ def launch_expression(
 
 @dataclass(frozen=True)
 class _Expression:
-    """A function that is one expression: what it returns, its parameters, and what it sees."""
+    """A single-expression function: its frame, parameter names and body."""
 
     frame: Frame
     names: tuple[str, ...]
@@ -86,9 +85,9 @@ def _names(text: str) -> set[str]:
 
 @dataclass(frozen=True)
 class _Texts:
-    """The text of expressions over the arguments of a launch, `args["name"]`.
+    """Printer of expressions over launch arguments, `args["name"]`.
 
-    `bound` has the parameters of a function that is called, each an expression of its caller.
+    `bound` maps parameters of a called function to expressions of its caller.
     """
 
     program: Program
@@ -102,7 +101,7 @@ class _Texts:
     depth: int = 0
 
     def truth(self, node: ast.expr) -> str:
-        """Return the text of what is True or False in Python as well."""
+        """Return the text of a boolean expression."""
         match node:
             case ast.BoolOp(op, values):
                 word = " and " if isinstance(op, ast.And) else " or "
@@ -126,7 +125,7 @@ class _Texts:
                 return str(int(self._constant(node, bool)))
 
     def condition(self, node: ast.expr) -> str:
-        """Return the text of what is only asked whether it is true."""
+        """Return the text of a condition; a number is compared with 0."""
         try:
             return self.truth(node)
         except _NoExpressionError:
@@ -164,7 +163,7 @@ class _Texts:
                 return f"({self._constant(node, int)})"
 
     def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
-        """Return what a call of a function of the file computes, and the texts of that; None if of another."""
+        """Return the printer and body of an inlined source function; None for another call."""
         names = {part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)}
         if self.depth >= _MAX_DEPTH or names & {self.launch_args, *self.bound}:
             return None
@@ -183,7 +182,7 @@ class _Texts:
         ), called.body
 
     def _check_divisor(self, text: str) -> None:
-        """Refuse to divide by what a launch passes: both sides of `and` are computed, it may be 0."""
+        """Refuse a launch argument as a divisor: it may be 0, and `and` does not short-circuit."""
         if _names(text) & {*self.arguments}:
             raise _NoExpressionError
 
@@ -193,7 +192,7 @@ class _Texts:
         return _OPERATORS[type(op)]
 
     def _constant(self, node: ast.expr, kind: type[int]) -> int:
-        """Return what an expression of the file is without the launch. Raises: _NoExpressionError."""
+        """Evaluate an expression without launch arguments. Raises: _NoExpressionError."""
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         is_launch = bool(names & {self.launch_args, *self.bound})
         value = None if is_launch else unwrap(self.frame.visit(node))

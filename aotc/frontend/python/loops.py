@@ -1,8 +1,7 @@
-"""Loops: unrolled ones, counted ones, and those with a condition.
+"""Translate loops: unrolled, counted (`scf.for`) and conditional (`scf.while`).
 
-A run-time loop carries the variables that its body assigns and that existed before. Its body is
-translated once, with block arguments in their place; loop-invariant ones
-are then dropped, so a loop carries only what changes.
+A run-time loop carries the variables assigned in its body and defined before it. The body is
+translated once with block arguments in their place. Loop-invariant arguments are then pruned.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def refuse_else(node: ast.For | ast.While) -> None:
 
 
 def counter_name(node: ast.For) -> str:
-    """Return the variable in which a loop over a range counts. Raises: CompileError."""
+    """Return the counter variable of a loop over a range. Raises: CompileError."""
     if not isinstance(node.target, ast.Name):
         raise mistake("a loop over a range counts in one variable")
     return node.target.id
@@ -105,7 +104,7 @@ def loop_arguments(
     parameters = Parameters(
         loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
     )
-    # As Python's `range`, one bound alone is the end.
+    # As in Python's `range`, a single bound is the end.
     values = bind_arguments(parameters, [0, *args] if len(args) == 1 else args, kwargs)
     bounds = [values.get("start", 0), values["end"], values.get("step", 1)]
     return bounds, {name: value for name, value in values.items() if name in loop.hints}
@@ -114,7 +113,7 @@ def loop_arguments(
 def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:
     """Repeat the body for every item."""
     if frame.in_kernel and any(has_return(statement) for statement in node.body):
-        # A `return` under a run-time condition needs what follows: it becomes part of the body.
+        # A run-time `return` needs the statements after the loop: append them to the body.
         repeated: list[Item] = []
         for value in items:
             repeated += [Bind(node.target, value, node), *node.body]
@@ -198,7 +197,7 @@ def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, Any]:
 
 
 def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
-    """Translate a `while` into an `scf.while`; one that is false from the start is nothing."""
+    """Translate a `while` into an `scf.while`; a constant false condition emits nothing."""
     del rest
     refuse_else(node)
     refuse_return(frame, node)
@@ -233,7 +232,7 @@ def _constant_condition(condition: Operand) -> None:
 
 
 def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
-    """Run a `while` around kernels, whose condition is known."""
+    """Run a host `while`, with constant conditions."""
     del rest
     while truth_of(frame.visit(node.test)):
         frame.count()
@@ -245,23 +244,23 @@ def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
     return frame.run(node.orelse)
 
 
-# ---- what a loop carries ----------------------------------------------------------------------
+# ---- carried variables ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """Hold what a loop carries after pruning, by position among the candidates."""
+    """Carried values after pruning, by position among the candidates."""
 
     positions: Sequence[int]
     inits: Sequence[Value]
     passed: Sequence[Value]
     yields: Sequence[Value]
     replaced: Mapping[Value, Value]
-    """What stands for each block argument that was taken out."""
+    """The replacement of each pruned block argument."""
 
 
 class _State:
-    """Follow the variables of a loop: before it, in its blocks, and after it."""
+    """Variables of a loop: before it, in its blocks, and after it."""
 
     def __init__(self, frame: Frame, names: Sequence[str], block: Block) -> None:
         self.frame = frame
@@ -273,9 +272,9 @@ class _State:
         self.block = block
         self.args = self._add_args(block)
         self.entries = self.args
-        """The arguments of the first block: of a `while`, the one with the condition."""
+        """The arguments of the first block; of a `while`, the condition's block."""
         self.passed = self.args
-        """What the first block hands to the second."""
+        """The values passed from the first block to the second."""
         self.kept = _Kept((), (), (), (), {})
 
     def _add_args(self, block: Block) -> list[Value]:
@@ -295,7 +294,7 @@ class _State:
             self.frame.values[name] = rebuild(self.before[name], values)
 
     def reenter(self, block: Block) -> None:
-        """Go on in the body of a `while`, with what its condition passes on."""
+        """Enter the body of a `while` with the values passed by its condition."""
         self.passed = self._carried_values()
         self.args = self._add_args(block)
         self._take(self.args)
@@ -304,14 +303,14 @@ class _State:
         return [value for name in self.carried for value in leaves(self.frame.values[name])]
 
     def run(self, node: ast.For | ast.While) -> None:
-        """Translate the body once, and check that it keeps every variable's type."""
+        """Translate the body once and check the types of carried variables."""
         self.frame.loop_depth += 1
         self.frame.run(node.body)
         self.frame.loop_depth -= 1
         check_carried(self.frame, self.before, self.names, self.carried)
 
     def prune(self, blocks: Sequence[Block]) -> _Kept:
-        """Drop the variables that every iteration leaves as they were."""
+        """Drop loop-invariant variables."""
         yields = self._carried_values()
         steady = [
             new is arg and passed is entry
@@ -338,7 +337,7 @@ class _State:
         return self.kept
 
     def leave(self, outs: Sequence[Value], node: ast.For | ast.While, counter: str | None) -> None:
-        """Set the variables to what they are after the loop."""
+        """Set the variables to their values after the loop."""
         values = list(self.inits)
         for position, out in zip(self.kept.positions, outs, strict=True):
             values[position] = out
@@ -356,7 +355,7 @@ class _State:
             frame.values[counter] = Unbound(f"counts {where}, which has ended", frame.loc(node))
 
     def abandon(self) -> None:
-        """Leave everything as it was before the loop."""
+        """Drop the translated condition and restore the variables."""
         self.frame.values = self.before
         for op in self.block:
             op.set_slots(())

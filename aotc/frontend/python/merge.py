@@ -1,11 +1,9 @@
-"""Merging the variables of two branches, or of the iterations of a loop.
+"""Merge the variables of two branches, or of the iterations of a loop.
 
-Run-time values meet in the results of an `scf.if`; their types must agree, as Triton wants it.
-Tuples meet part by part. Constants must be the same constant, because nothing at run time can
-choose between two.
+Run-time values become results of an `scf.if`; their types must agree, as in Triton. Tuples merge
+item by item. Constants must be equal, since no run-time value can select between two.
 
-A variable that only one branch sets loses its value, and remembers why, for the error that comes
-if it is used after all.
+A variable set in one branch only becomes `Unbound`, with the reason for a later error.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ def merge(
 ) -> dict[str, Operand]:
     """Emit the `scf.if` of the two translated branches of `node`; return the variables after.
 
-    Besides what the source assigns, `others` are merged.
+    `others` are merged in addition to the assigned names.
     """
     (then, then_values), (orelse, else_values) = sides
     after = dict(before)
@@ -119,7 +117,7 @@ def merge(
 
 
 def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> None:
-    """Give variables a value that nothing uses, where theirs cannot meet the one that `like` has."""
+    """Give variables an unused value of the type in `like`, where theirs does not match."""
     for name in names:
         template, current = like.get(name, _UNSET), frame.values.get(name, _UNSET)
         if isinstance(template, Unbound):
@@ -129,7 +127,7 @@ def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> 
 
 
 def stand_in(frame: Frame, like: Operand) -> Operand:
-    """Return any value of the type of another one; a constant stands for itself."""
+    """Return a dummy value of the same type; a constant is returned unchanged."""
     if is_tuple(like):
         return with_items(like, (stand_in(frame, item) for item in like))
     if isinstance(like, BlockPointer):
@@ -159,7 +157,7 @@ def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand)
 
 
 def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) -> None:
-    """Check that two different values of a variable can meet. Raises: CompileError."""
+    """Check the types of a variable's two values. Raises: CompileError on a mismatch."""
     mismatch = _mismatch(then, orelse)
     if mismatch is None:
         return
@@ -183,7 +181,7 @@ def _kind_of(items: tuple[Operand, ...]) -> object:
 
 
 def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
-    """Return the parts of two operands that cannot meet, or None."""
+    """Return the first mismatched parts of two operands, or None."""
     if isinstance(left, Value) and isinstance(right, Value):
         return None if left.type == right.type else (left, right)
     if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
@@ -205,7 +203,7 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
 
 
 def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
-    """Emit the `scf.if` of two branches that each end the function; return what it returns."""
+    """Emit the `scf.if` of two returning branches; return the merged result."""
 
     def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
@@ -217,7 +215,7 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
 
 def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
-    """Emit the `scf.if` of a run-time `a if c else b`; return what is chosen, None of two calls."""
+    """Emit the `scf.if` of a run-time `a if c else b`; return the result, None for two void calls."""
     (_, then_operand), (_, else_operand) = sides
 
     def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
@@ -254,7 +252,7 @@ def _unify(
     right: Operand,
     mismatch: Callable[[Operand, Operand], CompileError],
 ) -> tuple[Operand, Operand]:
-    """Bring two returned operands to one type: different numbers become run-time scalars."""
+    """Unify two returned operands: different numbers become run-time scalars."""
     if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
         return left, right
     if is_tuple(left) and is_tuple(right):
@@ -284,7 +282,7 @@ def _unify(
 
 
 def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
-    """Return what a path returns that returns nothing where another one does: anything, as in Triton."""
+    """Return a dummy result for a path without one: undefined, as in Triton."""
     if is_tuple(like):
         return with_items(like, (_undefined(frame, block, item) for item in like))
     scalar = element(like) if isinstance(like, Value) else None
@@ -313,14 +311,14 @@ def _returned(operand: Operand) -> str:
 
 
 def carried_names(frame: Frame, names: Sequence[str]) -> list[str]:
-    """Return which of the variables a loop assigns hold run-time values before it."""
+    """Return the assigned variables holding run-time values before the loop."""
     return [name for name in names if any(True for _ in leaves(frame.values.get(name)))]
 
 
 def check_carried(
     frame: Frame, before: dict[str, Operand], names: Sequence[str], carried: Sequence[str]
 ) -> None:
-    """Check that the body of a loop kept every variable's type. Raises: CompileError."""
+    """Check types of loop variables after the body. Raises: CompileError on a change."""
     for name in names:
         if name not in before or isinstance(before[name], Unbound):
             continue

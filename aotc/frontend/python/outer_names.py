@@ -1,7 +1,8 @@
-"""What a function in another one reads of it: functions beside it, imports, and variables.
+"""Resolve names a nested function reads from outer functions.
 
-A variable has a value if the manifest captures it, or if one assignment of constants, or of captured
-variables, gives it. All others are known to calls of the outer function only.
+These are sibling functions, imports and variables. A variable is known if the manifest captures
+it, or if its only assignment reads constants and captured variables. All others depend on a call
+of the outer function.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def plain_parts(qualname: str) -> tuple[str, ...]:
 
 
 def outer_names(program: Program, function: Function) -> dict[str, Operand]:
-    """Return what a function in a function reads of the outer ones, by name."""
+    """Return the outer variables read by a nested function, by name."""
     scopes = _scopes(program, function)
     if not scopes:
         return {}
@@ -77,7 +78,7 @@ class _Scope:
 
     @cached_property
     def assignments(self) -> dict[str, ast.stmt]:
-        """The statements that bind a name which nothing else in the function does."""
+        """The sole binding statement of each name bound once."""
         statements: dict[str, list[ast.stmt]] = {}
         for statement in self.node.body:
             is_import = isinstance(statement, ast.Import | ast.ImportFrom)
@@ -122,7 +123,7 @@ def _scopes(program: Program, function: Function) -> list[_Scope]:
 
 
 def _value(scopes: Sequence[_Scope], name: str, waiting: tuple[str, ...]) -> Operand:
-    """Return what a variable of the first scope is; `waiting` are those that wait for it."""
+    """Evaluate a variable of the first scope; `waiting` are the names under evaluation."""
     scope = scopes[0]
     bound = scope.bound[name]
     if isinstance(bound, ast.FunctionDef):
@@ -146,7 +147,7 @@ def _value(scopes: Sequence[_Scope], name: str, waiting: tuple[str, ...]) -> Ope
 def _read_by(
     scopes: Sequence[_Scope], statement: ast.stmt, waiting: tuple[str, ...]
 ) -> dict[str, Operand]:
-    """Return the variables that an assignment of the first scope reads."""
+    """Return the outer variables read by an assignment of the first scope."""
     values: dict[str, Operand] = {}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -158,7 +159,7 @@ def _read_by(
 
 
 def _bound_in(function: ast.FunctionDef) -> dict[str, ast.AST]:
-    """Return the names that a function binds, and what binds each; inner functions are left out."""
+    """Return the binding node of each name in a function, inner functions excluded."""
     bound: dict[str, ast.AST] = dict.fromkeys(parameter_names(function.args), function.args)
     for node in own_nodes(function.body):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

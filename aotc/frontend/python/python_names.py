@@ -1,6 +1,6 @@
-"""The part of Python's library that code outside kernels may call while it is evaluated.
+"""Python builtins and methods callable from host code during evaluation.
 
-Only what is pure and bounded is here: a range, like every other container, is limited in length.
+All are pure and bounded: a range, like every container, has a maximum length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _bounded_range(*args: int) -> range:
 
 
 def _isinstance(value: Operand, kinds: Operand) -> bool:
-    """Answer for constants: which of Python's types a value has."""
+    """Evaluate `isinstance` for constants."""
     names = {kind.name for kind in classes_in(kinds) if isinstance(kind, StaticCall)}
     language = [kind for kind in classes_in(kinds) if isinstance(kind, LanguageClass)]
     return type(value).__name__ in names or any(kind.holds(value) for kind in language)
@@ -32,8 +32,8 @@ def _isinstance(value: Operand, kinds: Operand) -> bool:
 
 def _has_attribute(owner: Operand, name: Operand) -> bool:
     if isinstance(owner, Module):
-        # What is not built yet counts: a file that asks has its own substitute, and the error that
-        # names the feature is clearer than what goes wrong in that.
+        # Unsupported features count as present: an error naming the feature is clearer than a
+        # failure in the file's own fallback.
         return str(name) in MODULES[owner.name]
     if isinstance(owner, External):
         raise not_known(owner)

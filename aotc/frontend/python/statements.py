@@ -1,8 +1,7 @@
 """Statements: one handler for each kind of syntax node, in kernels and around them.
 
-A handler gets the statements that follow it. Branches are in `branches.py`, loops in `loops.py`.
-
-Around kernels every condition is known, so a `return`, `break` or `continue` simply ends the path.
+A handler also gets the statements after its own. Branches are in `branches.py`, loops in
+`loops.py`. Host conditions are constant, so a `return`, `break` or `continue` simply ends the path.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
 
 
 def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
-    """Return what an assignment keeps of a value: a variable declared as constexpr keeps it as it is."""
+    """Convert a value for assignment; a variable declared constexpr takes it unchanged."""
     if isinstance(target, ast.Attribute):
-        return value  # the fields of an aggregate stay what they are
+        return value  # fields of an aggregate keep constants
     if isinstance(target, ast.Name) and target.id in frame.declared:
         del frame.declared[target.id]
         return value
@@ -74,7 +73,7 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
         frame.declared[name] = None
         return None
     defined = name in frame.values and not isinstance(frame.values[name], Unbound)
-    # The body of an unrolled loop comes here again; that is the same definition.
+    # An unrolled loop repeats the same definition.
     if defined and frame.constexprs.get(name) is not node:
         raise mistake(f"{name} is already defined, and a constexpr cannot be reassigned")
     frame.constexprs[name] = node
@@ -183,7 +182,7 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
 
 
 def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
-    """Run what is tried. What can be evaluated raises a `KeyError` or nothing, and what cannot is a mistake."""
+    """Run a `try`. Only `KeyError` can be caught; unsupported code is an error anyway."""
     handler = next((clause for clause in node.handlers if _catches_missing_keys(clause)), None)
     try:
         flow = frame.run([*node.body, *node.orelse])
@@ -209,7 +208,7 @@ def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:
 
 
 def _import(frame: Frame, node: ast.Import | ast.ImportFrom, _rest: Sequence[Item]) -> Flow:
-    """Bind what a function imports, when it is asked for: most of it is not."""
+    """Bind the names of an import inside a function."""
     for alias in node.names:
         if alias.name != "*":
             name = alias.asname or alias.name.partition(".")[0]
@@ -278,4 +277,4 @@ HOST_STATEMENTS = {
         },
     ),
 }
-"""Those of the code around kernels, whose loops run while it is evaluated."""
+"""The statements of host code; its loops run during evaluation."""

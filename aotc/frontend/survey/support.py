@@ -1,11 +1,11 @@
-"""Whether the language has all that a kernel uses, asked of the source alone, without types.
+"""Find unsupported features of kernels from the source alone, without types.
 
-The evaluator walks each function once, with the handlers of `untyped`. What needs types or values is
-left to a build and counts as supported.
+The evaluator walks each function once, with the handlers of `untyped`. Checks on types or values
+are left to a build and count as supported.
 
-An `if` of which the module's constants decide has one arm, as when a kernel is translated.
+An `if` decided by module constants has one live arm, as in translation.
 
-Invariant: what is refused here, `translate` refuses too when it comes to that line.
+Invariant: `translate` also refuses everything refused here, once it reaches the line.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _BEFORE_BRACKET = re.compile(r"(\w+)\)?\[")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSupport:
-    """What one jit function uses that is not supported, and which functions it uses.
+    """Unsupported features and callees of one jit function.
 
-    `is_launched` says that its file starts it on a grid, and `returns` that it gives a value back.
-    `decorator` is the library's own, which gets the jit function, such as `pointwise_dynamic`.
-    `captures` are variables of functions around it whose values only a call tells.
+    `is_launched`: its file launches it on a grid; `returns`: it returns a value. `decorator` is a
+    library's own decorator of the jit function, such as `pointwise_dynamic`. `captures` are unknown
+    variables of outer functions.
     """
 
     key: Key
@@ -74,7 +74,7 @@ class FunctionSupport:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedKernel:
-    """Kernels that no manifest can name, by the place that makes them."""
+    """Kernels without a name for manifests, by the creating call."""
 
     file: str
     line: int
@@ -83,7 +83,7 @@ class UnnamedKernel:
 
 
 class Survey(Untyped):
-    """Answer for any number of files; each is read once, and each function looked at once."""
+    """Survey of any number of files; each file is read once, each function walked once."""
 
     def __init__(self, target: str) -> None:
         super().__init__(
@@ -97,7 +97,7 @@ class Survey(Untyped):
         self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
 
     def functions(self, path: str) -> list[FunctionSupport]:
-        """Return the support of each jit function of a file, then of those that they use.
+        """Return the support of each jit function of a file, then of their callees.
 
         Raises: CompileError if the file is not Python.
         """
@@ -117,7 +117,7 @@ class Survey(Untyped):
         return list(supports.values())
 
     def unnamed(self, path: str) -> list[UnnamedKernel]:
-        """Return the calls of `triton.jit` on what only running the file would tell."""
+        """Return the calls of `triton.jit` on unknown objects."""
         file = self.globals.open(path)
         if not any("jit(" in line and not line.lstrip().startswith("@") for line in file.lines):
             return []
@@ -185,7 +185,7 @@ class Survey(Untyped):
         return findings
 
     def _classes_of(self, file: SourceFile, parameters: Sequence[ast.arg]) -> list[Class]:
-        """Return the classes whose objects may be among a function's values."""
+        """Return the classes of possible objects in a function."""
         classes = [
             Class(file, binding.statement, name)
             for name, listed in bindings(file).items()
@@ -227,7 +227,7 @@ class Survey(Untyped):
         return False
 
     def _is_ruled_out(self, file: SourceFile, node: ast.FunctionDef, name: str) -> bool:
-        """Return whether the name means another of several functions, as on other GPUs."""
+        """Return whether the name resolves to another of several functions, as for other GPUs."""
         if sum(binding.statement is not node for binding in bindings(file).get(name, ())) == 0:
             return False
         try:
@@ -237,7 +237,7 @@ class Survey(Untyped):
         return isinstance(function, Function) and function.is_jit and function.node is not node
 
     def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
-        """Return a name of the module that means a function: another one may have its own by then."""
+        """Return a module-level name of a function: its own name may be rebound."""
         if "." in name or self._means(file, name, node):
             return name
         aliases = (
@@ -270,7 +270,7 @@ class Survey(Untyped):
             yield function if means_it else replace(function, qualname=name)
 
     def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:
-        """Return whether a decorator is Triton's, by whatever name."""
+        """Return whether a decorator is Triton's `jit`, under any name."""
         if not dotted_name(decorator).endswith("jit"):
             return False
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -294,7 +294,7 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, 
 
 
 def _returns(node: ast.FunctionDef) -> bool:
-    """Return whether a function gives a value back, which a kernel cannot."""
+    """Return whether a function returns a value; kernels cannot."""
     return any(
         isinstance(child, ast.Return)
         and child.value is not None
@@ -304,7 +304,7 @@ def _returns(node: ast.FunctionDef) -> bool:
 
 
 def _outer_decorator(node: ast.FunctionDef) -> str:
-    """Return the outermost decorator that is not Triton's, and gets what `triton.jit` makes."""
+    """Return the outermost foreign decorator of a jit function, or ""."""
     for decorator in node.decorator_list:
         name = dotted_name(decorator).rpartition(".")[2]
         if name.endswith("jit"):
@@ -315,5 +315,5 @@ def _outer_decorator(node: ast.FunctionDef) -> str:
 
 
 def _launched_names(file: SourceFile) -> set[str]:
-    """Return the names before a grid, `name[grid](…)` or `wrap(name)[grid](…)`: functions have no items."""
+    """Return the names before a bracket, as in `name[grid](…)` or `wrap(name)[grid](…)`."""
     return {name for line in file.lines for name in _BEFORE_BRACKET.findall(line)}

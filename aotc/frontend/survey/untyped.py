@@ -1,10 +1,10 @@
-"""How a function is walked where nobody knows types: the evaluator's handlers for such syntax.
+"""Evaluate a function without argument types, to find unsupported features.
 
-Parameters, local variables and what is computed of them are `UNKNOWN`. Names, attributes, calls and
-loops are resolved and bound by the functions that translate kernels, and syntax is what their tables
-have handlers for; so nothing is listed here.
+Parameters, local variables and values computed from them are `UNKNOWN`. Names, attributes, calls
+and loops are resolved by the functions of `frontend.python`. Their handler tables define the
+supported syntax, so nothing is listed twice.
 
-Invariant: what is refused here, `translate` refuses too when it comes to that line.
+Invariant: `translate` also refuses everything refused here, once it reaches the line.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from aotc.frontend.values import (
 from aotc.ir.diagnostics import CompileError, at
 
 Key: TypeAlias = tuple[str, int]
-"""Where a function is: the path of its file, and its line."""
+"""Location of a function: file path and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One use of what the language does not have; `message` is what a build would say.
+    """One use of an unsupported feature, with the `message` of a build.
 
-    `when` is the condition on constants of the kernel that it stands under, or "".
+    `when` is the enclosing condition on constants of the kernel, or "".
     """
 
     feature: str
@@ -71,7 +71,7 @@ class Refusal:
 
 
 class _Unknown:
-    """Stand for what only types or values tell."""
+    """Placeholder for a value of unknown type."""
 
     def __repr__(self) -> str:
         return "a value"
@@ -79,7 +79,7 @@ class _Unknown:
 
 @dataclass(frozen=True)
 class _Method:
-    """Stand for a method of a value of unknown type: one of these functions."""
+    """Method of a value of unknown type: one of `functions`."""
 
     functions: tuple[Builtin, ...]
 
@@ -89,7 +89,7 @@ UNKNOWN = _Unknown()
 
 @dataclass
 class Findings:
-    """Gather what one function uses."""
+    """Refusals, callees and context of one function."""
 
     refusals: dict[Refusal, None] = field(default_factory=dict[Refusal, None])
     uses: dict[Key, Function] = field(default_factory=dict[Key, Function])
@@ -100,17 +100,17 @@ class Findings:
 
 
 class Untyped(Program):
-    """A program whose functions are walked; `findings` are of the one at work."""
+    """A program for untyped evaluation; `findings` belong to the current function."""
 
     findings: Findings
 
 
 def key_of(function: Function) -> Key:
-    """Return where a function is."""
+    """Return the location of a function as a key."""
     return function.file.path, function.node.lineno
 
 
-# ---- what is found ----------------------------------------------------------------------------
+# ---- findings ---------------------------------------------------------------------------------
 
 
 def _findings(frame: Frame) -> Findings:
@@ -118,7 +118,7 @@ def _findings(frame: Frame) -> Findings:
 
 
 def refuse(frame: Frame, node: ast.AST, error: CompileError) -> None:
-    """Note what a build would say at `node`."""
+    """Record the error of a build at `node`."""
     line = frame.loc(node).line
     findings = _findings(frame)
     when = " and ".join(findings.conditions)
@@ -126,7 +126,7 @@ def refuse(frame: Frame, node: ast.AST, error: CompileError) -> None:
 
 
 def _seen(frame: Frame, value: Operand) -> Operand:
-    """Note the functions and classes that a name or an attribute leads to."""
+    """Record a jit function or class reached by a name or attribute."""
     findings = _findings(frame)
     if isinstance(value, Function) and value.is_jit:
         findings.uses[key_of(value)] = value
@@ -139,7 +139,7 @@ def _seen(frame: Frame, value: Operand) -> Operand:
 
 
 def _part(frame: Frame, node: ast.expr) -> Operand:
-    """Return what a part of an expression is; note what is refused in it."""
+    """Evaluate a part of an expression; record refusals in it."""
     try:
         return frame.visit(node)
     except CompileError as error:
@@ -148,7 +148,7 @@ def _part(frame: Frame, node: ast.expr) -> Operand:
 
 
 def _value(frame: Frame, node: ast.expr) -> Operand:
-    """Return what an expression is whose value is needed, and not just an attribute of it."""
+    """Evaluate an expression used as a value: unknown objects are refused."""
     value = _part(frame, node)
     if isinstance(value, External):
         refuse(frame, node, not_known(value))
@@ -162,7 +162,7 @@ def _items(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
 
 
 def _parts(frame: Frame, node: ast.expr) -> Operand:
-    """Look at all that an expression is made of."""
+    """Evaluate all operands of an expression."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.comprehension):
             _items(frame, (child.iter, *child.ifs))
@@ -194,7 +194,7 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
 
 
 def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
-    """Return what an attribute may be. Raises: CompileError if no value has one of this name."""
+    """Evaluate an attribute of an unknown value. Raises: CompileError if no type has it."""
     for owner in _findings(frame).classes:
         statement = class_statement(owner.node, name)
         if isinstance(statement, ast.FunctionDef):
@@ -241,7 +241,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
         return _parts(frame, node)
     for part in (node.left, *node.comparators):
         value = _part(frame, part)
-        # A dtype that aotc does not have is another one than that of any value.
+        # An unsupported dtype compares unequal to the dtype of any value.
         if isinstance(value, External):
             refuse(frame, part, not_known(value))
     return UNKNOWN
@@ -261,9 +261,9 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
 
 @contextmanager
 def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
-    """Say of what is refused in one arm of a condition on constants that it stands under it.
+    """Add a condition on constants to the refusals in each of its arms.
 
-    Yields what begins an arm. If something is refused in both arms, no constant avoids it.
+    Yields a function starting an arm. Refusals in both arms hold for every constant.
     """
     findings = _findings(frame)
     outer, before = findings.refusals, findings.conditions
@@ -288,7 +288,7 @@ def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
 
 
 def _truth(frame: Frame, node: ast.expr) -> bool | None:
-    """Return what the module's constants make of a condition; None if they do not decide."""
+    """Evaluate a condition on module constants; None if it depends on other values."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         truth = _truth(frame, node.operand)
         return None if truth is None else not truth
@@ -335,7 +335,7 @@ def _call(frame: Frame, node: ast.Call) -> Operand:
 
 
 def _is_refused(frame: Frame, function: Operand) -> bool:
-    """Return whether a call is refused whatever its arguments are."""
+    """Return whether a call is refused for any arguments."""
     if isinstance(function, Class):
         return record_type(frame.program.globals, function) is None
     return type(function) not in CALLERS or isinstance(function, Loop | Missing)
@@ -367,7 +367,7 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
 
 
 def _reflection(frame: Frame, node: ast.Call) -> Operand:
-    """Look at `isinstance(x, …)` and its like; `getattr` of a module is an attribute."""
+    """Evaluate `isinstance(x, …)` and similar calls; `getattr` of a module is an attribute."""
     subject, *rest = [_part(frame, arg) for arg in node.args] or [UNKNOWN]
     is_attribute = isinstance(node.func, ast.Name) and node.func.id == "getattr"
     if not is_attribute or not rest or not isinstance(rest[0], str):
@@ -404,7 +404,7 @@ UNTYPED_EXPRESSIONS = {kind: _SPECIAL_EXPRESSIONS.get(kind, _parts) for kind in 
 
 
 def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
-    """Look at statements, at each although another is refused."""
+    """Run statements; a refused one does not stop the others."""
     for node in nodes:
         try:
             flow = frame.run([node])
@@ -417,7 +417,7 @@ def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
 
 
 def _look(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
-    """Look at the expressions of a simple statement."""
+    """Evaluate the expressions of a simple statement."""
     if not is_docstring(node):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
@@ -460,7 +460,7 @@ def _target(frame: Frame, target: ast.expr) -> None:
 
 
 def _is_init(frame: Frame) -> bool:
-    """Return whether the code is that which sets the fields of an aggregate."""
+    """Return whether the function is an `__init__`, setting the fields of an aggregate."""
     return frame.function is not None and frame.function.node.name == "__init__"
 
 
@@ -471,7 +471,7 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
 
 
 def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
-    """Look at an `if` and its `elif`s, link by link: a chain may be longer than Python's stack is deep."""
+    """Run an `if` and its `elif`s in a loop: a long chain would overflow Python's stack."""
     flows: list[Flow] = []
     with ExitStack() as conditions:
         while True:
@@ -486,7 +486,7 @@ def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
 def _look_at_link(
     frame: Frame, node: ast.If, flows: list[Flow], conditions: ExitStack
 ) -> Sequence[ast.stmt]:
-    """Look at a test and at what it guards; return what is left to look at."""
+    """Evaluate a test and its guarded body; return the statements left to run."""
     frame.count()
     with at(frame.loc(node)):
         try:
@@ -535,7 +535,7 @@ _SPECIAL_STATEMENTS = type_cast(
         ast.Assign: _assign,
         ast.AnnAssign: _annotated_assign,
         ast.AugAssign: _augmented_assign,
-        # Whether it is reached is for types and constants to say.
+        # Types and constants decide whether it is reached.
         ast.Raise: _ignore,
         ast.Return: _return,
         ast.If: _if,
