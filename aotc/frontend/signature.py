@@ -68,7 +68,7 @@ class Arguments:
         """The types in launches: a pointer to fp8e4b15, unknown to hosts, is passed as one to bytes."""
         return tuple(PointerType(U8) if _is_to_fp8e4b15(kind) else kind for kind in self.declared)
 
-    def seen(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
+    def cast_to_declared(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
         """Return the run-time parameters cast to their declared types."""
         return [
             bitcast(emit, value, kind) if _is_to_fp8e4b15(kind) else value
@@ -155,7 +155,7 @@ def bind_parameters(
         else:
             runtime[parameter.arg] = passed
             fixed |= values
-    _fill_in(program, function, values_by_name, runtime, num_warps)
+    _add_default_constants(program, function, values_by_name, runtime, num_warps)
     ordered = [item for name in names for item in runtime.get(name, ())]
     return Arguments(
         tuple(info for info, _ in ordered),
@@ -308,7 +308,7 @@ def constant_operand(value: object, name: str) -> Operand:
     )
 
 
-def _fill_in(
+def _add_default_constants(
     program: Program,
     function: Function,
     constants: dict[str, Operand],
@@ -365,7 +365,7 @@ def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
             heuristics |= (
                 type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
             )
-    if heuristics or not _may_have_others(function):
+    if heuristics or not _may_have_other_decorators(function):
         return heuristics
     for decorator in decorators_of(program, function, function.node.name):
         values = decorator.kwargs.get("values", decorator.args[0] if decorator.args else None)
@@ -389,7 +389,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
     }
     problems: dict[str, str] = {}
     for name, heuristic in heuristics.items():
-        with _noting(problems, name):
+        with _recording_problem(problems, name):
             try:
                 args[name] = _evaluate_heuristic(program, function, name, heuristic, dict(args))
             except CompileError:
@@ -401,7 +401,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
 
 
 @contextmanager
-def _noting(problems: dict[str, str], name: str) -> Generator[None]:
+def _recording_problem(problems: dict[str, str], name: str) -> Generator[None]:
     """Record the error raised inside the `with` statement for a name, or ""."""
     problems[name] = ""
     try:
@@ -410,7 +410,7 @@ def _noting(problems: dict[str, str], name: str) -> Generator[None]:
         problems[name] = error.message.rpartition("at build time: ")[2]
 
 
-def _may_have_others(function: Function) -> bool:
+def _may_have_other_decorators(function: Function) -> bool:
     """Return whether a kernel may have other heuristics: foreign or applied decorators."""
     plain = all(name in ("jit", "autotune") for name in decorator_names(function.node))
     is_rebound = len(bindings(function.file).get(function.node.name, ())) > 1

@@ -121,7 +121,7 @@ def translate(
                 max_ops=max_ops,
                 num_ctas=num_ctas,
             )
-            passed = arguments.seen(program.emit, body.args)
+            passed = arguments.cast_to_declared(program.emit, body.args)
             values = {**_captures(program, function, captured or {}), **arguments.values(passed)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):

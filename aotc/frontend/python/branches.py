@@ -28,7 +28,7 @@ from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.types import I1
 
 _MAX_NESTED_LINKS = 48
-_LINKS_OF_A_GROUP = 16
+_GROUP_SIZE = 16
 _UNDECIDED = " undecided"
 """Flag variable: no link was taken so far. The space keeps it apart from names of the source."""
 
@@ -44,7 +44,7 @@ def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
             if len(live) != 1 or not isinstance(live[0], ast.If):
                 # A nested run-time `return` needs the statements after the `if`.
                 if frame.in_kernel and any(has_return(statement) for statement in live):
-                    return _end(frame.run([*live, *rest]))
+                    return _end_of_function(frame.run([*live, *rest]))
                 return frame.run(live)
         node = live[0]
         frame.count()
@@ -67,7 +67,7 @@ def _run_time_if(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item])
     return Returned(_branch_to_return(frame, node, truth, rest))
 
 
-def _end(flow: Flow) -> Returned:
+def _end_of_function(flow: Flow) -> Returned:
     """Return the flow at the end of a function; falling off the end returns None."""
     return flow if isinstance(flow, Returned) else Returned(None)
 
@@ -137,7 +137,7 @@ def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
     for body in (node.body, node.orelse):
         frame.values = dict(before)
         with frame.emit.into(Block()) as block:
-            flow = _end(frame.run([*body, *rest]))
+            flow = _end_of_function(frame.run([*body, *rest]))
         sides.append((block, flow.value))
     return merge_returned(frame, truth, sides)
 
@@ -193,13 +193,13 @@ def _flag(frame: Frame, *, is_undecided: bool) -> Value:
 def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
     """Translate a long chain without a `return`."""
     before = dict(frame.values)
-    cut = _group(frame, node, truth, _LINKS_OF_A_GROUP)
+    cut = _translate_group(frame, node, truth, _GROUP_SIZE)
     while cut is not None:
         undecided, decided = frame.values[_UNDECIDED], frame.values
         assert isinstance(undecided, Value)
         frame.values = dict(before)
         with frame.emit.into(Block()) as then:
-            cut = _link(frame, cut, _LINKS_OF_A_GROUP)
+            cut = _translate_link(frame, cut, _GROUP_SIZE)
         then_values = frame.values
         with frame.emit.into(Block()) as orelse:
             decided[_UNDECIDED] = _flag(frame, is_undecided=False)
@@ -208,14 +208,14 @@ def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
     frame.values.pop(_UNDECIDED, None)
 
 
-def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
+def _translate_link(frame: Frame, node: ast.If, max_links: int) -> ast.If | None:
     """Translate a chain from one link on, in its own branch; return the cut."""
     while True:
         frame.count()
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
             if isinstance(condition, Value):
-                return _group(frame, node, scalar_truth(frame, condition), left)
+                return _translate_group(frame, node, scalar_truth(frame, condition), max_links)
             live = node.body if truth_of(condition) else node.orelse
         link = None if live is node.body else _elif(node)
         if link is None:
@@ -225,21 +225,21 @@ def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
         node = link
 
 
-def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None:
-    """Translate at most `left` nested links; return the link at the cut."""
+def _translate_group(frame: Frame, node: ast.If, truth: Value, max_links: int) -> ast.If | None:
+    """Translate at most `max_links` nested links; return the link at the cut."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
         _run(frame, node.body)
         frame.values[_UNDECIDED] = _flag(frame, is_undecided=False)
     then_values, frame.values = frame.values, dict(before)
     link = _elif(node)
-    cut = link if left == 1 else None
+    cut = link if max_links == 1 else None
     with frame.emit.into(Block()) as orelse:
         if cut is not None:
             fill_in(frame, names_assigned_by(node.body), then_values)
             frame.values[_UNDECIDED] = _flag(frame, is_undecided=True)
         elif link is not None:
-            cut = _link(frame, link, left - 1)
+            cut = _translate_link(frame, link, max_links - 1)
         else:
             _run(frame, node.orelse)
             frame.values[_UNDECIDED] = _flag(frame, is_undecided=False)
@@ -249,7 +249,7 @@ def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _PartialReturn:
     """Value returned so far by a returning chain, and its cut if still undecided."""
 
     value: Operand
@@ -260,54 +260,58 @@ class _Ended:
 def _return_in_groups(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Operand:
     """Translate a long returning chain and the rest of the function."""
     before = dict(frame.values)
-    ended = _returning_group(frame, node, truth, rest, _LINKS_OF_A_GROUP)
-    while ended.cut is not None:
-        undecided = ended.undecided
+    partial_return = _translate_returning_group(frame, node, truth, rest, _GROUP_SIZE)
+    while partial_return.cut is not None:
+        undecided = partial_return.undecided
         assert isinstance(undecided, Value)
         frame.values = dict(before)
         with frame.emit.into(Block()) as then:
-            more = _returning_link(frame, *ended.cut, _LINKS_OF_A_GROUP)
+            more = _translate_returning_link(frame, *partial_return.cut, _GROUP_SIZE)
         with frame.emit.into(Block()) as orelse:
-            decided = ended.value, _flag(frame, is_undecided=False)
-        ended = _merged(frame, undecided, then, more, orelse, decided)
-    return ended.value
+            decided = partial_return.value, _flag(frame, is_undecided=False)
+        partial_return = _merged(frame, undecided, then, more, orelse, decided)
+    return partial_return.value
 
 
-def _returning_link(frame: Frame, node: ast.If, rest: Sequence[Item], left: int) -> _Ended:
+def _translate_returning_link(
+    frame: Frame, node: ast.If, rest: Sequence[Item], max_links: int
+) -> _PartialReturn:
     """Translate a returning chain from one link on, in its own branch."""
     while True:
         frame.count()
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
             if isinstance(condition, Value):
-                return _returning_group(frame, node, scalar_truth(frame, condition), rest, left)
+                return _translate_returning_group(
+                    frame, node, scalar_truth(frame, condition), rest, max_links
+                )
         is_taken = truth_of(condition)
         link = None if is_taken else _next_return(frame, node, rest)
         if link is None:
-            flow = _end(frame.run([*(node.body if is_taken else node.orelse), *rest]))
-            return _Ended(flow.value, _flag(frame, is_undecided=False), None)
+            flow = _end_of_function(frame.run([*(node.body if is_taken else node.orelse), *rest]))
+            return _PartialReturn(flow.value, _flag(frame, is_undecided=False), None)
         node, rest = link
 
 
-def _returning_group(
-    frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item], left: int
-) -> _Ended:
-    """Translate at most `left` nested returning links."""
+def _translate_returning_group(
+    frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item], max_links: int
+) -> _PartialReturn:
+    """Translate at most `max_links` nested returning links."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
-        value = _end(frame.run([*node.body, *rest])).value
+        value = _end_of_function(frame.run([*node.body, *rest])).value
         then_returned = value, _flag(frame, is_undecided=False)
     frame.values = dict(before)
     link = _next_return(frame, node, rest)
     with frame.emit.into(Block()) as orelse:
-        if link is not None and left == 1:
+        if link is not None and max_links == 1:
             flag = _flag(frame, is_undecided=True)
-            other = _Ended(stand_in(frame, value), flag, link)
+            other = _PartialReturn(stand_in(frame, value), flag, link)
         elif link is not None:
-            other = _returning_link(frame, *link, left - 1)
+            other = _translate_returning_link(frame, *link, max_links - 1)
         else:
-            flow = _end(frame.run([*node.orelse, *rest]))
-            other = _Ended(flow.value, _flag(frame, is_undecided=False), None)
+            flow = _end_of_function(frame.run([*node.orelse, *rest]))
+            other = _PartialReturn(flow.value, _flag(frame, is_undecided=False), None)
     return _merged(frame, truth, orelse, other, then, then_returned, is_first=False)
 
 
@@ -315,15 +319,18 @@ def _merged(
     frame: Frame,
     truth: Value,
     block: Block,
-    ended: _Ended,
+    partial_return: _PartialReturn,
     other: Block,
     decided: tuple[Operand, Operand],
     *,
     is_first: bool = True,
-) -> _Ended:
+) -> _PartialReturn:
     """Merge a side with a possible cut (first or second) with a side already returned."""
-    sides: list[tuple[Block, Operand]] = [(block, (ended.value, ended.undecided)), (other, decided)]
+    sides: list[tuple[Block, Operand]] = [
+        (block, (partial_return.value, partial_return.undecided)),
+        (other, decided),
+    ]
     merged = merge_returned(frame, truth, sides if is_first else sides[::-1])
     assert is_tuple(merged)
     value, undecided = merged
-    return _Ended(value, undecided, ended.cut)
+    return _PartialReturn(value, undecided, partial_return.cut)

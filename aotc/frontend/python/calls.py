@@ -71,7 +71,7 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
-    if name == "hasattr" and not frame.in_kernel and _is_known_of_gpu(frame, node):
+    if name == "hasattr" and not frame.in_kernel and _is_known_gpu_property(frame, node):
         return True
     function = _reflection(frame, node) if is_reflection else None
     if function is not None:
@@ -92,7 +92,7 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     return call_operand(frame, target, args, kwargs)
 
 
-def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
+def _is_known_gpu_property(frame: Frame, node: ast.Call) -> bool:
     """Return whether `hasattr` asks about a GPU property with a target answer."""
     if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant):
         return False
@@ -108,7 +108,7 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
     if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= most:
         return None
     if name == "getattr":
-        return (_attribute_named(frame, node),)
+        return (_getattr(frame, node),)
     subject = frame.visit(node.args[0])
     other = frame.visit(node.args[1])
     if name == "hasattr":
@@ -143,7 +143,7 @@ def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand
     return True
 
 
-def _attribute_named(frame: Frame, node: ast.Call) -> Operand:
+def _getattr(frame: Frame, node: ast.Call) -> Operand:
     """Evaluate `getattr(x, "name")`; a third argument is the default."""
     name = unwrap(frame.visit(node.args[1]))
     if not isinstance(name, str):
@@ -165,14 +165,14 @@ def _is_instance(frame: Frame, subject: Operand, kind: Operand) -> bool:
     if isinstance(kind, RecordType):
         return subject.kind is kind
     owner = subject.kind.owner
-    return owner is not None and _derives(frame, owner, kind)
+    return owner is not None and _is_subclass(frame, owner, kind)
 
 
-def _derives(frame: Frame, owner: Class, kind: Class) -> bool:
+def _is_subclass(frame: Frame, owner: Class, kind: Class) -> bool:
     """Return whether a class is `kind`, or extends it."""
     bases = frame.program.globals.bases(owner)
     return owner.node is kind.node or any(
-        isinstance(base, Class) and _derives(frame, base, kind) for base in bases
+        isinstance(base, Class) and _is_subclass(frame, base, kind) for base in bases
     )
 
 
@@ -309,7 +309,7 @@ def _call_external(
         rest = {key: option for key, option in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
         return Config(type_cast("dict[str, Operand]", values), {**positional, **rest})
-    library_call = _call_of_library(frame, function.path, args, kwargs)
+    library_call = _call_library(frame, function.path, args, kwargs)
     if library_call is not None:
         return library_call[0]
     if name.endswith("autotune") or "configs" in kwargs or function.path == "triton.heuristics":
@@ -337,7 +337,7 @@ def _call_external(
     return frame.program.globals.external(f"{function.path}()")
 
 
-def _call_of_library(
+def _call_library(
     frame: Frame, path: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> tuple[Operand] | None:
     """Evaluate a standard-library function of arbitrary operands; None if it is not one."""
@@ -353,15 +353,15 @@ def _call_of_library(
             total = call_operand(frame, args[0], (total, operand), {})
         return (total,)
     if path == "importlib.util.find_spec" and args and isinstance(args[0], str):
-        return (_spec(frame, args[0]),)
+        return (_find_spec(frame, args[0]),)
     if path == "collections.OrderedDict":
         return (call_operand(frame, PYTHON_NAMES["dict"], args, kwargs),)
     if path in ("copy.copy", "copy.deepcopy") and len(args) == 1:
-        return (_copied(args[0]),)
+        return (_copy(args[0]),)
     return None
 
 
-def _spec(frame: Frame, name: str) -> Operand:
+def _find_spec(frame: Frame, name: str) -> Operand:
     """Return True for a module found at build time, else an unknown object."""
     plain = name.lstrip(".")
     module = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
@@ -369,13 +369,13 @@ def _spec(frame: Frame, name: str) -> Operand:
     return True if is_there else External(f"importlib.util.find_spec({name!r})")
 
 
-def _copied(value: Operand) -> Operand:
+def _copy(value: Operand) -> Operand:
     """Copy nested containers and configs; all other operands are immutable."""
     if isinstance(value, list):
-        return [_copied(child) for child in type_cast("list[Operand]", value)]
+        return [_copy(child) for child in type_cast("list[Operand]", value)]
     if isinstance(value, dict):
         named = type_cast("dict[Operand, Operand]", value)
-        return {key: _copied(child) for key, child in named.items()}
+        return {key: _copy(child) for key, child in named.items()}
     if isinstance(value, Config):
         return Config(dict(value.kwargs), dict(value.options))
     return value
@@ -407,7 +407,9 @@ def _call_static(
             raise mistake(f"{function.name} takes constants, got a run-time {show(argument)}")
         if isinstance(argument, External):
             raise not_known(argument)
-    convert = partial(_for_python, frame) if function.name in _CALLING else without_constexpr
+    convert = (
+        partial(_to_python, frame) if function.name in _CALLBACK_FUNCTIONS else without_constexpr
+    )
     plain = [convert(argument) for argument in args]
     named = {name: convert(argument) for name, argument in kwargs.items()}
     try:
@@ -423,22 +425,22 @@ def _call_static(
     return constexpr_like(args, result)
 
 
-_CALLING = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
+_CALLBACK_FUNCTIONS = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
 """Python functions with callback arguments; all others treat functions as plain values."""
 
 
-def _for_python(frame: Frame, value: Operand) -> Operand:
+def _to_python(frame: Frame, value: Operand) -> Operand:
     """Convert an argument of a Python function; source functions become callables."""
     if not frame.in_kernel and isinstance(value, Closure | Function | Partial | StaticCall):
 
-        def call_it(*args: Operand) -> Operand:
+        def call_source_function(*args: Operand) -> Operand:
             return call_operand(frame, value, args, {})
 
-        return call_it
+        return call_source_function
     return without_constexpr(value)
 
 
-def _make(
+def _make_object(
     frame: Frame,
     function: Class | RecordType,
     args: Sequence[Operand],
@@ -536,7 +538,7 @@ CALLERS = type_cast(
     {
         BoundMethod: _call_method,
         Builtin: _call_builtin,
-        Class: _make,
+        Class: _make_object,
         Closure: _call_closure,
         Decorator: _decorate,
         Partial: _call_partial,
@@ -544,7 +546,7 @@ CALLERS = type_cast(
         Function: _call_function,
         Loop: _call_loop,
         Missing: _call_missing,
-        RecordType: _make,
+        RecordType: _make_object,
         ScalarType: _call_dtype,
         LanguageClass: _call_static,
         StaticCall: _call_static,

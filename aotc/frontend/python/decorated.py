@@ -28,9 +28,9 @@ def decorators_of(program: Program, function: Function, name: str) -> tuple[Deco
                 and rebound.node is function.node
                 and rebound.decorators
             ):
-                decorators = _of_definition(program, function)
+                decorators = _definition_decorators(program, function)
                 return (*decorators, *rebound.decorators)
-    return _of_definition(program, function)
+    return _definition_decorators(program, function)
 
 
 def unknown_decorator(program: Program, function: Function) -> tuple[str, Loc] | None:
@@ -50,7 +50,7 @@ def unknown_decorator(program: Program, function: Function) -> tuple[str, Loc] |
     return None
 
 
-def _of_definition(program: Program, function: Function) -> tuple[Decorator, ...]:
+def _definition_decorators(program: Program, function: Function) -> tuple[Decorator, ...]:
     decorated = function
     frame = program.host_frame(function.file)
     for node in reversed(function.node.decorator_list):

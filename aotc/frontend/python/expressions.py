@@ -140,7 +140,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
     lhs, rhs = unwrap(left), unwrap(right)
     compare = COMPARE.get(type(op))
-    if compare is not None and not _is_other_dtype(op, lhs, rhs):
+    if compare is not None and not _compares_unsupported_dtype(op, lhs, rhs):
         return _apply(frame, compare, left, right)
     if compare is not None:
         return isinstance(op, ast.NotEq)
@@ -167,7 +167,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
     return (lhs in rhs) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 
 
-def _is_other_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bool:
+def _compares_unsupported_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bool:
     """Return whether `==` or `!=` compares a dtype with an unsupported dtype: always unequal."""
     pair = (lhs, rhs)
     return isinstance(op, ast.Eq | ast.NotEq) and any(
@@ -184,10 +184,10 @@ def _tuple(frame: Frame, node: ast.Tuple) -> Operand:
 
 
 def _list(frame: Frame, node: ast.List | ast.Set) -> Operand:
-    return _collected(frame, frame.visit_items(node.elts))
+    return _list_operand(frame, frame.visit_items(node.elts))
 
 
-def _collected(frame: Frame, items: list[Operand]) -> Operand:
+def _list_operand(frame: Frame, items: list[Operand]) -> Operand:
     """Return a list on the host, a tuple in a kernel: kernels have no growing containers."""
     return tuple(items) if frame.in_kernel else items
 
@@ -321,7 +321,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.Set
     outer = dict(frame.values)
     items = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
     frame.values = outer
-    return _collected(frame, items)
+    return _list_operand(frame, items)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Operand:

@@ -14,7 +14,7 @@ from aotc.target import FACTS, TARGETS
 
 _TORCH = "torch.cuda.get_device_properties()"
 _DRIVER = "triton.runtime.driver.active.utils.get_device_properties()"
-_ASKED: Mapping[str, tuple[str, ...]] = {
+_QUERIES: Mapping[str, tuple[str, ...]] = {
     "num_sms": (f"{_TORCH}.multi_processor_count", f"{_DRIVER}['multiprocessor_count']"),
     "device_name": ("torch.cuda.get_device_name()", f"{_TORCH}.name"),
     "device_count": ("torch.cuda.device_count()",),
@@ -28,14 +28,14 @@ _ASKED: Mapping[str, tuple[str, ...]] = {
 }
 """The expressions querying each fact, written without call arguments such as a device."""
 
-_ALWAYS: Mapping[str, Operand] = {
+_FIXED_ANSWERS: Mapping[str, Operand] = {
     "torch.cuda.is_available()": True,
     "triton.runtime.driver.active.get_current_target().backend": "cuda",
     "triton.runtime.driver.active.get_current_target().warp_size": 32,
     "torch.version.hip": None,
     "torch.version.xpu": None,
 }
-_OF_ANY_TARGET: Mapping[str, Operand] = {
+_TARGET_ANSWERS: Mapping[str, Operand] = {
     "torch.cuda.current_device()": 0,
     "triton.runtime.driver.active.get_current_device()": 0,
     f"{_TORCH}.warp_size": 32,
@@ -48,7 +48,7 @@ _PLATFORMS: Mapping[str, bool] = {
 }
 """Platform queries of libraries, such as vLLM's `current_platform.is_rocm()`."""
 
-assert _ASKED.keys() == FACTS.keys()
+assert _QUERIES.keys() == FACTS.keys()
 
 
 def platform_answer(path: str) -> bool | None:
@@ -65,11 +65,11 @@ def answers(target: str, facts: Mapping[str, object]) -> dict[str, Operand]:
     """Return the value of every GPU query by expression; target "" means none chosen yet."""
     row = TARGETS.get(target)
     if row is None:
-        return dict(_ALWAYS)
-    values = {**_ALWAYS, **_OF_ANY_TARGET}
+        return dict(_FIXED_ANSWERS)
+    values = {**_FIXED_ANSWERS, **_TARGET_ANSWERS}
     values["torch.cuda.get_device_capability()"] = (row.major, row.minor)
     values[f"{_TORCH}.major"], values[f"{_TORCH}.minor"] = row.major, row.minor
     values["triton.runtime.driver.active.get_current_target().arch"] = row.arch
     for name, value in {**row.known_facts, **facts}.items():
-        values.update(dict.fromkeys(_ASKED.get(name, (name,)), value))
+        values.update(dict.fromkeys(_QUERIES.get(name, (name,)), value))
     return values

@@ -123,7 +123,7 @@ class Globals:
         self.searches: dict[Search, str | None] = {}
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
-        self._running: dict[str, int] = {}
+        self._current_lines: dict[str, int] = {}
         """The line under evaluation, by file."""
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
@@ -142,14 +142,14 @@ class Globals:
         """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
         key = (file.path, name)
         candidates = bindings(file).get(name, ())
-        if key in self._known and (len(candidates) < 2 or file.path not in self._running):
+        if key in self._known and (len(candidates) < 2 or file.path not in self._current_lines):
             return self._known[key]
         # In `f = triton.jit(f)` the right side refers to the previous binding.
         limit = self._in_progress.get(key)
         if limit == 0:
             raise mistake(f"the global {name} is defined by itself")
         # A module statement sees earlier bindings, if there are any.
-        line = self._running.get(file.path)
+        line = self._current_lines.get(file.path)
         earlier = [
             binding
             for binding in candidates
@@ -165,14 +165,14 @@ class Globals:
     def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
         """Make lookups of `name` see only the bindings before this one."""
         key = (file.path, name)
-        outer, line = self._in_progress.get(key), self._running.get(file.path)
+        outer, line = self._in_progress.get(key), self._current_lines.get(file.path)
         self._in_progress[key] = bindings(file)[name].index(binding)
-        self._running[file.path] = binding.statement.lineno
+        self._current_lines[file.path] = binding.statement.lineno
         try:
             yield
         finally:
             _restore(self._in_progress, key, outer)
-            _restore(self._running, file.path, line)
+            _restore(self._current_lines, file.path, line)
 
     @staticmethod
     def is_known(value: Operand) -> bool:
@@ -180,28 +180,28 @@ class Globals:
         return value is not _UNKNOWN_NAME
 
     def _lookup(self, file: SourceFile, name: str, listed: Sequence[Binding]) -> Operand:
-        holds = {binding: self._guards_hold(file, name, binding) for binding in listed}
-        possible = [binding for binding in listed if holds[binding] is not False]
-        chosen = [binding for binding in possible if holds[binding]] or possible
-        firm = [binding for binding in chosen if not binding.is_fallback]
+        guards_hold = {binding: self._guards_hold(file, name, binding) for binding in listed}
+        possible = [binding for binding in listed if guards_hold[binding] is not False]
+        live = [binding for binding in possible if guards_hold[binding]] or possible
+        primary = [binding for binding in live if not binding.is_fallback]
         stand_in: Function | None = None
-        for binding in reversed(firm):
+        for binding in reversed(primary):
             value = self._bound(file, name, binding)
             if isinstance(value, Function) and _is_plain(value) and binding.guards:
                 # Files define raising stand-ins of the same names for a missing Triton.
                 stand_in = stand_in or value
-            elif not isinstance(value, External) or len(chosen) == 1:
+            elif not isinstance(value, External) or len(live) == 1:
                 return value
         if stand_in is not None:
             return stand_in
-        for binding in chosen:
-            if binding.is_fallback and len(chosen) > 1:
+        for binding in live:
+            if binding.is_fallback and len(live) > 1:
                 try:
                     return self._bound(file, name, binding)
                 except CompileError:
                     continue
-        if chosen:
-            return self._bound(file, name, chosen[-1])
+        if live:
+            return self._bound(file, name, live[-1])
         return self._from_star_imports(file, name)
 
     def _from_star_imports(self, file: SourceFile, name: str) -> Operand:
@@ -248,7 +248,7 @@ class Globals:
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._assigned(file, name, statement)
         if name in changes(file) and isinstance(value, list | dict | Config):
-            return self._changed(file, name, binding, type_cast("Operand", value))
+            return self._after_changes(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
@@ -269,7 +269,9 @@ class Globals:
         foreign = foreign_decorator(self._host_frame(file).visit, node)
         return replace(function, is_jit=False, foreign=foreign) if foreign else function
 
-    def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
+    def _after_changes(
+        self, file: SourceFile, name: str, binding: Binding, value: Operand
+    ) -> Operand:
         """Return a container after its in-place changes, up to its next binding."""
         listed = bindings(file)[name]
         after = listed[listed.index(binding) + 1 :]

@@ -41,9 +41,9 @@ def launch_expression(
     called = _expression_of(program, heuristic)
     if called is None or len(called.names) != 1:
         return None
-    texts = _Texts(program, called.frame, arguments, constants, launch_args=called.names[0])
+    printer = _Printer(program, called.frame, arguments, constants, launch_args=called.names[0])
     try:
-        text = texts.truth(called.body)
+        text = printer.truth(called.body)
     except (_NoExpressionError, CompileError):
         return None
     return text if _names(text) & {*arguments} else None
@@ -84,7 +84,7 @@ def _names(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class _Texts:
+class _Printer:
     """Printer of expressions over launch arguments, `args["name"]`.
 
     `bound` maps parameters of a called function to expressions of its caller.
@@ -95,8 +95,8 @@ class _Texts:
     arguments: Collection[str]
     constants: Collection[str]
     launch_args: str = ""
-    bound: Mapping[str, tuple[_Texts, ast.expr]] = field(
-        default_factory=dict[str, "tuple[_Texts, ast.expr]"]
+    bound: Mapping[str, tuple[_Printer, ast.expr]] = field(
+        default_factory=dict[str, "tuple[_Printer, ast.expr]"]
     )
     depth: int = 0
 
@@ -118,9 +118,9 @@ class _Texts:
             case ast.Name(name) if name in self.bound:
                 caller, passed = self.bound[name]
                 return caller.truth(passed)
-            case ast.Call() if (inner := self._called(node)) is not None:
-                texts, body = inner
-                return texts.truth(body)
+            case ast.Call() if (inner := self._inline(node)) is not None:
+                printer, body = inner
+                return printer.truth(body)
             case _:
                 return str(int(self._constant(node, bool)))
 
@@ -156,13 +156,13 @@ class _Texts:
                 if name == "cdiv":
                     self._check_divisor(second)
                 return f"{name}({first}, {second})"
-            case ast.Call() if (inner := self._called(node)) is not None:
-                texts, body = inner
-                return texts.number(body)
+            case ast.Call() if (inner := self._inline(node)) is not None:
+                printer, body = inner
+                return printer.number(body)
             case _:
                 return f"({self._constant(node, int)})"
 
-    def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
+    def _inline(self, node: ast.Call) -> tuple[_Printer, ast.expr] | None:
         """Return the printer and body of an inlined source function; None for another call."""
         names = {part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)}
         if self.depth >= _MAX_DEPTH or names & {self.launch_args, *self.bound}:

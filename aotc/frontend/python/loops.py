@@ -248,7 +248,7 @@ def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _PrunedState:
     """Carried values after pruning, by position among the candidates."""
 
     positions: Sequence[int]
@@ -275,7 +275,7 @@ class _State:
         """The arguments of the first block; of a `while`, the condition's block."""
         self.passed = self.args
         """The values passed from the first block to the second."""
-        self.kept = _Kept((), (), (), (), {})
+        self.pruned_state = _PrunedState((), (), (), (), {})
 
     def _add_args(self, block: Block) -> list[Value]:
         types: list[Type] = [value.type for value in self.inits]
@@ -283,11 +283,11 @@ class _State:
 
     def enter(self, extra: Mapping[str, Operand]) -> None:
         """Start an iteration: the carried variables are the block's arguments."""
-        self._take(self.args)
+        self._bind_args(self.args)
         for name, value in extra.items():
             self.frame.values[name] = value
 
-    def _take(self, args: Sequence[Value]) -> None:
+    def _bind_args(self, args: Sequence[Value]) -> None:
         values = iter(args)
         self.frame.values = dict(self.before)
         for name in self.carried:
@@ -297,7 +297,7 @@ class _State:
         """Enter the body of a `while` with the values passed by its condition."""
         self.passed = self._carried_values()
         self.args = self._add_args(block)
-        self._take(self.args)
+        self._bind_args(self.args)
 
     def _carried_values(self) -> list[Value]:
         return [value for name in self.carried for value in leaves(self.frame.values[name])]
@@ -309,7 +309,7 @@ class _State:
         self.frame.loop_depth -= 1
         check_carried(self.frame, self.before, self.names, self.carried)
 
-    def prune(self, blocks: Sequence[Block]) -> _Kept:
+    def prune(self, blocks: Sequence[Block]) -> _PrunedState:
         """Drop loop-invariant variables."""
         yields = self._carried_values()
         steady = [
@@ -333,13 +333,15 @@ class _State:
         def pick(values: Sequence[Value]) -> list[Value]:
             return [replaced.get(values[i], values[i]) for i in positions]
 
-        self.kept = _Kept(positions, pick(self.inits), pick(self.passed), pick(yields), replaced)
-        return self.kept
+        self.pruned_state = _PrunedState(
+            positions, pick(self.inits), pick(self.passed), pick(yields), replaced
+        )
+        return self.pruned_state
 
     def leave(self, outs: Sequence[Value], node: ast.For | ast.While, counter: str | None) -> None:
         """Set the variables to their values after the loop."""
         values = list(self.inits)
-        for position, out in zip(self.kept.positions, outs, strict=True):
+        for position, out in zip(self.pruned_state.positions, outs, strict=True):
             values[position] = out
             out.hint = self.hints[position]
         frame = self.frame

@@ -92,7 +92,7 @@ def merge(
         else_value = else_values.get(name, _UNSET)
         if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
             if name in before or then_value is not else_value:
-                after[name] = _lost(frame, name, node, then_value, else_value)
+                after[name] = _unbound_after(frame, name, node, then_value, else_value)
             continue
         if same(then_value, else_value):
             after[name] = then_value
@@ -147,7 +147,9 @@ def _zero(frame: Frame, like: Value) -> Value:
 _UNSET = Unbound("is not set on every path")
 
 
-def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand) -> Operand:
+def _unbound_after(
+    frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand
+) -> Operand:
     del name
     line = node.lineno
     if isinstance(then, Unbound) and isinstance(orelse, Unbound):
@@ -207,7 +209,7 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
     def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
-            f"{frame.name} returns {_returned(then_value)} on one path and {_returned(else_value)} on another",
+            f"{frame.name} returns {_show_result(then_value)} on one path and {_show_result(else_value)} on another",
             remedy="every path of a function must return one type: cast with .to(...)",
         )
 
@@ -221,7 +223,7 @@ def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operan
     def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
             "both sides of a run-time `if … else` must have one type, "
-            f"got {_returned(then_value)} and {_returned(else_value)}",
+            f"got {_show_result(then_value)} and {_show_result(else_value)}",
             remedy="cast one of them with .to(...), or use tl.where",
         )
 
@@ -269,9 +271,9 @@ def _unify(
         return left, right
     then_part, else_part = _materialized(frame, then, left), _materialized(frame, orelse, right)
     if else_part is None:
-        return then_part, _undefined(frame, orelse, then_part)
+        return then_part, _undefined_result(frame, orelse, then_part)
     if then_part is None:
-        return _undefined(frame, then, else_part), else_part
+        return _undefined_result(frame, then, else_part), else_part
     if (
         isinstance(then_part, Value)
         and isinstance(else_part, Value)
@@ -281,14 +283,14 @@ def _unify(
     raise mismatch(then_part, else_part)
 
 
-def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
+def _undefined_result(frame: Frame, block: Block, like: Operand) -> Operand:
     """Return a dummy result for a path without one: undefined, as in Triton."""
     if is_tuple(like):
-        return with_items(like, (_undefined(frame, block, item) for item in like))
+        return with_items(like, (_undefined_result(frame, block, item) for item in like))
     scalar = element(like) if isinstance(like, Value) else None
     if not isinstance(like, Value) or not isinstance(scalar, ScalarType):
         raise mistake(
-            f"{frame.name} returns {_returned(like)} on one path and nothing on another",
+            f"{frame.name} returns {_show_result(like)} on one path and nothing on another",
             remedy="return something on every path",
         )
     with frame.emit.into(block):
@@ -303,7 +305,7 @@ def _materialized(frame: Frame, block: Block, operand: Operand) -> Operand:
         return to_value(frame.emit, operand)
 
 
-def _returned(operand: Operand) -> str:
+def _show_result(operand: Operand) -> str:
     return "nothing" if operand is None else show(operand)
 
 

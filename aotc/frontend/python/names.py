@@ -200,14 +200,14 @@ def _config_attribute(config: Config, name: str) -> Operand:
     if name == "kwargs":
         return config.kwargs
     if name == "all_kwargs":
-        return StaticCall("triton.Config.all_kwargs", lambda: _all_of(config))
+        return StaticCall("triton.Config.all_kwargs", lambda: _all_kwargs(config))
     return config.values.get(name, CONFIG_DEFAULTS.get(name))
 
 
 _ALL_KWARGS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 
 
-def _all_of(config: Config) -> Operand:
+def _all_kwargs(config: Config) -> Operand:
     values = {name: config.values.get(name, CONFIG_DEFAULTS.get(name)) for name in _ALL_KWARGS}
     return {
         **config.kwargs,

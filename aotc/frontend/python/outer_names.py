@@ -137,14 +137,14 @@ def _value(scopes: Sequence[_Scope], name: str, waiting: tuple[str, ...]) -> Ope
     statement = scope.assignments.get(name)
     if statement is None or name in waiting:
         return unknown
-    frame = scope.program.host_frame(scope.file, _read_by(scopes, statement, (*waiting, name)))
+    frame = scope.program.host_frame(scope.file, _outer_reads(scopes, statement, (*waiting, name)))
     try:
         return frame.assigned(statement, name)
     except CompileError:
         return unknown
 
 
-def _read_by(
+def _outer_reads(
     scopes: Sequence[_Scope], statement: ast.stmt, waiting: tuple[str, ...]
 ) -> dict[str, Operand]:
     """Return the outer variables read by an assignment of the first scope."""

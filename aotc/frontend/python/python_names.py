@@ -40,11 +40,11 @@ def _has_attribute(owner: Operand, name: Operand) -> bool:
     return False
 
 
-def _listed(items: Iterable[Operand] = ()) -> list[Operand]:
+def _list(items: Iterable[Operand] = ()) -> list[Operand]:
     return list(items)
 
 
-def _distinct(items: Iterable[Operand] = ()) -> list[Operand]:
+def _set(items: Iterable[Operand] = ()) -> list[Operand]:
     return list(dict.fromkeys(items))
 
 
@@ -52,21 +52,21 @@ def _reversed(items: Sequence[Operand]) -> list[Operand]:
     return list(items)[::-1]
 
 
-def _enumerated(items: Iterable[Operand]) -> list[Operand]:
+def _enumerate(items: Iterable[Operand]) -> list[Operand]:
     return list(enumerate(items))
 
 
-def _zipped(*items: Iterable[Operand]) -> list[Operand]:
+def _zip(*items: Iterable[Operand]) -> list[Operand]:
     return list(zip(*items, strict=False))
 
 
-def _filtered(
+def _filter(
     keep: Callable[[Operand], Operand] | None, items: Iterable[Operand] = ()
 ) -> list[Operand]:
     return [item for item in items if truth_of(item if keep is None else keep(item))]
 
 
-def _mapped(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
+def _map(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
     return list(map(function, *items))
 
 
@@ -74,11 +74,11 @@ def _tuple(items: Iterable[Operand] = ()) -> Operand:
     return tuple(items)
 
 
-def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
+def _print(*args: Operand, **kwargs: Operand) -> None:
     del args, kwargs
 
 
-def _same_for_all(keys: Iterable[Operand], value: Operand = None) -> Operand:
+def _from_keys(keys: Iterable[Operand], value: Operand = None) -> Operand:
     return dict.fromkeys(keys, value)
 
 
@@ -91,35 +91,35 @@ _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "chr": chr,
     "dict": dict,
     "divmod": divmod,
-    "enumerate": _enumerated,
-    "filter": _filtered,
+    "enumerate": _enumerate,
+    "filter": _filter,
     "float": float,
-    "frozenset": _distinct,
+    "frozenset": _set,
     "hasattr": _has_attribute,
     "hex": hex,
     "int": int,
     "isinstance": _isinstance,
     "len": len,
-    "list": _listed,
-    "map": _mapped,
+    "list": _list,
+    "map": _map,
     "max": max,
     "min": min,
     "ord": ord,
     "pow": pow,
-    "print": _say_nothing,
+    "print": _print,
     "range": _bounded_range,
     "reversed": _reversed,
     "round": round,
-    "set": _distinct,
+    "set": _set,
     "sorted": sorted,
     "str": text_of,
     "sum": sum,
     "tuple": _tuple,
-    "zip": _zipped,
+    "zip": _zip,
 }
 
 _MEMBERS: dict[str, dict[str, Operand]] = {
-    "dict": {"fromkeys": StaticCall("dict.fromkeys", _same_for_all)},
+    "dict": {"fromkeys": StaticCall("dict.fromkeys", _from_keys)},
 }
 
 PYTHON_NAMES = {

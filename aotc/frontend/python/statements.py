@@ -40,10 +40,10 @@ def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
 
 
 def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
-    bind(frame, target, _kept(frame, target, value))
+    bind(frame, target, _converted(frame, target, value))
 
 
-def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
+def _converted(frame: Frame, target: ast.expr, value: Operand) -> Operand:
     """Convert a value for assignment; a variable declared constexpr takes it unchanged."""
     if isinstance(target, ast.Attribute):
         return value  # fields of an aggregate keep constants
@@ -56,7 +56,7 @@ def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
         and is_tuple(value)
         and len(target.elts) == len(value)
     ):
-        return tuple(map(partial(_kept, frame), target.elts, value))
+        return tuple(map(partial(_converted, frame), target.elts, value))
     return decay(frame, value)
 
 
@@ -86,7 +86,7 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
         _augmented_item(frame, node, node.target)
         return None
     target, op = augmented(node)
-    left = frame.visit(ast.Name(target.id, ast.Load(), **_place(target)))
+    left = frame.visit(ast.Name(target.id, ast.Load(), **_position(target)))
     right = frame.visit(node.value)
     for operand in (left, right):
         if isinstance(operand, Unbound):
@@ -118,7 +118,7 @@ def augmented(node: ast.AugAssign) -> tuple[ast.Name, BinaryOperator]:
     return node.target, op
 
 
-def _place(node: ast.expr) -> dict[str, int]:
+def _position(node: ast.expr) -> dict[str, int]:
     return {
         "lineno": node.lineno,
         "col_offset": node.col_offset,

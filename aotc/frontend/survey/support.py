@@ -94,7 +94,7 @@ class Survey(Untyped):
         )
         self.target = target
         self.findings = Findings()
-        self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
+        self._cache: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
 
     def functions(self, path: str) -> list[FunctionSupport]:
         """Return the support of each jit function of a file, then of their callees.
@@ -135,7 +135,7 @@ class Survey(Untyped):
             return False
 
     def _support(self, key: Key, function: Function) -> tuple[FunctionSupport, list[Function]]:
-        cached = self._known.get(key)
+        cached = self._cache.get(key)
         if cached is None:
             findings = self._examine(function)
             refusals, uses = tuple(findings.refusals), tuple(findings.uses)
@@ -148,7 +148,7 @@ class Survey(Untyped):
                 decorator=_outer_decorator(function.node),
                 captures=tuple(findings.captures),
             )
-            cached = self._known[key] = (support, list(findings.uses.values()))
+            cached = self._cache[key] = (support, list(findings.uses.values()))
         return cached
 
     def _examine(self, function: Function) -> Findings:
@@ -207,14 +207,14 @@ class Survey(Untyped):
         for node, qualname in _definitions(file.tree, ""):
             is_jit = any(self._is_jit(file, decorator) for decorator in node.decorator_list)
             if is_jit and not self._is_ruled_out(file, node, qualname):
-                yield describe_function(file, node, self._name_of(file, node, qualname))
+                yield describe_function(file, node, self._global_name(file, node, qualname))
         for name, listed in bindings(file).items():
             for binding in listed:
                 call = (
                     binding.statement.value if isinstance(binding.statement, ast.Assign) else None
                 )
                 if isinstance(call, ast.Call) and self._makes_kernel(file, call):
-                    yield from self._made_by_call(file, name)
+                    yield from self._wrapped_functions(file, name)
 
     def _makes_kernel(self, file: SourceFile, call: ast.expr) -> bool:
         """Return whether calls such as `triton.heuristics(…)(triton.jit(f))` make a kernel."""
@@ -236,9 +236,9 @@ class Survey(Untyped):
             return False
         return isinstance(function, Function) and function.is_jit and function.node is not node
 
-    def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
+    def _global_name(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
         """Return a module-level name of a function: its own name may be rebound."""
-        if "." in name or self._means(file, name, node):
+        if "." in name or self._resolves_to(file, name, node):
             return name
         aliases = (
             alias
@@ -247,9 +247,9 @@ class Survey(Untyped):
             if isinstance(binding.statement, ast.Assign)
             if isinstance(binding.statement.value, ast.Name) and binding.statement.value.id == name
         )
-        return next((alias for alias in aliases if self._means(file, alias, node)), name)
+        return next((alias for alias in aliases if self._resolves_to(file, alias, node)), name)
 
-    def _means(
+    def _resolves_to(
         self, file: SourceFile, name: str, node: ast.FunctionDef, *, is_jit: bool = False
     ) -> bool:
         try:
@@ -259,14 +259,16 @@ class Survey(Untyped):
         is_same = isinstance(operand, Function) and operand.node is node
         return is_same and (not is_jit or (isinstance(operand, Function) and operand.is_jit))
 
-    def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
+    def _wrapped_functions(self, file: SourceFile, name: str) -> Iterator[Function]:
         try:
             function = self.globals.lookup(file, name)
         except CompileError:
             return
         if isinstance(function, Function) and function.file is file:
             qualname = function.qualname
-            means_it = "." in qualname or self._means(file, qualname, function.node, is_jit=True)
+            means_it = "." in qualname or self._resolves_to(
+                file, qualname, function.node, is_jit=True
+            )
             yield function if means_it else replace(function, qualname=name)
 
     def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:

@@ -125,7 +125,7 @@ def refuse(frame: Frame, node: ast.AST, error: CompileError) -> None:
     findings.refusals[Refusal(error.feature, frame.file.path, line, error.message, when)] = None
 
 
-def _seen(frame: Frame, value: Operand) -> Operand:
+def _record_use(frame: Frame, value: Operand) -> Operand:
     """Record a jit function or class reached by a name or attribute."""
     findings = _findings(frame)
     if isinstance(value, Function) and value.is_jit:
@@ -138,7 +138,7 @@ def _seen(frame: Frame, value: Operand) -> Operand:
 # ---- expressions ------------------------------------------------------------------------------
 
 
-def _part(frame: Frame, node: ast.expr) -> Operand:
+def _evaluate(frame: Frame, node: ast.expr) -> Operand:
     """Evaluate a part of an expression; record refusals in it."""
     try:
         return frame.visit(node)
@@ -147,9 +147,9 @@ def _part(frame: Frame, node: ast.expr) -> Operand:
         return UNKNOWN
 
 
-def _value(frame: Frame, node: ast.expr) -> Operand:
+def _evaluate_value(frame: Frame, node: ast.expr) -> Operand:
     """Evaluate an expression used as a value: unknown objects are refused."""
-    value = _part(frame, node)
+    value = _evaluate(frame, node)
     if isinstance(value, External):
         refuse(frame, node, not_known(value))
     elif isinstance(value, Missing):
@@ -157,17 +157,17 @@ def _value(frame: Frame, node: ast.expr) -> Operand:
     return value
 
 
-def _items(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
-    return [_value(frame, n.value if isinstance(n, ast.Starred) else n) for n in nodes]
+def _evaluate_all(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
+    return [_evaluate_value(frame, n.value if isinstance(n, ast.Starred) else n) for n in nodes]
 
 
-def _parts(frame: Frame, node: ast.expr) -> Operand:
+def _evaluate_operands(frame: Frame, node: ast.expr) -> Operand:
     """Evaluate all operands of an expression."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.comprehension):
-            _items(frame, (child.iter, *child.ifs))
+            _evaluate_all(frame, (child.iter, *child.ifs))
         elif isinstance(child, ast.expr) and not isinstance(node, ast.Constant):
-            _value(frame, child)
+            _evaluate_value(frame, child)
     return UNKNOWN
 
 
@@ -176,21 +176,23 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
 
 
 def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
-    _items(frame, [part.value for part in node.values if isinstance(part, ast.FormattedValue)])
+    _evaluate_all(
+        frame, [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+    )
     return UNKNOWN
 
 
 def _name(frame: Frame, node: ast.Name) -> Operand:
     if node.id in frame.values:
         return UNKNOWN
-    return _seen(frame, visit_name(frame, node))
+    return _record_use(frame, visit_name(frame, node))
 
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
-    owner = _part(frame, node.value)
+    owner = _evaluate(frame, node.value)
     if isinstance(owner, _Unknown | _Method):
         return _attribute_of_unknown(frame, node.attr)
-    return _seen(frame, attribute_of(frame, owner, node.attr))
+    return _record_use(frame, attribute_of(frame, owner, node.attr))
 
 
 def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
@@ -198,7 +200,7 @@ def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
     for owner in _findings(frame).classes:
         statement = class_statement(owner.node, name)
         if isinstance(statement, ast.FunctionDef):
-            _seen(
+            _record_use(
                 frame,
                 frame.program.globals.describe(owner.file, statement, f"{owner.qualname}.{name}"),
             )
@@ -222,15 +224,15 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
     while isinstance(part, ast.BinOp):
         if type(part.op) not in BINARY:
             refuse(frame, part, unsupported(part.op))
-        _value(frame, part.right)
+        _evaluate_value(frame, part.right)
         part = part.left
-    _value(frame, part)
+    _evaluate_value(frame, part)
     return UNKNOWN
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
     for part in node.values:
-        _value(frame, part)
+        _evaluate_value(frame, part)
         if _truth(frame, part) is isinstance(node.op, ast.Or):
             break
     return UNKNOWN
@@ -238,9 +240,9 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
 
 def _compare(frame: Frame, node: ast.Compare) -> Operand:
     if any(not isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
-        return _parts(frame, node)
+        return _evaluate_operands(frame, node)
     for part in (node.left, *node.comparators):
-        value = _part(frame, part)
+        value = _evaluate(frame, part)
         # An unsupported dtype compares unequal to the dtype of any value.
         if isinstance(value, External):
             refuse(frame, part, not_known(value))
@@ -248,19 +250,19 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 
 
 def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
-    _value(frame, node.test)
+    _evaluate_value(frame, node.test)
     truth = _truth(frame, node.test)
     if truth is not None:
-        return _value(frame, node.body if truth else node.orelse)
-    with _under(frame, node.test) as arm:
+        return _evaluate_value(frame, node.body if truth else node.orelse)
+    with _condition_scope(frame, node.test) as arm:
         for part, outcome in ((node.body, True), (node.orelse, False)):
             arm(outcome)
-            _value(frame, part)
+            _evaluate_value(frame, part)
     return UNKNOWN
 
 
 @contextmanager
-def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
+def _condition_scope(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
     """Add a condition on constants to the refusals in each of its arms.
 
     Yields a function starting an arm. Refusals in both arms hold for every constant.
@@ -309,13 +311,15 @@ def _truth(frame: Frame, node: ast.expr) -> bool | None:
 def _call(frame: Frame, node: ast.Call) -> Operand:
     if isinstance(node.func, ast.Name) and node.func.id in REFLECTION:
         return _reflection(frame, node)
-    function = _part(frame, node.func)
+    function = _evaluate(frame, node.func)
     if isinstance(function, External):
-        return call_operand(frame, function, [_part(frame, arg) for arg in node.args], {})
+        return call_operand(frame, function, [_evaluate(frame, arg) for arg in node.args], {})
     if isinstance(function, StaticCall) and function.name == "tl.constexpr" and node.args:
-        return _part(frame, node.args[0])
-    args = _items(frame, node.args)
-    kwargs = {keyword.arg or "**": _value(frame, keyword.value) for keyword in node.keywords}
+        return _evaluate(frame, node.args[0])
+    args = _evaluate_all(frame, node.args)
+    kwargs = {
+        keyword.arg or "**": _evaluate_value(frame, keyword.value) for keyword in node.keywords
+    }
     is_spread = "**" in kwargs or any(isinstance(arg, ast.Starred) for arg in node.args)
     if isinstance(function, _Unknown):
         return UNKNOWN
@@ -361,21 +365,21 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
     frame.values |= {
         parameter.arg: UNKNOWN for parameter in (*args.posonlyargs, *args.args, *args.kwonlyargs)
     }
-    _value(frame, node.body)
+    _evaluate_value(frame, node.body)
     frame.values = outer
     return UNKNOWN
 
 
 def _reflection(frame: Frame, node: ast.Call) -> Operand:
     """Evaluate `isinstance(x, …)` and similar calls; `getattr` of a module is an attribute."""
-    subject, *rest = [_part(frame, arg) for arg in node.args] or [UNKNOWN]
+    subject, *rest = [_evaluate(frame, arg) for arg in node.args] or [UNKNOWN]
     is_attribute = isinstance(node.func, ast.Name) and node.func.id == "getattr"
     if not is_attribute or not rest or not isinstance(rest[0], str):
         return UNKNOWN
     if isinstance(subject, _Unknown | _Method):
         return _attribute_of_unknown(frame, rest[0]) if len(rest) == 1 else UNKNOWN
     try:
-        return _seen(frame, attribute_of(frame, subject, rest[0]))
+        return _record_use(frame, attribute_of(frame, subject, rest[0]))
     except CompileError:
         if len(rest) == 1:
             raise
@@ -397,7 +401,9 @@ _SPECIAL_EXPRESSIONS = type_cast(
         ast.Lambda: _lambda,
     },
 )
-UNTYPED_EXPRESSIONS = {kind: _SPECIAL_EXPRESSIONS.get(kind, _parts) for kind in EXPRESSIONS}
+UNTYPED_EXPRESSIONS = {
+    kind: _SPECIAL_EXPRESSIONS.get(kind, _evaluate_operands) for kind in EXPRESSIONS
+}
 
 
 # ---- statements -------------------------------------------------------------------------------
@@ -416,12 +422,12 @@ def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
     return None
 
 
-def _look(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
+def _simple_statement(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
     """Evaluate the expressions of a simple statement."""
     if not is_docstring(node):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                _value(frame, child)
+                _evaluate_value(frame, child)
     return None
 
 
@@ -430,7 +436,7 @@ def _ignore(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
 
 
 def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
-    _value(frame, node.value)
+    _evaluate_value(frame, node.value)
     for target in node.targets:
         _target(frame, target)
     return None
@@ -438,13 +444,13 @@ def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
 
 def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
     if node.value is not None:
-        _value(frame, node.value)
+        _evaluate_value(frame, node.value)
         _target(frame, node.target)
     return None
 
 
 def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
-    _value(frame, node.value)
+    _evaluate_value(frame, node.value)
     augmented(node)
     return None
 
@@ -466,7 +472,7 @@ def _is_init(frame: Frame) -> bool:
 
 def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
     if node.value is not None:
-        _value(frame, node.value)
+        _evaluate_value(frame, node.value)
     return Returned(UNKNOWN)
 
 
@@ -475,7 +481,7 @@ def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
     flows: list[Flow] = []
     with ExitStack() as conditions:
         while True:
-            live = _look_at_link(frame, node, flows, conditions)
+            live = _if_link(frame, node, flows, conditions)
             if len(live) != 1 or not isinstance(live[0], ast.If):
                 flows.append(run(frame, live))
                 break
@@ -483,21 +489,21 @@ def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
     return flows[0] if None not in flows else None
 
 
-def _look_at_link(
+def _if_link(
     frame: Frame, node: ast.If, flows: list[Flow], conditions: ExitStack
 ) -> Sequence[ast.stmt]:
     """Evaluate a test and its guarded body; return the statements left to run."""
     frame.count()
     with at(frame.loc(node)):
         try:
-            _value(frame, node.test)
+            _evaluate_value(frame, node.test)
             truth = _truth(frame, node.test)
         except CompileError as error:
             refuse(frame, node, error)
             return ()
         if truth is not None:
             return node.body if truth else node.orelse
-        arm = conditions.enter_context(_under(frame, node.test))
+        arm = conditions.enter_context(_condition_scope(frame, node.test))
         arm(True)  # noqa: FBT003 - as there
         flows.append(run(frame, node.body))
         arm(False)  # noqa: FBT003
@@ -507,14 +513,14 @@ def _look_at_link(
 def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:
     refuse_else(node)
     call = node.iter
-    loop = _part(frame, call.func) if isinstance(call, ast.Call) else UNKNOWN
+    loop = _evaluate(frame, call.func) if isinstance(call, ast.Call) else UNKNOWN
     if isinstance(call, ast.Call) and isinstance(loop, Loop):
         loop_arguments(frame, loop, call)
         if not loop.is_static:
             refuse_return(frame, node)
             counter_name(node)
     else:
-        _value(frame, call)
+        _evaluate_value(frame, call)
     _target(frame, node.target)
     run(frame, node.body)
     return None
@@ -523,7 +529,7 @@ def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:
 def _while(frame: Frame, node: ast.While, _rest: Sequence[Item]) -> Flow:
     refuse_else(node)
     refuse_return(frame, node)
-    _value(frame, node.test)
+    _evaluate_value(frame, node.test)
     if _truth(frame, node.test) is not False:
         run(frame, node.body)
     return None
@@ -543,4 +549,4 @@ _SPECIAL_STATEMENTS = type_cast(
         ast.While: _while,
     },
 )
-UNTYPED_STATEMENTS = {kind: _SPECIAL_STATEMENTS.get(kind, _look) for kind in STATEMENTS}
+UNTYPED_STATEMENTS = {kind: _SPECIAL_STATEMENTS.get(kind, _simple_statement) for kind in STATEMENTS}
