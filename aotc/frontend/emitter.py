@@ -112,7 +112,7 @@ class Emitter:
 
 
 class HostEmitter(Emitter):
-    """Refuse ops: the code around kernels has no run-time values."""
+    """Emitter of host code: refuse ops, since host code has no run-time values."""
 
     def __init__(self) -> None:
         super().__init__(Block(), self._no_call, debug=False, num_warps=0, max_ops=0)

@@ -65,7 +65,7 @@ class Arguments:
 
     @property
     def types(self) -> tuple[ArgumentType, ...]:
-        """The types in launches: a pointer to fp8e4b15, unknown to hosts, is passed as one to bytes."""
+        """The types in launches: hosts pass a pointer to fp8e4b15 as one to bytes."""
         return tuple(PointerType(U8) if _is_to_fp8e4b15(kind) else kind for kind in self.declared)
 
     def cast_to_declared(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
@@ -188,12 +188,12 @@ def _parse_tuple(
 
 def _function_item(program: Program, function: Function, text: str) -> Operand:
     """Return the function named by a tuple item, or None for a type."""
-    plain = text.strip()
-    is_type = plain in ("none", "None") or DTYPE_NAMES.get(plain, plain) in SCALARS
-    if is_type or not is_function_name(plain):
+    name = text.strip()
+    is_type = name in ("none", "None") or DTYPE_NAMES.get(name, name) in SCALARS
+    if is_type or not is_function_name(name):
         return None
     try:
-        return function_named(program, function.file, plain)
+        return function_named(program, function.file, name)
     except CompileError:
         return None
 
@@ -292,8 +292,8 @@ def constant_operand(value: object, name: str) -> Operand:
     if value == "None":
         return None
     if isinstance(value, str):
-        plain = value.removeprefix("*").removeprefix("tl.")
-        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain))
+        dtype_name = value.removeprefix("*").removeprefix("tl.")
+        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))
         if dtype is None:
             return value
         return PointerType(dtype) if value.startswith("*") else dtype
@@ -344,12 +344,14 @@ def _add_default_constants(
 
 def _report_missing(function: Function, missing: list[ast.arg]) -> None:
     parameter = missing[0]
-    rest = f" (nor have {', '.join(other.arg for other in missing[1:])})" if missing[1:] else ""
+    others_missing = (
+        f" (nor have {', '.join(other.arg for other in missing[1:])})" if missing[1:] else ""
+    )
     constexpr = is_constexpr_annotation(parameter.annotation)
     lacking = "value" if constexpr else "type"
     where = "among the constants" if constexpr else f"in the signature, such as {_EXAMPLES}"
     raise mistake(
-        f"the parameter {parameter.arg} of {function.qualname} has no {lacking}{rest}",
+        f"the parameter {parameter.arg} of {function.qualname} has no {lacking}{others_missing}",
         loc=function.file.loc(parameter),
         remedy=f"give it {where}",
     )
@@ -412,9 +414,9 @@ def _recording_problem(problems: dict[str, str], name: str) -> Generator[None]:
 
 def _may_have_other_decorators(function: Function) -> bool:
     """Return whether a kernel may have other heuristics: foreign or applied decorators."""
-    plain = all(name in ("jit", "autotune") for name in decorator_names(function.node))
+    has_only_known = all(name in ("jit", "autotune") for name in decorator_names(function.node))
     is_rebound = len(bindings(function.file).get(function.node.name, ())) > 1
-    return not plain or is_rebound or bool(function.decorators)
+    return not has_only_known or is_rebound or bool(function.decorators)
 
 
 def _evaluate_heuristic(

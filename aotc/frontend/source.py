@@ -29,7 +29,7 @@ _CACHED_FILES = 512
 
 @dataclass(frozen=True, eq=False)
 class SourceFile:
-    """Hold one parsed file. `digest` is the SHA-256 of its bytes, in hexadecimal."""
+    """A parsed file; `digest` is the hexadecimal SHA-256 of its bytes."""
 
     path: str
     digest: str

@@ -351,10 +351,10 @@ def autotune_configs(
         function = _find_kernel(module, file, kernel)
         with at(file.loc(function.node)):
             call = _autotuner(function)
-            listed = [] if call is None else _listed_configs(call) or call.args[:1]
-            if call is not None and listed:
-                items = unwrap(program.host_frame(function.file).visit(listed[0]))
-                prune, loc = _prune_expression(call), file.loc(listed[0])
+            config_lists = [] if call is None else _listed_configs(call) or call.args[:1]
+            if call is not None and config_lists:
+                items = unwrap(program.host_frame(function.file).visit(config_lists[0]))
+                prune, loc = _prune_expression(call), file.loc(config_lists[0])
             else:
                 autotuner = _evaluated_autotuner(program, function, kernel)
                 if "configs" not in autotuner.kwargs and not autotuner.args:
@@ -406,9 +406,9 @@ def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> D
         return autotuners[0]
     if autotuners:
         _refuse_stacked(kernel, len(autotuners), autotuners[1].loc)
-    unknown = unknown_decorator(program, function)
-    if unknown is not None:
-        reason, loc = unknown
+    problem = unknown_decorator(program, function)
+    if problem is not None:
+        reason, loc = problem
         raise mistake(
             f"{kernel} has no @triton.autotune decorator that is known without running the file: {reason}",
             remedy="list its configurations in the manifest",
@@ -437,17 +437,17 @@ def _prune_expression(call: ast.Call) -> ast.expr | None:
     for keyword in call.keywords:
         if keyword.arg != "prune_configs_by":
             continue
-        named: dict[object, ast.expr | None] = {}
+        options: dict[object, ast.expr | None] = {}
         if isinstance(keyword.value, ast.Dict):
             keys = [
                 key.value if isinstance(key, ast.Constant) else key for key in keyword.value.keys
             ]
-            named = dict(zip(keys, keyword.value.values, strict=True))
+            options = dict(zip(keys, keyword.value.values, strict=True))
         elif isinstance(keyword.value, ast.Call) and dotted_name(keyword.value.func) == "dict":
-            named = {key.arg: key.value for key in keyword.value.keywords}
-        if not named or any(not isinstance(key, str) for key in named):
+            options = {key.arg: key.value for key in keyword.value.keywords}
+        if not options or any(not isinstance(key, str) for key in options):
             return keyword.value
-        return named.get("early_config_prune")
+        return options.get("early_config_prune")
     return None
 
 

@@ -356,7 +356,7 @@ LANGUAGE_NAMES = {ours: theirs for theirs, ours in DTYPE_NAMES.items()}
 
 
 def show_type(type_: object) -> str:
-    """Return a type as a user writes and reads it: `float32[16, 32]`, `pointer<float16>`."""
+    """Format a type in Triton's spelling: `float32[16, 32]`, `pointer<float16>`."""
     if isinstance(type_, DescriptorType):
         return f"tensordesc<{type_.element}{list(type_.block)}>"
     if isinstance(type_, TileType):
@@ -410,7 +410,7 @@ def show(operand: Operand) -> str:
 
 
 def text_of(operand: Operand) -> str:
-    """Return a constant as an f-string shows it; a dtype is `fp16` or `int32`, as Triton has it."""
+    """Format a constant as in an f-string; a dtype is `fp16` or `int32`, as in Triton."""
     if isinstance(operand, ScalarType) and not operand.is_int:
         return operand.name
     if isinstance(operand, ScalarType | PointerType | TileType):

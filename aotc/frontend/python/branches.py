@@ -68,7 +68,7 @@ def _run_time_if(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item])
 
 
 def _end_of_function(flow: Flow) -> Returned:
-    """Return the flow at the end of a function; falling off the end returns None."""
+    """Return the flow at a function's end; falling off the end returns None."""
     return flow if isinstance(flow, Returned) else Returned(None)
 
 
@@ -147,8 +147,8 @@ def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
 
 def _elif(node: ast.If) -> ast.If | None:
     """Return the `elif` of an `if`, or None."""
-    only = node.orelse[0] if len(node.orelse) == 1 else None
-    return only if isinstance(only, ast.If) else None
+    statement = node.orelse[0] if len(node.orelse) == 1 else None
+    return statement if isinstance(statement, ast.If) else None
 
 
 def _next_return(
@@ -266,10 +266,10 @@ def _return_in_groups(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
         assert isinstance(undecided, Value)
         frame.values = dict(before)
         with frame.emit.into(Block()) as then:
-            more = _translate_returning_link(frame, *partial_return.cut, _GROUP_SIZE)
+            next_return = _translate_returning_link(frame, *partial_return.cut, _GROUP_SIZE)
         with frame.emit.into(Block()) as orelse:
             decided = partial_return.value, _flag(frame, is_undecided=False)
-        partial_return = _merged(frame, undecided, then, more, orelse, decided)
+        partial_return = _merged(frame, undecided, then, next_return, orelse, decided)
     return partial_return.value
 
 

@@ -104,26 +104,26 @@ def _is_known_gpu_property(frame: Frame, node: ast.Call) -> bool:
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
     """Answer `isinstance`, `hasattr` and `getattr`; None if the call is none of them."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    most = 3 if name == "getattr" else 2
-    if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= most:
+    max_args = 3 if name == "getattr" else 2
+    if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= max_args:
         return None
     if name == "getattr":
         return (_getattr(frame, node),)
     subject = frame.visit(node.args[0])
-    other = frame.visit(node.args[1])
+    argument = frame.visit(node.args[1])
     if name == "hasattr":
         if isinstance(subject, Module):
-            return (other in MODULES[subject.name],)
+            return (argument in MODULES[subject.name],)
         if isinstance(subject, Record):
             owner = subject.kind.owner
             names = (*subject.kind.fields, *(class_names(owner.node) if owner else ()))
-            return (other in names,)
+            return (argument in names,)
         if not isinstance(subject, Value):
-            return (_has_attribute(frame, node, subject, other),)
+            return (_has_attribute(frame, node, subject, argument),)
         if isinstance(subject.type, DescriptorType):
-            return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
-        return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
-    return (any(_is_instance(frame, subject, kind) for kind in classes_in(other)),)
+            return (argument in DESCRIPTOR_METHODS or argument in DESCRIPTOR_ATTRIBUTES,)
+        return (argument in METHODS or argument in ("dtype", "shape", "type", "numel", "T"),)
+    return (any(_is_instance(frame, subject, kind) for kind in classes_in(argument)),)
 
 
 def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
@@ -284,7 +284,7 @@ def _call_lambda(
 def _call_external(
     frame: Frame, function: External, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call an unknown function: an error in kernels; on the host unknown again, with a few exceptions."""
+    """Call an unknown function: an error in kernels; on the host mostly unknown again."""
     if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
         dtype = args[0].path if isinstance(args[0], External) else show(args[0])
         return External(f"{function.path}({dtype.removeprefix('torch.')})")
@@ -306,9 +306,11 @@ def _call_external(
                 if isinstance(values, External)
                 else mistake(f"triton.Config takes a dictionary of constants, got {show(values)}")
             )
-        rest = {key: option for key, option in kwargs.items() if key not in ("kwargs", "pre_hook")}
+        options = {
+            key: option for key, option in kwargs.items() if key not in ("kwargs", "pre_hook")
+        }
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
-        return Config(type_cast("dict[str, Operand]", values), {**positional, **rest})
+        return Config(type_cast("dict[str, Operand]", values), {**positional, **options})
     library_call = _call_library(frame, function.path, args, kwargs)
     if library_call is not None:
         return library_call[0]
@@ -316,8 +318,8 @@ def _call_external(
         kind = "heuristics" if name == "heuristics" else "autotune"
         return Decorator(kind, tuple(args), kwargs, current_loc())
     if function.path == "collections.namedtuple":
-        plain = {name: unwrap(argument) for name, argument in kwargs.items()}
-        return named_tuple([unwrap(argument) for argument in args], plain)
+        constants = {name: unwrap(argument) for name, argument in kwargs.items()}
+        return named_tuple([unwrap(argument) for argument in args], constants)
     if function.path in ("os.environ.get", "os.getenv"):
         frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
@@ -363,9 +365,11 @@ def _call_library(
 
 def _find_spec(frame: Frame, name: str) -> Operand:
     """Return True for a module found at build time, else an unknown object."""
-    plain = name.lstrip(".")
-    module = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
-    is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(module, External)
+    module_name = name.lstrip(".")
+    module = frame.program.globals.module(frame.file, module_name, len(name) - len(module_name))
+    is_there = module_name.partition(".")[0] in ("torch", "triton") or not isinstance(
+        module, External
+    )
     return True if is_there else External(f"importlib.util.find_spec({name!r})")
 
 
@@ -410,10 +414,10 @@ def _call_static(
     convert = (
         partial(_to_python, frame) if function.name in _CALLBACK_FUNCTIONS else without_constexpr
     )
-    plain = [convert(argument) for argument in args]
+    positional = [convert(argument) for argument in args]
     named = {name: convert(argument) for name, argument in kwargs.items()}
     try:
-        result = function.call(*plain, **named)
+        result = function.call(*positional, **named)
     except TypeError as error:
         raise mistake(f"{function.name} does not take these arguments: {error}") from error
     except (ValueError, KeyError, IndexError, ArithmeticError) as error:

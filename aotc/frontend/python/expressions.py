@@ -154,7 +154,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
         return same is isinstance(op, ast.Is)
     if isinstance(rhs, External) and rhs.path == "os.environ":
         frame.program.remark_unset(lhs)
-        return isinstance(op, ast.NotIn)  # the environment counts as empty, for reproducible builds
+        return isinstance(op, ast.NotIn)  # the environment is empty, for reproducible builds
     for part in (lhs, rhs):
         if isinstance(part, External):
             raise not_known(part)
@@ -171,8 +171,8 @@ def _compares_unsupported_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bo
     """Return whether `==` or `!=` compares a dtype with an unsupported dtype: always unequal."""
     pair = (lhs, rhs)
     return isinstance(op, ast.Eq | ast.NotEq) and any(
-        isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
-        for missed, dtype in (pair, pair[::-1])
+        isinstance(unsupported_dtype, Missing) and isinstance(dtype, ScalarType | PointerType)
+        for unsupported_dtype, dtype in (pair, pair[::-1])
     )
 
 
@@ -262,16 +262,16 @@ def _kind_name(container: Operand) -> str:
 
 def _item(owner: Operand, index: Operand) -> Operand:
     """Index a constant or a tuple. Raises: CompileError for a missing item."""
-    plain = without_constexpr(owner)
-    if isinstance(plain, External):
-        raise not_known(plain)
-    if isinstance(plain, TupleType):
-        plain = plain.types
-    if not isinstance(plain, tuple | list | dict | str):
+    container_operand = without_constexpr(owner)
+    if isinstance(container_operand, External):
+        raise not_known(container_operand)
+    if isinstance(container_operand, TupleType):
+        container_operand = container_operand.types
+    if not isinstance(container_operand, tuple | list | dict | str):
         raise mistake(f"{show(owner)} has no items")
-    container = type_cast("dict[Operand, Operand]", plain)
+    container = type_cast("dict[Operand, Operand]", container_operand)
     try:
-        if isinstance(plain, dict):
+        if isinstance(container_operand, dict):
             return constexpr_like([owner], container[_key(index)])
         if isinstance(index, Slice):
             bounds = (
@@ -405,10 +405,10 @@ def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
         last = max(first, len(items) - num_after)
         items[first:last] = [items[first:last]]
     if len(items) != len(target.elts):
-        least = "at least " * bool(starred)
+        minimum = "at least " * bool(starred)
         expected = len(target.elts) - len(starred)
         raise mistake(
-            f"expected {least}{expected} values to unpack, got {len(items) - len(starred)}"
+            f"expected {minimum}{expected} values to unpack, got {len(items) - len(starred)}"
         )
     for element, item in zip(target.elts, items, strict=True):
         bind(frame, element.value if isinstance(element, ast.Starred) else element, item)

@@ -39,15 +39,15 @@ _TOO_DEEP_REMEDY = "assign parts of it to variables, or move them to functions"
 
 @dataclass(frozen=True)
 class Captures:
-    """Values of variables of the functions around the function `of` in `file`."""
+    """Captured outer variables of the function at the dotted `path` in `file`."""
 
     file: SourceFile
-    of: tuple[str, ...]
+    path: tuple[str, ...]
     values: Mapping[str, Operand]
 
     def hold_in(self, file: SourceFile, outer: Sequence[str]) -> bool:
         """Return whether the captures belong to code nested in the function `outer`."""
-        return file is self.file and self.of[: len(outer)] == (*outer,)
+        return file is self.file and self.path[: len(outer)] == (*outer,)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class LoopExit(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Bind:
-    """Assign a value in the middle of a list of statements: one iteration of an unrolled loop."""
+    """Pseudo-statement binding a loop variable: starts an iteration of an unrolled loop."""
 
     target: ast.expr
     value: Operand
@@ -88,7 +88,7 @@ class Syntax:
 
 
 class Steps:
-    """Count statements and iterations, and refuse too many."""
+    """Bounded counter of statements and iterations."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         self._left = _MAX_STEPS
@@ -113,7 +113,7 @@ class Program:
         self.host_syntax = host
         self.stack: list[Function] = []
         self.captures: Captures | None = None
-        """Captured variables of the functions around the kernel."""
+        """Captured outer variables of the kernel."""
         self.emit: Emitter = HostEmitter()
         self.host_emit = self.emit
         self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
@@ -123,7 +123,7 @@ class Program:
         )
 
     def host_frame(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> Frame:
-        """Return a frame for code around the kernels of a file, with these local variables."""
+        """Return a frame for host code of a file, with local variables `values`."""
         loc = current_loc()
         site = loc.call_site if loc.file == file.path else loc
         call_site = site if site is not None and site.line else None
@@ -162,7 +162,7 @@ class Program:
 
 
 class Frame:
-    """Evaluate code of `file`; `values` are its local variables by name.
+    """Evaluator of code in `file`; `values` are its local variables by name.
 
     `function` is the called function, or None at module level.
     """

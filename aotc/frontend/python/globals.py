@@ -163,7 +163,7 @@ class Globals:
 
     @contextmanager
     def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
-        """Make lookups of `name` see only the bindings before this one."""
+        """Restrict lookups of `name` to the bindings before this one."""
         key = (file.path, name)
         outer, line = self._in_progress.get(key), self._current_lines.get(file.path)
         self._in_progress[key] = bindings(file)[name].index(binding)
@@ -274,9 +274,9 @@ class Globals:
     ) -> Operand:
         """Return a container after its in-place changes, up to its next binding."""
         listed = bindings(file)[name]
-        after = listed[listed.index(binding) + 1 :]
+        later_bindings = listed[listed.index(binding) + 1 :]
         first = binding.statement.end_lineno or binding.statement.lineno
-        end = min((later.statement.lineno for later in after), default=len(file.lines) + 1)
+        end = min((later.statement.lineno for later in later_bindings), default=len(file.lines) + 1)
         frame = self._host_frame(file)
         frame.values[name] = value
         for statement in changes(file)[name]:
@@ -402,7 +402,7 @@ class Globals:
 
     def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
         """Return the earlier class members read by a class statement."""
-        before = {
+        statements = {
             bound_name: earlier
             for earlier in owner.node.body
             if earlier.lineno < statement.lineno and not isinstance(earlier, ast.FunctionDef)
@@ -415,7 +415,7 @@ class Globals:
         return {
             read_name: self._class_member(owner, read_name)
             for read_name in reads
-            if read_name in before
+            if read_name in statements
         }
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
@@ -433,7 +433,7 @@ class Globals:
             return External(ast.unparse(node))
 
     def external(self, path: str) -> Operand:
-        """Return an unknown object by path, or the value of a known query such as one about the GPU."""
+        """Return the answer of a known query, such as one about the GPU, or an unknown object."""
         path = path.replace("torch.get_device_module()", "torch.cuda")
         if path in self._answers:
             return self._answers[path]

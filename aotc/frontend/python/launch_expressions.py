@@ -33,17 +33,19 @@ class _NoExpressionError(Exception):
 def launch_expression(
     program: Program, heuristic: Operand, arguments: Collection[str], constants: Collection[str]
 ) -> str | None:
-    """Return the launch-time condition of a boolean heuristic; None if a launcher cannot decide it.
+    """Return the launch-time condition of a boolean heuristic, or None if there is none.
 
     The expression ranges over `arguments`, integers of a launch, and `constants` from a config or the
     manifest. It must use an argument.
     """
-    called = _expression_of(program, heuristic)
-    if called is None or len(called.names) != 1:
+    body_expression = _expression_of(program, heuristic)
+    if body_expression is None or len(body_expression.names) != 1:
         return None
-    printer = _Printer(program, called.frame, arguments, constants, launch_args=called.names[0])
+    printer = _Printer(
+        program, body_expression.frame, arguments, constants, launch_args=body_expression.names[0]
+    )
     try:
-        text = printer.truth(called.body)
+        text = printer.truth(body_expression.body)
     except (_NoExpressionError, CompileError):
         return None
     return text if _names(text) & {*arguments} else None
@@ -73,8 +75,8 @@ def _expression_of(program: Program, function: Operand) -> _Expression | None:
         body = node.body
     else:
         statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        only = statements[0] if len(statements) == 1 else None
-        body = only.value if isinstance(only, ast.Return) else None
+        statement = statements[0] if len(statements) == 1 else None
+        body = statement.value if isinstance(statement, ast.Return) else None
     names = tuple(parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args))
     return None if body is None else _Expression(frame, names, body)
 
@@ -104,8 +106,8 @@ class _Printer:
         """Return the text of a boolean expression."""
         match node:
             case ast.BoolOp(op, values):
-                word = " and " if isinstance(op, ast.And) else " or "
-                return word.join(f"({self.truth(operand_node)})" for operand_node in values)
+                connective = " and " if isinstance(op, ast.And) else " or "
+                return connective.join(f"({self.truth(operand_node)})" for operand_node in values)
             case ast.UnaryOp(ast.Not(), operand):
                 return f"not ({self.condition(operand)})"
             case ast.Compare(left, ops, comparators):
@@ -167,19 +169,19 @@ class _Printer:
         names = {part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)}
         if self.depth >= _MAX_DEPTH or names & {self.launch_args, *self.bound}:
             return None
-        called = _expression_of(self.program, self.frame.visit(node.func))
-        if called is None:
+        callee = _expression_of(self.program, self.frame.visit(node.func))
+        if callee is None:
             return None
-        passed = dict(zip(called.names, node.args, strict=False))
+        passed = dict(zip(callee.names, node.args, strict=False))
         passed |= {
             keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
         }
-        if len(node.args) + len(node.keywords) != len(called.names) or {*passed} != {*called.names}:
+        if len(node.args) + len(node.keywords) != len(callee.names) or {*passed} != {*callee.names}:
             return None
         bound = {name: (self, value) for name, value in passed.items()}
         return replace(
-            self, frame=called.frame, launch_args="", bound=bound, depth=self.depth + 1
-        ), called.body
+            self, frame=callee.frame, launch_args="", bound=bound, depth=self.depth + 1
+        ), callee.body
 
     def _check_divisor(self, text: str) -> None:
         """Refuse a launch argument as a divisor: it may be 0, and `and` does not short-circuit."""

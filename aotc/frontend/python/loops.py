@@ -100,9 +100,13 @@ def loop_arguments(
         raise mistake(f"{loop.name} takes its bounds one by one")
     args = [frame.visit(arg) for arg in call.args]
     kwargs = {keyword.arg or "**": frame.visit(keyword.value) for keyword in call.keywords}
-    only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
+    num_positional_only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
     parameters = Parameters(
-        loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
+        loop.name,
+        _BOUNDS,
+        ("end",),
+        keyword_only=loop.hints,
+        num_positional_only=num_positional_only,
     )
     # As in Python's `range`, a single bound is the end.
     values = bind_arguments(parameters, [0, *args] if len(args) == 1 else args, kwargs)
@@ -211,13 +215,13 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
             _constant_condition(condition)
             state.abandon()
             return None
-        proceed = scalar_truth(frame, condition)
+        truth = scalar_truth(frame, condition)
     state.reenter(after)
     with emit.into(after):
         state.run(node)
         pruned = state.prune([before, after])
         emit(scf.Yield(pruned.yields))
-    before.insert(scf.Condition(pruned.replaced.get(proceed, proceed), pruned.passed))
+    before.insert(scf.Condition(pruned.replaced.get(truth, truth), pruned.passed))
     loop = emit(scf.While(pruned.inits, before, after))
     state.leave(loop.outs, node, None)
     return None
@@ -281,10 +285,10 @@ class _State:
         types: list[Type] = [value.type for value in self.inits]
         return [block.add_arg(type_, hint) for type_, hint in zip(types, self.hints, strict=True)]
 
-    def enter(self, extra: Mapping[str, Operand]) -> None:
+    def enter(self, values: Mapping[str, Operand]) -> None:
         """Start an iteration: the carried variables are the block's arguments."""
         self._bind_args(self.args)
-        for name, value in extra.items():
+        for name, value in values.items():
             self.frame.values[name] = value
 
     def _bind_args(self, args: Sequence[Value]) -> None:
@@ -312,7 +316,7 @@ class _State:
     def prune(self, blocks: Sequence[Block]) -> _PrunedState:
         """Drop loop-invariant variables."""
         yields = self._carried_values()
-        steady = [
+        is_invariant = [
             new is arg and passed is entry
             for new, arg, passed, entry in zip(
                 yields, self.args, self.passed, self.entries, strict=True
@@ -322,13 +326,13 @@ class _State:
         for block in blocks:
             offset = len(block.args) - len(self.inits)
             for position in reversed(range(len(self.inits))):
-                if steady[position]:
+                if is_invariant[position]:
                     arg = block.args.pop(offset + position)
                     arg.replace_all_uses_with(self.inits[position])
                     replaced[arg] = self.inits[position]
             for index, arg in enumerate(block.args):
                 arg.index = index
-        positions = [i for i, still in enumerate(steady) if not still]
+        positions = [i for i, invariant in enumerate(is_invariant) if not invariant]
 
         def pick(values: Sequence[Value]) -> list[Value]:
             return [replaced.get(values[i], values[i]) for i in positions]

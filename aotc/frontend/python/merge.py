@@ -63,10 +63,10 @@ def same(left: Operand, right: Operand) -> bool:
         return left.block == right.block and all(map(same, left.parts, right.parts))
     if is_tuple(left) and is_tuple(right):
         left_items, right_items = left, right
-        alike = len(left_items) == len(right_items) and _kind_of(left_items) is _kind_of(
+        has_same_fields = len(left_items) == len(right_items) and _kind_of(left_items) is _kind_of(
             right_items
         )
-        return alike and all(map(same, left_items, right_items))
+        return has_same_fields and all(map(same, left_items, right_items))
     if isinstance(left, Value) or isinstance(right, Value):
         return left is right
     return left is right or (type(left) is type(right) and left == right)
@@ -78,16 +78,16 @@ def merge(
     before: dict[str, Operand],
     sides: Sequence[_Side],
     node: ast.If,
-    *others: str,
+    *extra_names: str,
 ) -> dict[str, Operand]:
     """Emit the `scf.if` of the two translated branches of `node`; return the variables after.
 
-    `others` are merged in addition to the assigned names.
+    `extra_names` are merged in addition to the assigned names.
     """
     (then, then_values), (orelse, else_values) = sides
     after = dict(before)
     merged: dict[str, Operand] = {}
-    for name in (*names_assigned_by([*node.body, *node.orelse]), *others):
+    for name in (*names_assigned_by([*node.body, *node.orelse]), *extra_names):
         then_value = then_values.get(name, _UNSET)
         else_value = else_values.get(name, _UNSET)
         if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
@@ -187,8 +187,8 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
     if isinstance(left, Value) and isinstance(right, Value):
         return None if left.type == right.type else (left, right)
     if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
-        alike = (left.base.type, left.block) == (right.base.type, right.block)
-        return None if alike else (left, right)
+        has_same_type = (left.base.type, left.block) == (right.base.type, right.block)
+        return None if has_same_type else (left, right)
     if is_tuple(left) and is_tuple(right):
         left_items, right_items = left, right
         if len(left_items) != len(right_items) or _kind_of(left_items) is not _kind_of(right_items):
@@ -217,7 +217,7 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
 
 def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
-    """Emit the `scf.if` of a run-time `a if c else b`; return the result, None for two void calls."""
+    """Emit the `scf.if` of a run-time `a if c else b`; two void calls give None."""
     (_, then_operand), (_, else_operand) = sides
 
     def mismatch(then_value: Operand, else_value: Operand) -> CompileError:

@@ -192,8 +192,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
 def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: Operand) -> None:
     """Remark on a number of a module or class frozen at build time."""
     if isinstance(member, int | float):
-        of = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
-        frame.emit.remark(f"{of}.{name} is read as {member!r}; later changes do not count")
+        owner_name = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
+        frame.emit.remark(f"{owner_name}.{name} is read as {member!r}; later changes do not count")
 
 
 def _config_attribute(config: Config, name: str) -> Operand:

@@ -89,11 +89,15 @@ class _Scope:
             for node in own_nodes(self.node.body)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         ]
-        only = {name: of[0] for name, of in statements.items() if len(of) == 1}
+        sole = {
+            name: bound_statements[0]
+            for name, bound_statements in statements.items()
+            if len(bound_statements) == 1
+        }
         parameters = parameter_names(self.node.args)
         return {
-            name: of
-            for name, of in only.items()
+            name: statement
+            for name, statement in sole.items()
             if stores.count(name) <= 1 and name not in parameters
         }
 
@@ -109,15 +113,17 @@ def _scopes(program: Program, function: Function) -> list[_Scope]:
     if "." not in function.qualname:
         return []
     scopes: list[_Scope] = []
-    written = function.qualname.split(".")
-    for end in range(len(written) - 1, 0, -1):
-        parts = plain_parts(".".join(written[:end]))
+    name_parts = function.qualname.split(".")
+    for end in range(len(name_parts) - 1, 0, -1):
+        parts = plain_parts(".".join(name_parts[:end]))
         node = (
-            None if written[end - 1] == LOCALS else find_definition(function.file.tree.body, parts)
+            None
+            if name_parts[end - 1] == LOCALS
+            else find_definition(function.file.tree.body, parts)
         )
         if node is None:
             continue
-        prefix = ".".join(written[: end + 1] if written[end] == LOCALS else written[:end])
+        prefix = ".".join(name_parts[: end + 1] if name_parts[end] == LOCALS else name_parts[:end])
         scopes.append(_Scope(program, function.file, node, parts, prefix))
     return scopes
 

@@ -71,7 +71,7 @@ def first_return(nodes: Iterable[ast.stmt]) -> ast.Return | None:
 
 
 def is_docstring(node: ast.stmt) -> bool:
-    """Return whether a statement is a bare string."""
+    """Return whether a statement is a bare string expression."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -178,7 +178,7 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
     return Returned(value)
 
 
-# ---- around kernels ---------------------------------------------------------------------------
+# ---- host code --------------------------------------------------------------------------------
 
 
 def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:

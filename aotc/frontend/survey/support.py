@@ -162,11 +162,11 @@ class Survey(Untyped):
         ]
         frame = Frame(self, file, {}, None, in_kernel=True, function=function)
         try:
-            around = outer_names(self, function)
+            outer_values = outer_names(self, function)
             self.findings.captures = [
-                name for name, value in around.items() if isinstance(value, Unbound)
+                name for name, value in outer_values.items() if isinstance(value, Unbound)
             ]
-            frame.values |= around
+            frame.values |= outer_values
             unknown = (*self.findings.captures, *names, *names_assigned_by(node.body))
             frame.values |= dict.fromkeys(unknown, UNKNOWN)
             parameters_of(function.qualname, node.args)

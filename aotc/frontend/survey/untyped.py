@@ -219,7 +219,7 @@ def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
 
 
 def _binary(frame: Frame, node: ast.BinOp) -> Operand:
-    # Down the spine of a long sum, as in `expressions.py`.
+    # Walk the spine of a long sum, as in `expressions.py`.
     part: ast.expr = node
     while isinstance(part, ast.BinOp):
         if type(part.op) not in BINARY:
