@@ -1,8 +1,8 @@
-"""Where ops go while a kernel is translated, and how mistakes are reported from there.
+"""Emit ops during translation, and report users' mistakes.
 
-The functions of the language (`operators.py`, `memory.py`, …) get an `Emitter`: they place ops in
-its current block and know nothing of Python syntax. The location of the expression being
-translated is the compiler's current location, so an op and an error need not be told theirs.
+The builtins of the language (`operators.py`, `memory.py`, …) take an `Emitter`. They place ops
+in its current block and are independent of Python syntax. Ops and errors get the compiler's
+current location: the expression under translation.
 
 Invariant: `block` is the innermost block being filled; it has no terminator yet.
 """
@@ -24,12 +24,12 @@ _MAX_DEPTH = 64  # later passes walk nested blocks by recursion
 def mistake(
     message: str, *, remedy: str = "", loc: Loc | None = None, feature: str = ""
 ) -> CompileError:
-    """Return the error to raise for a user's mistake at `loc`, or where translation stands."""
+    """Return the error for a user's mistake at `loc`, or at the current location."""
     return CompileError(message, loc or current_loc(), remedy=remedy, feature=feature)
 
 
 class Emitter:
-    """Place ops at the end of `block`; hold what the whole kernel gathers on the way."""
+    """Emitter of ops at the end of `block`, with the kernel's remarks, prints and hints."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Emitter:
         self.num_warps = num_warps
         self.num_ctas = num_ctas
         self.runs_by_cta = False
-        """Whether the source tells the CTAs of a cluster apart."""
+        """True if the source distinguishes the CTAs of a cluster."""
         self.remarks: list[str] = []
         self.prints: list[str] = []
         self.hints: dict[tuple[Block, Value], tile.Hint] = {}
-        """What the kernel promises of its values, by the block that does and the operand."""
+        """The kernel's promises about values, by block and operand."""
         self.num_ops = 0
         self.max_ops = max_ops
         self._unrolled: list[tuple[Loc, int]] = []
@@ -80,7 +80,7 @@ class Emitter:
 
     @contextmanager
     def unrolling(self, loc: Loc, num_times: int) -> Generator[None]:
-        """Note that the body of the loop at `loc` is repeated inside the `with` statement."""
+        """Record the loop at `loc` as unrolled `num_times` inside the `with` statement."""
         self._unrolled.append((loc, num_times))
         try:
             yield
@@ -104,7 +104,7 @@ class Emitter:
             self.depth -= 1
 
     def remark(self, text: str) -> None:
-        """Note something the user may want to know, once."""
+        """Record a remark for the user at the current location, without repeats."""
         loc = current_loc()
         line = f"{loc}: {text}"
         if line not in self.remarks:
@@ -112,14 +112,14 @@ class Emitter:
 
 
 class HostEmitter(Emitter):
-    """Refuse ops: the code around kernels has no run-time values."""
+    """Emitter of host code: refuse ops, since host code has no run-time values."""
 
     def __init__(self) -> None:
         super().__init__(Block(), self._no_call, debug=False, num_warps=0, max_ops=0)
 
     def __call__(self, op: Op, before: Op | None = None) -> NoReturn:
         del before
-        op.set_slots(())  # nothing is left of an op that stands nowhere
+        op.set_slots(())  # drop the uses of the discarded op
         raise mistake(
             "this is known at run time only, and code around kernels computes with constants",
             remedy="move it into a kernel, or write the value out",

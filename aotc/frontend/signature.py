@@ -1,8 +1,8 @@
-"""What the caller says of a kernel's arguments, brought together with its parameter list.
+"""Bind a signature and constants to a kernel's parameters.
 
-Each parameter is one of three things: a run-time parameter with a type and what the launcher
-promises of it (`"*fp16:16"`), a value fixed by the signature (`"i32=1"`), or a constant. Fixed
-values and constants are the same to the kernel: Python values known while compiling.
+A parameter is one of three kinds: a run-time parameter with a type and a promised divisibility
+(`"*fp16:16"`), a value fixed by the signature (`"i32=1"`), or a constant. Fixed values and
+constants are alike in the kernel: compile-time Python values.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ ArgumentType: TypeAlias = ScalarType | PointerType | DescriptorType
 
 @dataclass(frozen=True)
 class Arguments:
-    """Hold a kernel's arguments: run-time parameters in order, and every constant by name.
+    """Arguments of a kernel: run-time parameters in order, and every constant by name.
 
-    A tuple is passed as its items, each a parameter or a constant by the name that it has in launches.
+    A tuple is passed as its items, each a parameter or a constant under its name in launches.
     """
 
     params: tuple[ParamInfo, ...]
@@ -65,23 +65,23 @@ class Arguments:
 
     @property
     def types(self) -> tuple[ArgumentType, ...]:
-        """The types of what launches pass: no host has fp8e4b15, so a pointer to it is one to bytes."""
-        return tuple(PointerType(U8) if _is_to_fp8e4b15(one) else one for one in self.declared)
+        """The types in launches: hosts pass a pointer to fp8e4b15 as one to bytes."""
+        return tuple(PointerType(U8) if _is_to_fp8e4b15(kind) else kind for kind in self.declared)
 
-    def seen(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
-        """Return run-time parameters as the kernel declares them."""
+    def cast_to_declared(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
+        """Return the run-time parameters cast to their declared types."""
         return [
             bitcast(emit, value, kind) if _is_to_fp8e4b15(kind) else value
             for value, kind in zip(passed, self.declared, strict=True)
         ]
 
     def values(self, passed: Sequence[Operand]) -> dict[str, Operand]:
-        """Return what each parameter of the function is, given the value of each run-time one."""
+        """Return the operand of each parameter, given the run-time values; tuples are assembled."""
         names = [info.name for info in self.params]
         values = {**self.constants, **dict(zip(names, passed, strict=True))}
-        made = {name: _tuple_of(name, kind, values) for name, kind in self.tuples.items()}
+        tuples = {name: _tuple_of(name, kind, values) for name, kind in self.tuples.items()}
         items = {leaf for name, kind in self.tuples.items() for leaf, _ in kind.leaves(name)}
-        return {**{name: value for name, value in values.items() if name not in items}, **made}
+        return {**{name: value for name, value in values.items() if name not in items}, **tuples}
 
 
 def _is_to_fp8e4b15(kind: ArgumentType) -> TypeGuard[PointerType]:
@@ -104,63 +104,63 @@ def bind_parameters(
     constants: Mapping[str, object],
     num_warps: int,
 ) -> Arguments:
-    """Decide what each parameter of a kernel is.
+    """Bind each parameter of a kernel to a type or a constant.
 
-    Raises: CompileError for a parameter without type or value, or a name that is no parameter.
+    Raises: CompileError for a parameter without type or value, or an unknown name.
     """
     parameters = function.node.args
-    listed = _parameters(function)
+    parameter_nodes = _parameters(function)
     if parameters.vararg is not None or parameters.kwarg is not None:
         raise mistake(
             "a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node)
         )
-    names = [one.arg for one in listed]
-    for given, what in ((signature, "signature"), (constants, "constants")):
-        for name in given:
+    names = [parameter.arg for parameter in parameter_nodes]
+    for entries, source in ((signature, "signature"), (constants, "constants")):
+        for name in entries:
             if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise mistake(f"the {what} must map names of parameters, got {name!r}")
+                raise mistake(f"the {source} must map names of parameters, got {name!r}")
             if name not in names:
                 raise mistake(
-                    f"{name!r} of the {what} is no parameter of {function.qualname}",
+                    f"{name!r} of the {source} is no parameter of {function.qualname}",
                     loc=function.file.loc(function.node),
                     remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
                 )
-    known: dict[str, Operand] = {
+    values_by_name: dict[str, Operand] = {
         name: constant_operand(value, name) for name, value in constants.items()
     }
     runtime: dict[str, tuple[tuple[ParamInfo, ArgumentType], ...]] = {}
     fixed: dict[str, Operand] = {}
     tuples: dict[str, TupleType] = {}
-    for one in listed:
-        if one.arg in known or one.arg not in signature:
+    for parameter in parameter_nodes:
+        if parameter.arg in values_by_name or parameter.arg not in signature:
             continue
-        with at(function.file.loc(one)):
-            if is_tuple_type(str(signature[one.arg])):
-                parsed, tuples[one.arg] = _parse_tuple(
-                    program, function, one.arg, signature[one.arg], names
+        with at(function.file.loc(parameter)):
+            if is_tuple_type(str(signature[parameter.arg])):
+                parsed, tuples[parameter.arg] = _parse_tuple(
+                    program, function, parameter.arg, signature[parameter.arg], names
                 )
             else:
-                parsed = {one.arg: parse_argument(one.arg, signature[one.arg])}
+                parsed = {parameter.arg: parse_argument(parameter.arg, signature[parameter.arg])}
         passed = tuple(item for item in parsed.values() if not isinstance(item, _Fixed))
         values = {name: item.value for name, item in parsed.items() if isinstance(item, _Fixed)}
-        if not passed and one.arg not in tuples:
-            known |= values
-        elif is_constexpr_annotation(one.annotation):
+        if not passed and parameter.arg not in tuples:
+            values_by_name |= values
+        elif is_constexpr_annotation(parameter.annotation):
             raise mistake(
-                f"{one.arg} is a tl.constexpr parameter: it needs a value, not the type "
-                f"{signature[one.arg]!r}",
-                loc=function.file.loc(one),
+                f"{parameter.arg} is a tl.constexpr parameter: it needs a value, not the type "
+                f"{signature[parameter.arg]!r}",
+                loc=function.file.loc(parameter),
                 remedy="give it among the constants, configs or choices",
             )
         else:
-            runtime[one.arg] = passed
+            runtime[parameter.arg] = passed
             fixed |= values
-    _fill_in(program, function, known, runtime, num_warps)
+    _add_default_constants(program, function, values_by_name, runtime, num_warps)
     ordered = [item for name in names for item in runtime.get(name, ())]
     return Arguments(
         tuple(info for info, _ in ordered),
         tuple(kind for _, kind in ordered),
-        {**{name: known[name] for name in names if name in known}, **fixed},
+        {**{name: values_by_name[name] for name in names if name in values_by_name}, **fixed},
         tuples,
     )
 
@@ -168,32 +168,32 @@ def bind_parameters(
 def _parse_tuple(
     program: Program, function: Function, name: str, text: str, names: Sequence[str]
 ) -> tuple[dict[str, tuple[ParamInfo, ArgumentType] | _Fixed], TupleType]:
-    """Read the type of a tuple: that of each launch argument, and how they make the tuple."""
+    """Parse a tuple type into the type of each launch argument and the tuple's structure."""
     try:
         kind = parse_tuple_type(text)
     except ValueError as error:
         raise mistake(f"the type of {name}: {error}") from None
-    taken = next((leaf for leaf, _ in kind.leaves(name) if leaf in names), None)
-    if taken is not None:
+    clash = next((leaf for leaf, _ in kind.leaves(name) if leaf in names), None)
+    if clash is not None:
         raise mistake(
-            f"an item of {name} is passed as {taken}, which is a parameter as well",
+            f"an item of {name} is passed as {clash}, which is a parameter as well",
             remedy="rename one of them",
         )
     parsed: dict[str, tuple[ParamInfo, ArgumentType] | _Fixed] = {}
-    for leaf, one in kind.leaves(name):
-        item = _function_item(program, function, one)
-        parsed[leaf] = parse_argument(leaf, one) if item is None else _Fixed(item)
+    for leaf, item_type in kind.leaves(name):
+        item = _function_item(program, function, item_type)
+        parsed[leaf] = parse_argument(leaf, item_type) if item is None else _Fixed(item)
     return parsed, kind
 
 
 def _function_item(program: Program, function: Function, text: str) -> Operand:
-    """Return the function that an item of a tuple names, or None if it is a type."""
-    plain = text.strip()
-    is_type = plain in ("none", "None") or DTYPE_NAMES.get(plain, plain) in SCALARS
-    if is_type or not is_function_name(plain):
+    """Return the function named by a tuple item, or None for a type."""
+    name = text.strip()
+    is_type = name in ("none", "None") or DTYPE_NAMES.get(name, name) in SCALARS
+    if is_type or not is_function_name(name):
         return None
     try:
-        return function_named(program, function.file, plain)
+        return function_named(program, function.file, name)
     except CompileError:
         return None
 
@@ -209,7 +209,7 @@ class _Fixed:
 
 
 def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fixed:
-    """Read one entry of a signature. Raises: CompileError at the parameter."""
+    """Parse one entry of a signature. Raises: CompileError at the parameter."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
     if text.strip() == "none":
@@ -226,12 +226,12 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         )
     kind = VALUE_SCALARS.get(name_of_type)
     if match is None or kind is None:
-        known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
+        type_names = [*SCALARS, *(f"*{scalar}" for scalar in SCALARS)]
         raise mistake(
             f"the type of {name} must be like {_EXAMPLES}, got {text!r}",
             remedy="`?` is for manifests, which build both variants; leave it out here"
             if text.endswith("?")
-            else did_you_mean(text, known),
+            else did_you_mean(text, type_names),
         )
     if match["value"] is not None:
         if match["star"]:
@@ -249,7 +249,7 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
 
 
 def _descriptor(name: str, text: str) -> DescriptorType:
-    """Read the type of a tensor descriptor. Raises: CompileError."""
+    """Parse the type of a tensor descriptor. Raises: CompileError."""
     match = _DESCRIPTOR.match(text.replace(" ", ""))
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     extents = () if match is None else match["block"].split(",")
@@ -283,17 +283,17 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 
 
 def constant_operand(value: object, name: str) -> Operand:
-    """Return a constant from outside as a kernel sees it.
+    """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype is the dtype, and "None" is None, for which a manifest has no other word.
+    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null.
 
-    Raises: CompileError for a value that no kernel can use.
+    Raises: CompileError for a value of an unusable type.
     """
     if value == "None":
         return None
     if isinstance(value, str):
-        plain = value.removeprefix("*").removeprefix("tl.")
-        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain))
+        dtype_name = value.removeprefix("*").removeprefix("tl.")
+        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))
         if dtype is None:
             return value
         return PointerType(dtype) if value.startswith("*") else dtype
@@ -308,85 +308,94 @@ def constant_operand(value: object, name: str) -> Operand:
     )
 
 
-def _fill_in(
+def _add_default_constants(
     program: Program,
     function: Function,
-    known: dict[str, Operand],
+    constants: dict[str, Operand],
     runtime: Mapping[str, object],
     num_warps: int,
 ) -> None:
-    """Add constants that defaults, heuristics and the configuration give."""
+    """Add constants from defaults, heuristics and the configuration."""
     defaults = default_expressions(function.node.args)
     heuristics = heuristics_of(program, function)
     missing: list[ast.arg] = []
-    for one in _parameters(function):
-        name = one.arg
-        if name in known or name in runtime or name in heuristics:
+    for parameter in _parameters(function):
+        name = parameter.arg
+        if name in constants or name in runtime or name in heuristics:
             continue
         if name in defaults:
-            known[name] = unwrap(program.host_frame(function.file).visit(defaults[name]))
+            constants[name] = unwrap(program.host_frame(function.file).visit(defaults[name]))
         elif name == "num_warps":
-            known[name] = num_warps
+            constants[name] = num_warps
         else:
-            missing.append(one)
+            missing.append(parameter)
     if missing:
         _report_missing(function, missing)
-    names = [one.arg for one in _parameters(function)]
+    names = [parameter.arg for parameter in _parameters(function)]
     for name, heuristic in heuristics.items():
-        # Heuristics may also choose launch options, such as num_warps; the caller chooses those.
-        if name in names and name not in known and name not in runtime:
-            args = {**{one: Argument(one) for one in runtime}, **known}
-            known[name] = _evaluate_heuristic(program, function, name, heuristic, args)
+        # Heuristics may also choose launch options such as num_warps; here the caller does.
+        if name in names and name not in constants and name not in runtime:
+            args = {
+                **{parameter_name: Argument(parameter_name) for parameter_name in runtime},
+                **constants,
+            }
+            constants[name] = _evaluate_heuristic(program, function, name, heuristic, args)
 
 
 def _report_missing(function: Function, missing: list[ast.arg]) -> None:
-    one = missing[0]
-    rest = f" (nor have {', '.join(other.arg for other in missing[1:])})" if missing[1:] else ""
-    constexpr = is_constexpr_annotation(one.annotation)
-    what = "value" if constexpr else "type"
+    parameter = missing[0]
+    others_missing = (
+        f" (nor have {', '.join(other.arg for other in missing[1:])})" if missing[1:] else ""
+    )
+    constexpr = is_constexpr_annotation(parameter.annotation)
+    lacking = "value" if constexpr else "type"
     where = "among the constants" if constexpr else f"in the signature, such as {_EXAMPLES}"
     raise mistake(
-        f"the parameter {one.arg} of {function.qualname} has no {what}{rest}",
-        loc=function.file.loc(one),
+        f"the parameter {parameter.arg} of {function.qualname} has no {lacking}{others_missing}",
+        loc=function.file.loc(parameter),
         remedy=f"give it {where}",
     )
 
 
 def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
-    """Return the heuristics by the parameter that each gives; the outermost decorator runs first."""
-    found: dict[str, Operand] = {}
+    """Return the heuristics by parameter; the outermost decorator runs first."""
+    heuristics: dict[str, Operand] = {}
     for call in decorator_calls(function.node, "heuristics"):
-        given = [one.value for one in call.keywords if one.arg == "values"]
-        for node in (*call.args[:1], *given):
+        keyword_values = [keyword.value for keyword in call.keywords if keyword.arg == "values"]
+        for node in (*call.args[:1], *keyword_values):
             values = program.host_frame(function.file).visit(node)
-            found |= type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
-    if found or not _may_have_others(function):
-        return found
-    for one in decorators_of(program, function, function.node.name):
-        values = one.kwargs.get("values", one.args[0] if one.args else None)
-        if one.name == "heuristics" and isinstance(values, dict):
-            found = {**type_cast("dict[str, Operand]", values), **found}
-    return found
+            heuristics |= (
+                type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
+            )
+    if heuristics or not _may_have_other_decorators(function):
+        return heuristics
+    for decorator in decorators_of(program, function, function.node.name):
+        values = decorator.kwargs.get("values", decorator.args[0] if decorator.args else None)
+        if decorator.name == "heuristics" and isinstance(values, dict):
+            heuristics = {**type_cast("dict[str, Operand]", values), **heuristics}
+    return heuristics
 
 
 def heuristic_problems(program: Program, function: Function, constant: Operand) -> dict[str, str]:
-    """Return why each heuristic needs a launch to be evaluated, or "" if it needs none.
+    """Return the reason each heuristic needs a launch, or "" if it needs none.
 
-    Of the arguments it is told that they are there, of the other constants that they are `constant`.
+    Heuristics see unknown, non-None arguments; all other constants equal `constant`.
     """
     heuristics = heuristics_of(program, function)
     args: dict[str, Operand] = {
-        one.arg: constant if is_constexpr_annotation(one.annotation) else Argument(one.arg)
-        for one in _parameters(function)
-        if one.arg not in heuristics
+        parameter.arg: constant
+        if is_constexpr_annotation(parameter.annotation)
+        else Argument(parameter.arg)
+        for parameter in _parameters(function)
+        if parameter.arg not in heuristics
     }
     problems: dict[str, str] = {}
     for name, heuristic in heuristics.items():
-        with _noting(problems, name):
+        with _recording_problem(problems, name):
             try:
                 args[name] = _evaluate_heuristic(program, function, name, heuristic, dict(args))
             except CompileError:
-                # Others may still read what the launch passes under its own name, converted.
+                # Later heuristics may read the launch's own value of this name.
                 passed = {**args, name: constant}
                 args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
                 raise
@@ -394,8 +403,8 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
 
 
 @contextmanager
-def _noting(problems: dict[str, str], name: str) -> Generator[None]:
-    """Note why what is done for a name is refused, or that it is not."""
+def _recording_problem(problems: dict[str, str], name: str) -> Generator[None]:
+    """Record the error raised inside the `with` statement for a name, or ""."""
     problems[name] = ""
     try:
         yield
@@ -403,11 +412,11 @@ def _noting(problems: dict[str, str], name: str) -> Generator[None]:
         problems[name] = error.message.rpartition("at build time: ")[2]
 
 
-def _may_have_others(function: Function) -> bool:
-    """Return whether a kernel has decorators besides Triton's own, or some that are not written there."""
-    plain = all(name in ("jit", "autotune") for name in decorator_names(function.node))
+def _may_have_other_decorators(function: Function) -> bool:
+    """Return whether a kernel may have other heuristics: foreign or applied decorators."""
+    has_only_known = all(name in ("jit", "autotune") for name in decorator_names(function.node))
     is_rebound = len(bindings(function.file).get(function.node.name, ())) > 1
-    return not plain or is_rebound or bool(function.decorators)
+    return not has_only_known or is_rebound or bool(function.decorators)
 
 
 def _evaluate_heuristic(

@@ -1,13 +1,12 @@
 """Source files: read once, parsed once, never executed.
 
-A kernel's file may import others; each is a `SourceFile` with its tree and the digest that goes
-into the cache key. Python is not asked to import anything, so a file with side effects, or one
-whose imports are missing on the build machine, is as good as any other.
+A kernel's file may import others. Each is a `SourceFile` with its tree and a digest for the cache
+key. Python imports nothing, so files with side effects or missing imports work.
 
-Parsed files are kept for the process, keyed by their content and by what the file system says of
-them, because a grid of configurations translates the same file again and again.
+Parsed files are cached per process by path, content, size and modification time: a grid of
+configurations translates the same file many times.
 
-Invariant: the positions in a `Loc` are characters of the file on disk, whatever its encoding.
+Invariant: positions in a `Loc` count characters of the file on disk, in any encoding.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CACHED_FILES = 512
 
 @dataclass(frozen=True, eq=False)
 class SourceFile:
-    """Hold one parsed file. `digest` is the SHA-256 of its bytes, in hexadecimal."""
+    """A parsed file; `digest` is the hexadecimal SHA-256 of its bytes."""
 
     path: str
     digest: str
@@ -40,22 +39,22 @@ class SourceFile:
 
     @property
     def folder(self) -> Path:
-        """The folder that relative imports start from."""
+        """The folder of the file, for relative imports."""
         return Path(self.path).parent
 
     @property
     def is_package(self) -> bool:
-        """Whether the file is a package's `__init__.py`."""
+        """True for a package's `__init__.py`."""
         return Path(self.path).name == "__init__.py"
 
     def loc(self, node: ast.AST, call_site: Loc | None = None, function: str = "") -> Loc:
-        """Return where `node` is; a span that goes on ends with its first line."""
-        place: Any = node  # a node has a place in full, or none
+        """Return the location of `node`; a multi-line span ends with its first line."""
+        positioned: Any = node  # a node has all position attributes or none
         try:
-            line: int = place.lineno
-            col: int = place.col_offset
-            end_col: int = place.end_col_offset or col + 1
-            is_one_line: bool = place.end_lineno == line
+            line: int = positioned.lineno
+            col: int = positioned.col_offset
+            end_col: int = positioned.end_col_offset or col + 1
+            is_one_line: bool = positioned.end_lineno == line
         except AttributeError:
             return Loc(self.path, 1, 0, 1, call_site, function)
         if is_one_line and self.is_ascii:
@@ -72,7 +71,7 @@ class SourceFile:
 
 
 def load(path: str) -> SourceFile:
-    """Return the parsed file at `path`, on disk or of the snapshot that is used.
+    """Return the parsed file at `path`, from disk or the current snapshot.
 
     Raises: CompileError if it cannot be read or is not Python.
     """

@@ -1,7 +1,7 @@
-"""The frontend's entrance: a kernel of a source file, with types and constants, to tile IR.
+"""Translate a kernel of a source file, with types and constants, to tile IR.
 
-The file is parsed, never executed, and neither Triton nor the file's imports need to exist. Two
-translations with the same files and arguments give the same IR, op for op.
+The file is parsed, never executed; neither Triton nor the file's imports need to exist. The same
+files and arguments give the same IR, op for op.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
 
 @dataclass(frozen=True)
 class Translation:
-    """Hold a translated kernel, and what was read and said on the way.
+    """A translated kernel, with the files read and the remarks.
 
-    `source_files` are the paths of all files read with the SHA-256 of their contents, the
-    kernel's own file first; `searches` are those for imported modules, with what each found.
+    `source_files` pairs the path of every file read with the SHA-256 of its contents, the kernel's
+    own file first. `searches` pairs every search for an imported module with its result.
     """
 
     kernel: Kernel
@@ -92,11 +92,10 @@ def translate(
     """Translate the function `kernel` of the file `source` into tile IR.
 
     `signature` gives the types of run-time arguments (`"*fp16:16"`, `"i32"`, `"i32=1"`),
-    `constants` the values of the others; `kernel` may be dotted, for a method or a nested
-    function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
-    checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to. `facts` are what the file is told of the GPU that differs from the target's own, `captured`
-    are constants that the kernel's body sees besides.
+    `constants` the values of the others. `kernel` may be dotted, for a method or a nested function.
+    Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are type-checked
+    and dropped, as in Triton. `max_ops` bounds the expansion of calls and static loops. `facts`
+    override the target's answers about the GPU. `captured` are values of the kernel's outer variables.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -122,7 +121,7 @@ def translate(
                 max_ops=max_ops,
                 num_ctas=num_ctas,
             )
-            passed = arguments.seen(program.emit, body.args)
+            passed = arguments.cast_to_declared(program.emit, body.args)
             values = {**_captures(program, function, captured or {}), **arguments.values(passed)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
@@ -130,47 +129,48 @@ def translate(
             program.emit(scf.Return())
             attach_hints(program.emit)
             name = _symbol(function)
-            made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+            kernel_ir = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
             if program.emit.runs_by_cta and num_ctas > 1:
-                made.num_ctas, made.runs_by_cta = num_ctas, True
-            _check_constants(function, signature, made)
+                kernel_ir.num_ctas, kernel_ir.runs_by_cta = num_ctas, True
+            _check_constants(function, signature, kernel_ir)
             _evaluate_decorators(program, function)
-    files = tuple((path, one.digest) for path, one in module.files.items())
+    files = tuple((path, source_file.digest) for path, source_file in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
-    said = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
-    return Translation(made, files, searches, *said)
+    messages = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
+    return Translation(kernel_ir, files, searches, *messages)
 
 
 def _captures(
     program: Program, function: Function, captured: Mapping[str, object]
 ) -> dict[str, Operand]:
-    """Return what a kernel sees besides its arguments and the names of its file."""
-    seen = {name: constant_operand(one, name) for name, one in captured.items()}
-    program.captures = Captures(function.file, plain_parts(function.qualname), seen)
-    return {**outer_names(program, function), **seen}
+    """Return the captured and outer variables of a kernel."""
+    captures = {name: constant_operand(constant, name) for name, constant in captured.items()}
+    program.captures = Captures(function.file, plain_parts(function.qualname), captures)
+    return {**outer_names(program, function), **captures}
 
 
 def _evaluate_decorators(program: Program, function: Function) -> None:
-    """Evaluate an autotuner that may ask the environment, for the remark that says so."""
+    """Evaluate decorators reading the environment, for their remarks."""
     if any("environ" in line or "getenv" in line for line in function.file.lines):
         with suppress(CompileError):
             decorators_of(program, function, function.node.name)
 
 
-def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
-    """Raise CompileError if the kernel writes through a pointer that is declared constant."""
+def _check_constants(function: Function, signature: Mapping[str, str], kernel: Kernel) -> None:
+    """Refuse a write through a pointer declared constant. Raises: CompileError."""
     declared = [
-        one
-        for one in _parameters(function)
-        if is_const_annotation(one.annotation) or signature.get(one.arg, "").startswith("*k")
+        parameter
+        for parameter in _parameters(function)
+        if is_const_annotation(parameter.annotation)
+        or signature.get(parameter.arg, "").startswith("*k")
     ]
-    access = parameter_access(made) if declared else {}
-    for one in declared:
-        if access.get(one.arg) in ("write", "both"):
+    access = parameter_access(kernel) if declared else {}
+    for parameter in declared:
+        if access.get(parameter.arg) in ("write", "both"):
             raise mistake(
-                f"{one.arg} points at constants, and {function.qualname} writes there",
-                loc=function.file.loc(one),
+                f"{parameter.arg} points at constants, and {function.qualname} writes there",
+                loc=function.file.loc(parameter),
                 remedy="leave out tl.const, or write through another pointer",
             )
 
@@ -179,13 +179,15 @@ def _asks_for_debug(function: Function) -> bool:
     """Return whether the kernel is decorated with `@triton.jit(debug=True)`."""
     call = decorator_call(function.node, "jit")
     return call is not None and any(
-        one.arg == "debug" and isinstance(one.value, ast.Constant) and one.value.value is True
-        for one in call.keywords
+        keyword.arg == "debug"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is True
+        for keyword in call.keywords
     )
 
 
 def _symbol(function: Function) -> str:
-    """Return the name of the kernel in its cubin. Raises: CompileError if it cannot be one."""
+    """Return the kernel's symbol in the cubin. Raises: CompileError for an unusable name."""
     name = function.node.name
     if not name.isascii() or name == "_":
         raise mistake(
@@ -198,7 +200,7 @@ def _symbol(function: Function) -> str:
 
 @contextmanager
 def _readable_errors() -> Generator[None]:
-    """Turn exhaustion of Python's stack, where the source is too deep, into a diagnostic."""
+    """Turn an overflow of Python's stack by deep source into a diagnostic."""
     innermost: Loc | None = None
     try:
         yield
@@ -218,7 +220,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
     node = find_definition(file.tree.body, path) if path and all(path) else None
     if node is not None:
         function = module.describe(file, node, kernel)
-        # A decorator that is known here may be one of the file's own, which applies Triton's.
+        # A decorator of the file's own may apply Triton's.
         is_kernel = function.is_jit or (node.decorator_list and not function.foreign)
         if not is_kernel and not _is_rebound(module, file, kernel):
             raise _refuse_function(function, file.loc(node))
@@ -237,7 +239,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
 
 
 def _refuse_function(function: Function, loc: Loc) -> CompileError:
-    """Return the error to raise for a function that is no kernel."""
+    """Return the error for a function without a jit decorator."""
     if function.foreign:
         return refuse_foreign(function.qualname, function.foreign, loc)
     return mistake(
@@ -257,7 +259,7 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
 
 @dataclass(frozen=True)
 class KernelParameter:
-    """A parameter of a kernel's function; `annotation` is what its source says, such as "tl.int64"."""
+    """A parameter of a kernel's function; `annotation` is its source text, such as "tl.int64"."""
 
     name: str
     is_constexpr: bool
@@ -276,19 +278,19 @@ def kernel_parameters(source: str, kernel: str) -> tuple[KernelParameter, ...]:
     defaults = default_expressions(function.node.args)
     return tuple(
         KernelParameter(
-            one.arg,
-            is_constexpr_annotation(one.annotation),
-            one.arg in defaults,
-            "" if one.annotation is None else ast.unparse(one.annotation),
+            parameter.arg,
+            is_constexpr_annotation(parameter.annotation),
+            parameter.arg in defaults,
+            "" if parameter.annotation is None else ast.unparse(parameter.annotation),
         )
-        for one in _parameters(function)
+        for parameter in _parameters(function)
     )
 
 
 def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[str, str]:
-    """Return why each heuristic of a kernel needs a launch to be evaluated, "" for those that do not.
+    """Return the reason each heuristic of a kernel needs a launch, or "" if it needs none.
 
-    The kernel's other constants are taken to be 16. Raises: CompileError if they cannot be found.
+    The kernel's other constants are taken as 16. Raises: CompileError if there is no such kernel.
     """
     with _readable_errors():
         program = Program(_KERNEL, _HOST, target, {})
@@ -306,21 +308,21 @@ def launch_heuristics(
     target: str = "",
     facts: Mapping[str, object] | None = None,
 ) -> dict[str, str]:
-    """Return the truth value of each heuristic that the integers of a launch decide.
+    """Return the conditions of boolean heuristics decided by launch integers.
 
-    It is an expression over `arguments`, integers that a launch passes, and `constants`, parameters that
-    are fixed when the kernel is built. Raises: CompileError if the kernel cannot be found.
+    A condition is an expression over `arguments`, integers of a launch, and `constants`, parameters
+    fixed at build time. Raises: CompileError if there is no such kernel.
     """
     with _readable_errors():
         program = Program(_KERNEL, _HOST, target, facts or {})
         function = _find_kernel(program.globals, program.globals.open(source), kernel)
         with at(function.file.loc(function.node)):
-            found = signatures.heuristics_of(program, function)
-            made = {
+            heuristics = signatures.heuristics_of(program, function)
+            texts = {
                 name: launch_expression(program, heuristic, arguments, constants)
-                for name, heuristic in found.items()
+                for name, heuristic in heuristics.items()
             }
-    return {name: text for name, text in made.items() if text is not None}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 # ---- autotuning -------------------------------------------------------------------------------
@@ -334,11 +336,11 @@ def autotune_configs(
     target: str = "",
     facts: Mapping[str, object] | None = None,
 ) -> list[dict[str, object]]:
-    """Return the configurations that the kernel's `@triton.autotune` lists, in order.
+    """Return the configurations of the kernel's `@triton.autotune`, in order.
 
-    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`. Of a
-    launch, `early_config_prune` is told `constants`, of the GPU what `target` and `facts` say; a `perf_model` only orders what is timed, and
-    counts for nothing.
+    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`.
+    `early_config_prune` sees `constants` as launch arguments, and the GPU of `target` and `facts`.
+    A `perf_model` only orders benchmarks and is ignored.
 
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
@@ -349,53 +351,66 @@ def autotune_configs(
         function = _find_kernel(module, file, kernel)
         with at(file.loc(function.node)):
             call = _autotuner(function)
-            listed = [] if call is None else _listed_configs(call) or call.args[:1]
-            if call is not None and listed:
-                items = unwrap(program.host_frame(function.file).visit(listed[0]))
-                prune, loc = _prune_expression(call), file.loc(listed[0])
+            config_lists = [] if call is None else _listed_configs(call) or call.args[:1]
+            if call is not None and config_lists:
+                items = unwrap(program.host_frame(function.file).visit(config_lists[0]))
+                prune, loc = _prune_expression(call), file.loc(config_lists[0])
             else:
-                made = _evaluated_autotuner(program, function, kernel)
-                if "configs" not in made.kwargs and not made.args:
-                    raise mistake("@triton.autotune lists no configs", loc=made.loc)
-                items = unwrap(made.kwargs.get("configs", made.args[0] if made.args else None))
-                prune, loc = made.kwargs.get("prune_configs_by"), made.loc
+                autotuner = _evaluated_autotuner(program, function, kernel)
+                if "configs" not in autotuner.kwargs and not autotuner.args:
+                    raise mistake("@triton.autotune lists no configs", loc=autotuner.loc)
+                items = unwrap(
+                    autotuner.kwargs.get("configs", autotuner.args[0] if autotuner.args else None)
+                )
+                prune, loc = autotuner.kwargs.get("prune_configs_by"), autotuner.loc
             items = tuple(type_cast("list[Operand]", items)) if isinstance(items, list) else items
             if prune is not None and is_tuple(items) and items:
                 items = _pruned(program, function, prune, items, constants or {})
-            configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
+            configs = (
+                [item for item in items if isinstance(item, Config)] if is_tuple(items) else []
+            )
             if not configs or not is_tuple(items) or len(configs) != len(items):
                 raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
                     f"got {show(items)}",
                     loc=loc,
                 )
-    return [_config_values(one) for one in configs]
+    return [_config_values(config) for config in configs]
 
 
 def _autotuner(function: Function) -> ast.Call | None:
-    """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
-    found = decorator_calls(function.node, "autotune")
-    if len(found) > 1:
-        _refuse_stacked(function.qualname, len(found), function.file.loc(found[1]))
-    calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
-    return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
+    """Return the decorator listing configs: `triton.autotune`, or any with `configs=`."""
+    autotuners = decorator_calls(function.node, "autotune")
+    if len(autotuners) > 1:
+        _refuse_stacked(function.qualname, len(autotuners), function.file.loc(autotuners[1]))
+    calls = [
+        decorator for decorator in function.node.decorator_list if isinstance(decorator, ast.Call)
+    ]
+    return next(
+        (call for call in (*autotuners, *calls) if call in autotuners or _listed_configs(call)),
+        None,
+    )
 
 
 def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> Decorator:
-    """Return the autotuner that the file's code applies to a kernel, however it is written.
+    """Return the autotuner applied to a kernel anywhere in its file.
 
     Raises: CompileError if there is none, or several.
     """
-    found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        _refuse_stacked(kernel, len(found), found[1].loc)
-    unknown = unknown_decorator(program, function)
-    if unknown is not None:
-        what, loc = unknown
+    autotuners = [
+        decorator
+        for decorator in decorators_of(program, function, kernel)
+        if decorator.name == "autotune"
+    ]
+    if len(autotuners) == 1:
+        return autotuners[0]
+    if autotuners:
+        _refuse_stacked(kernel, len(autotuners), autotuners[1].loc)
+    problem = unknown_decorator(program, function)
+    if problem is not None:
+        reason, loc = problem
         raise mistake(
-            f"{kernel} has no @triton.autotune decorator that is known without running the file: {what}",
+            f"{kernel} has no @triton.autotune decorator that is known without running the file: {reason}",
             remedy="list its configurations in the manifest",
             loc=loc,
         )
@@ -414,58 +429,64 @@ def _refuse_stacked(kernel: str, count: int, loc: Loc | None) -> NoReturn:
 
 
 def _listed_configs(call: ast.Call) -> list[ast.expr]:
-    return [one.value for one in call.keywords if one.arg == "configs"]
+    return [keyword.value for keyword in call.keywords if keyword.arg == "configs"]
 
 
 def _prune_expression(call: ast.Call) -> ast.expr | None:
-    """Return the function that drops configs, or a dictionary that may have one."""
-    for one in call.keywords:
-        if one.arg != "prune_configs_by":
+    """Return the pruning function of an autotuner, or a dictionary of options."""
+    for keyword in call.keywords:
+        if keyword.arg != "prune_configs_by":
             continue
-        named: dict[object, ast.expr | None] = {}
-        if isinstance(one.value, ast.Dict):
-            keys = [key.value if isinstance(key, ast.Constant) else key for key in one.value.keys]
-            named = dict(zip(keys, one.value.values, strict=True))
-        elif isinstance(one.value, ast.Call) and dotted_name(one.value.func) == "dict":
-            named = {key.arg: key.value for key in one.value.keywords}
-        if not named or any(not isinstance(key, str) for key in named):
-            return one.value
-        return named.get("early_config_prune")
+        options: dict[object, ast.expr | None] = {}
+        if isinstance(keyword.value, ast.Dict):
+            keys = [
+                key.value if isinstance(key, ast.Constant) else key for key in keyword.value.keys
+            ]
+            options = dict(zip(keys, keyword.value.values, strict=True))
+        elif isinstance(keyword.value, ast.Call) and dotted_name(keyword.value.func) == "dict":
+            options = {key.arg: key.value for key in keyword.value.keywords}
+        if not options or any(not isinstance(key, str) for key in options):
+            return keyword.value
+        return options.get("early_config_prune")
     return None
 
 
 def _pruned(
     program: Program,
     function: Function,
-    asked: ast.expr | Operand,
+    prune_argument: ast.expr | Operand,
     configs: Sequence[Operand],
     constants: Mapping[str, object],
 ) -> Operand:
-    """Return the configs that the autotuner's function keeps, told the constants of a launch.
+    """Return the configs left by an autotuner's pruning function, given launch constants.
 
-    That is an expression, or what it was evaluated to.
+    `prune_argument` is an expression or its value.
     """
     args: dict[str, Operand] = {
         name: constant_operand(constants[name], name)
         if name in constants
         else External(f"the argument {name}")
-        for name in (one.arg for one in _parameters(function))
+        for name in (parameter.arg for parameter in _parameters(function))
     }
     try:
         frame = program.host_frame(function.file)
-        prune = frame.visit(asked) if isinstance(asked, ast.expr) else asked
+        prune = (
+            frame.visit(prune_argument) if isinstance(prune_argument, ast.expr) else prune_argument
+        )
         if isinstance(prune, dict):
             prune = type_cast("dict[str, Operand]", prune).get("early_config_prune")
-        kept = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
+        pruned = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
     except CompileError as error:
         raise CompileError(
             f"the early_config_prune of {function.qualname} cannot be evaluated at build time: "
             f"{error.message}",
-            function.file.loc(asked) if isinstance(asked, ast.expr) else error.loc,
+            function.file.loc(prune_argument)
+            if isinstance(prune_argument, ast.expr)
+            else error.loc,
             remedy='fix what it asks for, in [kernel.constants] or as in n = "i32=64"; or list the '
             "configs in the manifest, and say in `where` which it drops",
         ) from error
-    return unwrap(kept)
+    return unwrap(pruned)
 
 
 def _parameters(function: Function) -> Sequence[ast.arg]:

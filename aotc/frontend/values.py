@@ -1,11 +1,11 @@
-"""What an expression in a kernel may evaluate to.
+"""Operands: the values of expressions in kernels and host code.
 
-A run-time value is an `aotc.ir.core.Value`. Everything else is known while compiling and is kept
-as the plain Python object it is: an `int`, `float`, `bool`, `str` or `None`, a tuple (whose parts
-may be run-time values), a type of `aotc.ir.types` for a dtype, or one of the objects below. So
-"is it a constexpr" is the question "is it not a `Value`", and arithmetic on constants is Python's.
+A run-time value is an `aotc.ir.core.Value`. Every compile-time operand is a plain Python object:
+an `int`, `float`, `bool`, `str`, `None` or tuple (possibly of run-time values), a type of
+`aotc.ir.types`, or one of the objects below. A constexpr is thus any operand other than a
+`Value`, and arithmetic on constants is Python's.
 
-`Operand` is therefore `object`: each place that takes one narrows it and says what it expected.
+`Operand` is therefore `object`: every user narrows it and reports the expected type.
 
 Invariant: these objects are immutable and hold no run-time value; `BoundMethod`, `Record`, `Draft`
 and `Unbound` aside.
@@ -37,7 +37,7 @@ DType: TypeAlias = ScalarType | PointerType | TileType
 
 
 class PropagateNan(Enum):
-    """Say whether a minimum or maximum of a NaN and a number is the NaN."""
+    """NaN propagation of a minimum or maximum: ALL returns the NaN, NONE the number."""
 
     NONE = 0
     ALL = 0xFFFF
@@ -45,10 +45,10 @@ class PropagateNan(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Name a function of a source file. `is_jit` says that kernels may call it.
+    """A function of a source file; kernels may call it if `is_jit`.
 
-    `decorators` are those that were applied to it when the code around it was evaluated, in order,
-    `foreign` the decorator of another language, by which it is no function for kernels.
+    `decorators` are the evaluated autotuners and heuristics, in order of application. `foreign` is
+    the decorator of another language, or "": kernels cannot call such a function.
     """
 
     file: SourceFile
@@ -66,7 +66,7 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Decorator:
-    """Hold what a call of an autotuner, or of `triton.heuristics`, made: it is noted of a kernel."""
+    """An evaluated call of an autotuner or of `triton.heuristics`."""
 
     name: str
     args: tuple[Operand, ...]
@@ -76,7 +76,7 @@ class Decorator:
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """Hold a function of the code around kernels with its first arguments, as `functools.partial`."""
+    """A `functools.partial` in host code: a function with its first arguments."""
 
     function: Operand
     args: tuple[Operand, ...]
@@ -85,9 +85,9 @@ class Partial:
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """Hold a lambda, or an inner function of the code around kernels, and the variables it sees.
+    """A lambda, or a nested host function, with its free variables.
 
-    One that is written in a kernel names the function that it stands in.
+    `within` is the enclosing function of a lambda in a kernel.
     """
 
     file: SourceFile
@@ -99,7 +99,7 @@ class Closure:
         return "the lambda" if isinstance(self.node, ast.Lambda) else self.node.name
 
     def without_values(self) -> Closure:
-        """Return the same function that sees constants only, as where elements are its arguments."""
+        """Return a copy seeing constants only, for elementwise combine functions."""
         reason = "has its value at run time, outside the lambda, which takes elements one by one"
         seen = {
             name: Unbound(reason) if isinstance(value, Value) else value
@@ -110,7 +110,7 @@ class Closure:
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Name a class of a source file: functions and constants under one name, or a `RecordType`."""
+    """A class of a source file: a namespace of functions and constants, or a `RecordType`."""
 
     file: SourceFile
     node: ast.ClassDef
@@ -122,10 +122,10 @@ class Class:
 
 @dataclass(frozen=True, eq=False)
 class RecordType:
-    """Say what the items of a `Record` are called, and which have defaults.
+    """Field names and defaults of a `Record`.
 
-    Functions of its `owner` are its methods. An aggregate keeps its constants as they are, where
-    a plain assignment of a named tuple makes run-time values of them.
+    Functions of its `owner` are its methods. Assigning a named tuple makes its numbers run-time
+    values; an aggregate keeps its constants.
     """
 
     name: str
@@ -139,16 +139,16 @@ class RecordType:
 
 
 class Record(tuple[Operand, ...]):  # noqa: SLOT001 - such a subclass can have none
-    """Hold a tuple whose items have the names that `kind` says."""
+    """A tuple with items named by the fields of `kind`."""
 
     kind: RecordType
 
     @classmethod
     def of(cls, kind: RecordType, items: Iterable[Operand]) -> Record:
         """Return the record with these items, in the order of the fields."""
-        made = cls(items)
-        made.kind = kind
-        return made
+        record = cls(items)
+        record.kind = kind
+        return record
 
     @property
     def by_name(self) -> dict[str, Operand]:
@@ -158,7 +158,7 @@ class Record(tuple[Operand, ...]):  # noqa: SLOT001 - such a subclass can have n
 
 @dataclass(eq=False)
 class Draft:
-    """Hold the fields of an aggregate while its `__init__` sets them, at one depth of branches."""
+    """The fields of an aggregate during its `__init__`, at one branch depth."""
 
     kind: RecordType
     depth: int
@@ -167,7 +167,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Say what a call of `owner` takes; `arguments.bind_arguments` binds by it.
+    """Parameters of `owner`, for `arguments.bind_arguments`.
 
     `required` are the parameters without a default, `vararg` and `kwarg` the names after `*` and
     `**`, or "".
@@ -184,13 +184,13 @@ class Parameters:
 
     @cached_property
     def by_name(self) -> tuple[str, ...]:
-        """The parameters that a keyword may name."""
+        """The parameters accepted as keywords."""
         return (*self.positional[self.num_positional_only :], *self.keyword_only)
 
 
 @dataclass(frozen=True, eq=False)
 class Builtin:
-    """Name a function of the language; `run` takes the emitter, then the arguments."""
+    """A builtin of the language; `run` takes the emitter, then the arguments."""
 
     name: str
     run: Callable[..., Operand]
@@ -202,14 +202,14 @@ class Builtin:
 
 @dataclass(frozen=True, eq=False)
 class Missing:
-    """Name a feature of the language that is not built yet."""
+    """An unsupported feature of the language."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Name one of the iterators that a `for` understands."""
+    """An iterator for `for` statements, such as `tl.range`."""
 
     name: str
     is_static: bool = False
@@ -218,42 +218,42 @@ class Loop:
 
 @dataclass(frozen=True)
 class Module:
-    """Name a module that is known without a file, such as `triton.language`."""
+    """A module without a file, such as `triton.language`."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class UserModule:
-    """Name a module that has a source file."""
+    """A module with a source file."""
 
     file: SourceFile
 
 
 @dataclass(frozen=True)
 class External:
-    """Name an object of a module that is not known, such as `torch.float16`."""
+    """An unknown object of another module, such as `torch.float16`."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Argument(External):
-    """Name an argument of a launch in a heuristic: that it is not None is all that is known."""
+    """A launch argument in a heuristic: unknown, but not None."""
 
 
 @dataclass(frozen=True)
 class Constexpr:
-    """Hold a constant made with `tl.constexpr(...)` around kernels: the only kind that they may read."""
+    """A host constant made with `tl.constexpr(...)`, readable in kernels."""
 
     value: Operand
 
 
 @dataclass(frozen=True, eq=False)
 class StaticCall:
-    """Hold a function of plain Python values, such as `float` or `dtype.is_fp16`.
+    """A function of plain Python values, such as `float` or `dtype.is_fp16`.
 
-    If it `takes_values`, run-time ones may be among its arguments.
+    With `takes_values`, its arguments may be run-time values.
     """
 
     name: str
@@ -264,7 +264,7 @@ class StaticCall:
 
 @dataclass(frozen=True, eq=False)
 class BoundMethod:
-    """Hold a function of the language with its first argument, as in `x.to`."""
+    """A function with its first argument, as in `x.to`."""
 
     receiver: Operand
     function: Builtin | Missing | Function
@@ -272,7 +272,7 @@ class BoundMethod:
 
 @dataclass(frozen=True, eq=False)
 class BlockPointer:
-    """Hold a pointer to a tile of a tensor: the tensor's base, extents and strides, and the tile.
+    """A pointer to a tile of a tensor: the tensor's base, extents and strides, and the tile.
 
     `offsets` are the indices of the tile's first element, i32; extents are i32 or i64, and
     strides, in elements, i64.
@@ -286,20 +286,22 @@ class BlockPointer:
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """The run-time values it is made of."""
+        """The run-time values of the block pointer."""
         return self.base, *self.shape, *self.strides, *self.offsets
 
     def with_parts(self, parts: Sequence[Value]) -> BlockPointer:
-        """Return the block pointer made of other values, in the order of `parts`."""
+        """Return the block pointer with other values, in the order of `parts`."""
         base, *sizes = parts
         rank = len(self.block)
-        shape, strides, offsets = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))
+        shape, strides, offsets = (
+            tuple(sizes[start : start + rank]) for start in range(0, 3 * rank, rank)
+        )
         return BlockPointer(base, shape, strides, offsets, self.block)
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Hold the parts of `start:stop:step` inside brackets."""
+    """The parts of `start:stop:step` inside brackets."""
 
     start: Operand
     stop: Operand
@@ -308,7 +310,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Unbound:
-    """Take the place of a variable that has no value here; `reason` completes "it is"."""
+    """Placeholder for a variable without a value; `reason` completes "it …"."""
 
     reason: str
     loc: Loc | None = None
@@ -317,7 +319,7 @@ class Unbound:
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """Hold one `triton.Config` of an autotuner; code around kernels may change both of its parts."""
+    """A `triton.Config` of an autotuner, mutable by host code."""
 
     kwargs: dict[str, Operand] = field(default_factory=dict[str, Operand])
     options: dict[str, Operand] = field(default_factory=dict[str, Operand])
@@ -354,7 +356,7 @@ LANGUAGE_NAMES = {ours: theirs for theirs, ours in DTYPE_NAMES.items()}
 
 
 def show_type(type_: object) -> str:
-    """Return a type as a user writes and reads it: `float32[16, 32]`, `pointer<float16>`."""
+    """Format a type in Triton's spelling: `float32[16, 32]`, `pointer<float16>`."""
     if isinstance(type_, DescriptorType):
         return f"tensordesc<{type_.element}{list(type_.block)}>"
     if isinstance(type_, TileType):
@@ -367,7 +369,7 @@ def show_type(type_: object) -> str:
 
 
 def show(operand: Operand) -> str:
-    """Return what an operand is, for a message: its type, or the constant itself."""
+    """Describe an operand for a message: its type, or the constant itself."""
     if isinstance(operand, Value):
         return show_type(operand.type)
     if isinstance(operand, BlockPointer):
@@ -401,14 +403,14 @@ def show(operand: Operand) -> str:
     if isinstance(operand, External):
         return f"{operand.path}, which is not known without running the file,"
     if isinstance(operand, Slice):
-        parts = ("" if one is None else show(one) for one in (operand.start, operand.stop))
+        parts = ("" if bound is None else show(bound) for bound in (operand.start, operand.stop))
         step = "" if operand.step is None else f":{show(operand.step)}"
         return ":".join(parts) + step
     return repr(operand)
 
 
 def text_of(operand: Operand) -> str:
-    """Return a constant as an f-string shows it; a dtype is `fp16` or `int32`, as Triton has it."""
+    """Format a constant as in an f-string; a dtype is `fp16` or `int32`, as in Triton."""
     if isinstance(operand, ScalarType) and not operand.is_int:
         return operand.name
     if isinstance(operand, ScalarType | PointerType | TileType):
@@ -422,7 +424,7 @@ def is_descriptor(operand: Operand) -> TypeGuard[Value]:
 
 
 def with_items(like: tuple[Operand, ...], items: Iterable[Operand]) -> tuple[Operand, ...]:
-    """Return a tuple of other items; their names are those that `like` has, if it has any."""
+    """Return a tuple of other items, named by the fields of `like` if it is a `Record`."""
     return Record.of(like.kind, items) if isinstance(like, Record) else tuple(items)
 
 

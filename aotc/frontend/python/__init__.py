@@ -1,1 +1,1 @@
-"""The part of Python that kernels are written in: names, expressions, statements, calls."""
+"""Evaluate the Python of kernels: names, expressions, statements, calls."""

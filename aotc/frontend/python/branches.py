@@ -1,11 +1,12 @@
-"""`if` statements: those that constants decide, and branches at run time.
+"""Translate `if` statements, decided by constants or at run time.
 
-An `if` that decides about returning hands the statements that follow it to both of its branches: what
-follows `if done: return` is the other branch, so every function is a tree of nested blocks.
+A run-time `if` containing a `return` takes the statements after it into both of its branches.
+After `if done: return`, the rest of the function is the other branch, so every function is a
+tree of nested blocks.
 
-A chain of `elif` nests a block for each link. A long one is cut into groups: a flag says that no link of a
-group was taken, and the next group stands in a branch on that, behind the first and not inside it. So blocks
-nest no deeper than a group is long.
+A chain of `elif` nests one block per link. A long chain is cut into groups. Each group sets a
+flag when it takes no link, and the next group follows in a branch on the flag, outside the
+first group. Blocks then nest no deeper than one group.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.types import I1
 
 _MAX_NESTED_LINKS = 48
-_LINKS_OF_A_GROUP = 16
+_GROUP_SIZE = 16
 _UNDECIDED = " undecided"
-"""The variable, of no name that a source can have, that says that no link so far was taken."""
+"""Flag variable: no link was taken so far. The space keeps it apart from names of the source."""
 
 
 def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
-    """Translate an `if`, with the statements that follow it."""
+    """Translate an `if` and the statements after it."""
     while True:
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
@@ -41,9 +42,9 @@ def translate_if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
                 return _run_time_if(frame, node, scalar_truth(frame, condition), rest)
             live = node.body if truth_of(condition) else node.orelse
             if len(live) != 1 or not isinstance(live[0], ast.If):
-                # A `return` under a run-time condition inside needs what follows.
-                if frame.in_kernel and any(has_return(one) for one in live):
-                    return _end(frame.run([*live, *rest]))
+                # A nested run-time `return` needs the statements after the `if`.
+                if frame.in_kernel and any(has_return(statement) for statement in live):
+                    return _end_of_function(frame.run([*live, *rest]))
                 return frame.run(live)
         node = live[0]
         frame.count()
@@ -66,15 +67,15 @@ def _run_time_if(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item])
     return Returned(_branch_to_return(frame, node, truth, rest))
 
 
-def _end(flow: Flow) -> Returned:
-    """Return how a path that ran to the end of its function ended."""
+def _end_of_function(flow: Flow) -> Returned:
+    """Return the flow at a function's end; falling off the end returns None."""
     return flow if isinstance(flow, Returned) else Returned(None)
 
 
 def _may_return(frame: Frame, body: Sequence[ast.stmt]) -> bool:
-    """Return whether a `return` can be reached, leaving out arms that constants rule out."""
+    """Return whether a `return` is reachable; arms ruled out by constants do not count."""
     changed: dict[str, None] = {}
-    # What is left of each block, and the statement that the block is in: no recursion, chains are long.
+    # Remaining statements of each open block, with its owner: long chains forbid recursion.
     waiting: list[tuple[list[ast.stmt], ast.stmt | None]] = [(list(body), None)]
     while waiting:
         block, owner = waiting[-1]
@@ -82,19 +83,19 @@ def _may_return(frame: Frame, body: Sequence[ast.stmt]) -> bool:
             waiting.pop()
             changed.update(dict.fromkeys(names_assigned_by([owner] if owner else [])))
             continue
-        one = block.pop(0)
-        if isinstance(one, ast.Return):
+        statement = block.pop(0)
+        if isinstance(statement, ast.Return):
             return True
-        if has_return(one):
-            arms = _live_arms(frame, one, changed) if isinstance(one, ast.If) else None
-            waiting.append((list(nested(one) if arms is None else arms), one))
+        if has_return(statement):
+            arms = _live_arms(frame, statement, changed) if isinstance(statement, ast.If) else None
+            waiting.append((list(nested(statement) if arms is None else arms), statement))
         else:
-            changed.update(dict.fromkeys(names_assigned_by([one])))
+            changed.update(dict.fromkeys(names_assigned_by([statement])))
     return False
 
 
 def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence[ast.stmt] | None:
-    """Return the arm that constants select; None if the condition is for run time."""
+    """Return the arm selected by constants; None for a run-time condition."""
     constants = {
         name: value
         for name, value in frame.values.items()
@@ -113,7 +114,7 @@ def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence
 
 
 def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
-    """Translate a run-time `if` after which the function goes on."""
+    """Translate a run-time `if` without a `return`."""
     before = dict(frame.values)
     sides: list[tuple[Block, dict[str, Operand]]] = []
     for body in (node.body, node.orelse):
@@ -130,13 +131,13 @@ def _run(frame: Frame, body: Sequence[ast.stmt]) -> None:
 
 
 def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Operand:
-    """Translate a run-time `if` that may return: what follows it goes into both branches."""
+    """Translate a run-time `if` with a `return`: the rest goes into both branches."""
     before = dict(frame.values)
     sides: list[tuple[Block, Operand]] = []
     for body in (node.body, node.orelse):
         frame.values = dict(before)
         with frame.emit.into(Block()) as block:
-            flow = _end(frame.run([*body, *rest]))
+            flow = _end_of_function(frame.run([*body, *rest]))
         sides.append((block, flow.value))
     return merge_returned(frame, truth, sides)
 
@@ -146,14 +147,14 @@ def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
 
 def _elif(node: ast.If) -> ast.If | None:
     """Return the `elif` of an `if`, or None."""
-    only = node.orelse[0] if len(node.orelse) == 1 else None
-    return only if isinstance(only, ast.If) else None
+    statement = node.orelse[0] if len(node.orelse) == 1 else None
+    return statement if isinstance(statement, ast.If) else None
 
 
 def _next_return(
     frame: Frame, node: ast.If, rest: Sequence[Item]
 ) -> tuple[ast.If, Sequence[Item]] | None:
-    """Return the `if` that comes next where `node` is not taken, with what follows, if it may return."""
+    """Return the next `if` in the untaken arm of `node`, if it may return, and its remainder."""
     items = [*node.orelse, *rest]
     first = items[0] if items else None
     if isinstance(first, ast.If) and has_return(first) and _may_return(frame, [first]):
@@ -162,7 +163,7 @@ def _next_return(
 
 
 def _is_long(frame: Frame, tests: Iterable[ast.expr]) -> bool:
-    """Return whether a chain has so many links that it is cut; one that assigns in a test cannot be."""
+    """Return whether a chain is cut into groups: too many links, and no walrus in a test."""
     count = 0
     for test in tests:
         if any(isinstance(part, ast.NamedExpr) for part in ast.walk(test)):
@@ -190,15 +191,15 @@ def _flag(frame: Frame, *, is_undecided: bool) -> Value:
 
 
 def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
-    """Translate a long chain after which the function goes on."""
+    """Translate a long chain without a `return`."""
     before = dict(frame.values)
-    cut = _group(frame, node, truth, _LINKS_OF_A_GROUP)
+    cut = _translate_group(frame, node, truth, _GROUP_SIZE)
     while cut is not None:
         undecided, decided = frame.values[_UNDECIDED], frame.values
         assert isinstance(undecided, Value)
         frame.values = dict(before)
         with frame.emit.into(Block()) as then:
-            cut = _link(frame, cut, _LINKS_OF_A_GROUP)
+            cut = _translate_link(frame, cut, _GROUP_SIZE)
         then_values = frame.values
         with frame.emit.into(Block()) as orelse:
             decided[_UNDECIDED] = _flag(frame, is_undecided=False)
@@ -207,14 +208,14 @@ def _branch_in_groups(frame: Frame, node: ast.If, truth: Value) -> None:
     frame.values.pop(_UNDECIDED, None)
 
 
-def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
-    """Translate a chain from a link on, in a branch of its own; return where it is cut."""
+def _translate_link(frame: Frame, node: ast.If, max_links: int) -> ast.If | None:
+    """Translate a chain from one link on, in its own branch; return the cut."""
     while True:
         frame.count()
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
             if isinstance(condition, Value):
-                return _group(frame, node, scalar_truth(frame, condition), left)
+                return _translate_group(frame, node, scalar_truth(frame, condition), max_links)
             live = node.body if truth_of(condition) else node.orelse
         link = None if live is node.body else _elif(node)
         if link is None:
@@ -224,21 +225,21 @@ def _link(frame: Frame, node: ast.If, left: int) -> ast.If | None:
         node = link
 
 
-def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None:
-    """Translate at most `left` links, one in the other; return the link where the chain is cut."""
+def _translate_group(frame: Frame, node: ast.If, truth: Value, max_links: int) -> ast.If | None:
+    """Translate at most `max_links` nested links; return the link at the cut."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
         _run(frame, node.body)
         frame.values[_UNDECIDED] = _flag(frame, is_undecided=False)
     then_values, frame.values = frame.values, dict(before)
     link = _elif(node)
-    cut = link if left == 1 else None
+    cut = link if max_links == 1 else None
     with frame.emit.into(Block()) as orelse:
         if cut is not None:
             fill_in(frame, names_assigned_by(node.body), then_values)
             frame.values[_UNDECIDED] = _flag(frame, is_undecided=True)
         elif link is not None:
-            cut = _link(frame, link, left - 1)
+            cut = _translate_link(frame, link, max_links - 1)
         else:
             _run(frame, node.orelse)
             frame.values[_UNDECIDED] = _flag(frame, is_undecided=False)
@@ -248,8 +249,8 @@ def _group(frame: Frame, node: ast.If, truth: Value, left: int) -> ast.If | None
 
 
 @dataclass(frozen=True)
-class _Ended:
-    """What a chain that returns has returned so far, and where it is cut if it is undecided."""
+class _PartialReturn:
+    """Value returned so far by a returning chain, and its cut if still undecided."""
 
     value: Operand
     undecided: Operand
@@ -257,72 +258,79 @@ class _Ended:
 
 
 def _return_in_groups(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Operand:
-    """Translate a long chain that returns, and all that follows it."""
+    """Translate a long returning chain and the rest of the function."""
     before = dict(frame.values)
-    ended = _returning_group(frame, node, truth, rest, _LINKS_OF_A_GROUP)
-    while ended.cut is not None:
-        undecided = ended.undecided
+    partial_return = _translate_returning_group(frame, node, truth, rest, _GROUP_SIZE)
+    while partial_return.cut is not None:
+        undecided = partial_return.undecided
         assert isinstance(undecided, Value)
         frame.values = dict(before)
         with frame.emit.into(Block()) as then:
-            more = _returning_link(frame, *ended.cut, _LINKS_OF_A_GROUP)
+            next_return = _translate_returning_link(frame, *partial_return.cut, _GROUP_SIZE)
         with frame.emit.into(Block()) as orelse:
-            decided = ended.value, _flag(frame, is_undecided=False)
-        ended = _merged(frame, undecided, then, more, orelse, decided)
-    return ended.value
+            decided = partial_return.value, _flag(frame, is_undecided=False)
+        partial_return = _merged(frame, undecided, then, next_return, orelse, decided)
+    return partial_return.value
 
 
-def _returning_link(frame: Frame, node: ast.If, rest: Sequence[Item], left: int) -> _Ended:
-    """Translate a chain that returns from a link on, in a branch of its own."""
+def _translate_returning_link(
+    frame: Frame, node: ast.If, rest: Sequence[Item], max_links: int
+) -> _PartialReturn:
+    """Translate a returning chain from one link on, in its own branch."""
     while True:
         frame.count()
         with at(frame.loc(node)):
             condition = frame.visit(node.test)
             if isinstance(condition, Value):
-                return _returning_group(frame, node, scalar_truth(frame, condition), rest, left)
+                return _translate_returning_group(
+                    frame, node, scalar_truth(frame, condition), rest, max_links
+                )
         is_taken = truth_of(condition)
         link = None if is_taken else _next_return(frame, node, rest)
         if link is None:
-            flow = _end(frame.run([*(node.body if is_taken else node.orelse), *rest]))
-            return _Ended(flow.value, _flag(frame, is_undecided=False), None)
+            flow = _end_of_function(frame.run([*(node.body if is_taken else node.orelse), *rest]))
+            return _PartialReturn(flow.value, _flag(frame, is_undecided=False), None)
         node, rest = link
 
 
-def _returning_group(
-    frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item], left: int
-) -> _Ended:
-    """Translate at most `left` links that return, one in the other."""
+def _translate_returning_group(
+    frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item], max_links: int
+) -> _PartialReturn:
+    """Translate at most `max_links` nested returning links."""
     before = dict(frame.values)
     with frame.emit.into(Block()) as then:
-        value = _end(frame.run([*node.body, *rest])).value
-        taken = value, _flag(frame, is_undecided=False)
+        value = _end_of_function(frame.run([*node.body, *rest])).value
+        then_returned = value, _flag(frame, is_undecided=False)
     frame.values = dict(before)
     link = _next_return(frame, node, rest)
     with frame.emit.into(Block()) as orelse:
-        if link is not None and left == 1:
+        if link is not None and max_links == 1:
             flag = _flag(frame, is_undecided=True)
-            other = _Ended(stand_in(frame, value), flag, link)
+            other = _PartialReturn(stand_in(frame, value), flag, link)
         elif link is not None:
-            other = _returning_link(frame, *link, left - 1)
+            other = _translate_returning_link(frame, *link, max_links - 1)
         else:
-            flow = _end(frame.run([*node.orelse, *rest]))
-            other = _Ended(flow.value, _flag(frame, is_undecided=False), None)
-    return _merged(frame, truth, orelse, other, then, taken, is_first=False)
+            flow = _end_of_function(frame.run([*node.orelse, *rest]))
+            other = _PartialReturn(flow.value, _flag(frame, is_undecided=False), None)
+    return _merged(frame, truth, orelse, other, then, then_returned, is_first=False)
 
 
 def _merged(
     frame: Frame,
     truth: Value,
     block: Block,
-    ended: _Ended,
+    partial_return: _PartialReturn,
     other: Block,
     decided: tuple[Operand, Operand],
     *,
     is_first: bool = True,
-) -> _Ended:
-    """Merge a side that may be cut, the first or the second one, with one that has returned."""
-    sides: list[tuple[Block, Operand]] = [(block, (ended.value, ended.undecided)), (other, decided)]
+) -> _PartialReturn:
+    """Merge a side with a possible cut (first or second) with a side already returned."""
+    sides: list[tuple[Block, Operand]] = [
+        (block, (partial_return.value, partial_return.undecided)),
+        (other, decided),
+    ]
     merged = merge_returned(frame, truth, sides if is_first else sides[::-1])
     assert is_tuple(merged)
     value, undecided = merged
-    return _Ended(value, undecided, ended.cut)
+    return _PartialReturn(value, undecided, partial_return.cut)

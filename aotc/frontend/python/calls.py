@@ -1,7 +1,7 @@
-"""Calls in a kernel: binding arguments, inlining functions of the source, calling the language's.
+"""Translate calls: bind arguments, inline source functions, call builtins of the language.
 
-A constant passed to a function is a constant inside it, annotated or not, as in Triton. What a
-function returns under run-time conditions must have one type on every path.
+As in Triton, a constant argument stays constant inside the callee, annotated or not. A function
+returning under run-time conditions must return one type on every path.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from aotc.ir.diagnostics import CompileError, IRError, current_loc
 from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
 
 REFLECTION = ("isinstance", "hasattr", "getattr")
-"""Python's functions that a kernel may call about a value, without there being one."""
+"""Python's reflection functions, answered from types; a kernel may call them."""
 
 _CAST = METHODS["cast"]
 _VERSION_PARSERS = ("packaging.version.parse", "packaging.version.Version")
@@ -71,7 +71,7 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
-    if name == "hasattr" and not frame.in_kernel and _is_known_of_gpu(frame, node):
+    if name == "hasattr" and not frame.in_kernel and _is_known_gpu_property(frame, node):
         return True
     function = _reflection(frame, node) if is_reflection else None
     if function is not None:
@@ -92,8 +92,8 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     return call_operand(frame, target, args, kwargs)
 
 
-def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
-    """Return whether `hasattr` asks of an unknown object for what the target answers."""
+def _is_known_gpu_property(frame: Frame, node: ast.Call) -> bool:
+    """Return whether `hasattr` asks about a GPU property with a target answer."""
     if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant):
         return False
     owner = frame.visit(node.args[0])
@@ -102,38 +102,38 @@ def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
-    """Answer `isinstance`, `hasattr` and `getattr`, whose arguments are not ordinary values."""
+    """Answer `isinstance`, `hasattr` and `getattr`; None if the call is none of them."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    most = 3 if name == "getattr" else 2
-    if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= most:
+    max_args = 3 if name == "getattr" else 2
+    if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= max_args:
         return None
     if name == "getattr":
-        return (_attribute_named(frame, node),)
+        return (_getattr(frame, node),)
     subject = frame.visit(node.args[0])
-    other = frame.visit(node.args[1])
+    argument = frame.visit(node.args[1])
     if name == "hasattr":
         if isinstance(subject, Module):
-            return (other in MODULES[subject.name],)
+            return (argument in MODULES[subject.name],)
         if isinstance(subject, Record):
             owner = subject.kind.owner
             names = (*subject.kind.fields, *(class_names(owner.node) if owner else ()))
-            return (other in names,)
+            return (argument in names,)
         if not isinstance(subject, Value):
-            return (_has_attribute(frame, node, subject, other),)
+            return (_has_attribute(frame, node, subject, argument),)
         if isinstance(subject.type, DescriptorType):
-            return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
-        return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
-    return (any(_is_instance(frame, subject, one) for one in classes_in(other)),)
+            return (argument in DESCRIPTOR_METHODS or argument in DESCRIPTOR_ATTRIBUTES,)
+        return (argument in METHODS or argument in ("dtype", "shape", "type", "numel", "T"),)
+    return (any(_is_instance(frame, subject, kind) for kind in classes_in(argument)),)
 
 
 def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
-    """Return whether what is no run-time value has an attribute. Raises: CompileError if nobody knows."""
+    """Answer `hasattr` for a compile-time operand. Raises: CompileError for an unknown object."""
     if not isinstance(name, str):
         raise mistake(f"hasattr() takes the name as a constant string, got {show(name)}")
     if isinstance(subject, External):
         raise not_known(subject)
     if subject is None or isinstance(subject, int | float | str):
-        return hasattr(subject, name)  # as in Triton, it is asked of the constant itself
+        return hasattr(subject, name)  # as in Triton: the Python object decides
     if isinstance(subject, ScalarType | PointerType | TileType):
         return name in attributes_of(subject)
     try:
@@ -143,8 +143,8 @@ def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand
     return True
 
 
-def _attribute_named(frame: Frame, node: ast.Call) -> Operand:
-    """Return what `getattr(x, "name")` is, or its third argument if there is no such attribute."""
+def _getattr(frame: Frame, node: ast.Call) -> Operand:
+    """Evaluate `getattr(x, "name")`; a third argument is the default."""
     name = unwrap(frame.visit(node.args[1]))
     if not isinstance(name, str):
         raise mistake(f"getattr() takes the name as a constant string, got {show(name)}")
@@ -165,21 +165,21 @@ def _is_instance(frame: Frame, subject: Operand, kind: Operand) -> bool:
     if isinstance(kind, RecordType):
         return subject.kind is kind
     owner = subject.kind.owner
-    return owner is not None and _derives(frame, owner, kind)
+    return owner is not None and _is_subclass(frame, owner, kind)
 
 
-def _derives(frame: Frame, owner: Class, kind: Class) -> bool:
+def _is_subclass(frame: Frame, owner: Class, kind: Class) -> bool:
     """Return whether a class is `kind`, or extends it."""
     bases = frame.program.globals.bases(owner)
     return owner.node is kind.node or any(
-        isinstance(base, Class) and _derives(frame, base, kind) for base in bases
+        isinstance(base, Class) and _is_subclass(frame, base, kind) for base in bases
     )
 
 
 def call_operand(
     frame: Frame, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call what an expression of `frame` evaluated to. Raises: CompileError."""
+    """Call an operand with arguments. Raises: CompileError."""
     caller = CALLERS.get(type(function))
     if caller is None:
         raise mistake(f"{show(function)} cannot be called")
@@ -218,7 +218,7 @@ def _call_loop(
 def _call_dtype(
     frame: Frame, dtype: ScalarType, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
+    # Real kernels write `tl.float32(0.0)` for a typed run-time scalar.
     return call_builtin(frame.emit, _CAST, (*args, dtype), kwargs)
 
 
@@ -235,23 +235,23 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    given = bind_arguments(
+    arguments = bind_arguments(
         parameters_of(str(closure), closure.node.args, on_host=True), args, kwargs
     )
     frame.count()
     if closure.within is not None and isinstance(closure.node, ast.Lambda):
-        return _call_lambda(frame, closure, closure.node, given)
+        return _call_lambda(frame, closure, closure.node, arguments)
     if frame.in_kernel:
         raise mistake(
             f"{closure} is a plain Python function, which a kernel cannot call",
             remedy=f"write it with `def` and @triton.jit in {closure.file.path}",
             feature="a call of a plain Python function",
         )
-    inner = frame.program.host_frame(closure.file, {**closure.values, **given})
+    inner = frame.program.host_frame(closure.file, {**closure.values, **arguments})
     if isinstance(closure.node, ast.Lambda):
         return inner.visit(closure.node.body)
     for name, default in default_expressions(closure.node.args).items():
-        if name not in given:
+        if name not in arguments:
             inner.values[name] = inner.visit(default)
     flow = inner.run(closure.node.body)
     if inner.yielded is not None:
@@ -260,22 +260,22 @@ def _call_closure(
 
 
 def _call_lambda(
-    frame: Frame, closure: Closure, node: ast.Lambda, given: Mapping[str, Operand]
+    frame: Frame, closure: Closure, node: ast.Lambda, arguments: Mapping[str, Operand]
 ) -> Operand:
-    """Inline a lambda that is written in a kernel."""
+    """Inline a lambda written in a kernel."""
     program, function = frame.program, closure.within
     if function is None:
         raise IRError("only a lambda of a kernel is inlined")
     inner = Frame(
         program,
         closure.file,
-        {**closure.values, **given},
+        {**closure.values, **arguments},
         current_loc(),
         in_kernel=True,
         function=function,
     )
     for name, default in default_expressions(node.args).items():
-        if name not in given:
+        if name not in arguments:
             inner.values[name] = inner.visit(default)
     with program.calling(function):
         return inner.visit(node.body)
@@ -284,7 +284,7 @@ def _call_lambda(
 def _call_external(
     frame: Frame, function: External, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call what is not known: around kernels that is not known either, but for a few."""
+    """Call an unknown function: an error in kernels; on the host mostly unknown again."""
     if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
         dtype = args[0].path if isinstance(args[0], External) else show(args[0])
         return External(f"{function.path}({dtype.removeprefix('torch.')})")
@@ -306,18 +306,20 @@ def _call_external(
                 if isinstance(values, External)
                 else mistake(f"triton.Config takes a dictionary of constants, got {show(values)}")
             )
-        rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
+        options = {
+            key: option for key, option in kwargs.items() if key not in ("kwargs", "pre_hook")
+        }
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
-        return Config(type_cast("dict[str, Operand]", values), {**positional, **rest})
-    made = _call_of_library(frame, function.path, args, kwargs)
-    if made is not None:
-        return made[0]
+        return Config(type_cast("dict[str, Operand]", values), {**positional, **options})
+    library_call = _call_library(frame, function.path, args, kwargs)
+    if library_call is not None:
+        return library_call[0]
     if name.endswith("autotune") or "configs" in kwargs or function.path == "triton.heuristics":
         kind = "heuristics" if name == "heuristics" else "autotune"
         return Decorator(kind, tuple(args), kwargs, current_loc())
     if function.path == "collections.namedtuple":
-        plain = {name: unwrap(one) for name, one in kwargs.items()}
-        return named_tuple([unwrap(one) for one in args], plain)
+        constants = {name: unwrap(argument) for name, argument in kwargs.items()}
+        return named_tuple([unwrap(argument) for argument in args], constants)
     if function.path in ("os.environ.get", "os.getenv"):
         frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
@@ -333,14 +335,14 @@ def _call_external(
             return replace(inner, is_jit=True, is_constexpr=False, foreign="")
         return replace(inner, foreign=function.path) if name.endswith("jit") else inner
     if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
-        return args[0]  # a function of the language that takes constants as it is
+        return args[0]  # a builtin over constants needs no wrapper
     return frame.program.globals.external(f"{function.path}()")
 
 
-def _call_of_library(
+def _call_library(
     frame: Frame, path: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> tuple[Operand] | None:
-    """Return what a function of Python's library makes whose arguments may be any operands."""
+    """Evaluate a standard-library function of arbitrary operands; None if it is not one."""
     if path == "functools.partial" and args:
         return (Partial(args[0], tuple(args[1:]), kwargs),)
     if path == "functools.reduce" and len(args) in (2, 3):
@@ -348,49 +350,53 @@ def _call_of_library(
         if not items:
             raise mistake("functools.reduce of nothing has no value")
         total = items[0]
-        for one in items[1:]:
+        for operand in items[1:]:
             frame.count()
-            total = call_operand(frame, args[0], (total, one), {})
+            total = call_operand(frame, args[0], (total, operand), {})
         return (total,)
     if path == "importlib.util.find_spec" and args and isinstance(args[0], str):
-        return (_spec(frame, args[0]),)
+        return (_find_spec(frame, args[0]),)
     if path == "collections.OrderedDict":
         return (call_operand(frame, PYTHON_NAMES["dict"], args, kwargs),)
     if path in ("copy.copy", "copy.deepcopy") and len(args) == 1:
-        return (_copied(args[0]),)
+        return (_copy(args[0]),)
     return None
 
 
-def _spec(frame: Frame, name: str) -> Operand:
-    """Return True for a module that is there; of others only the machine that runs the file knows."""
-    plain = name.lstrip(".")
-    found = frame.program.globals.module(frame.file, plain, len(name) - len(plain))
-    is_there = plain.partition(".")[0] in ("torch", "triton") or not isinstance(found, External)
+def _find_spec(frame: Frame, name: str) -> Operand:
+    """Return True for a module found at build time, else an unknown object."""
+    module_name = name.lstrip(".")
+    module = frame.program.globals.module(frame.file, module_name, len(name) - len(module_name))
+    is_there = module_name.partition(".")[0] in ("torch", "triton") or not isinstance(
+        module, External
+    )
     return True if is_there else External(f"importlib.util.find_spec({name!r})")
 
 
-def _copied(value: Operand) -> Operand:
-    """Return a container whose containers are others; all else never changes."""
+def _copy(value: Operand) -> Operand:
+    """Copy nested containers and configs; all other operands are immutable."""
     if isinstance(value, list):
-        return [_copied(one) for one in type_cast("list[Operand]", value)]
+        return [_copy(child) for child in type_cast("list[Operand]", value)]
     if isinstance(value, dict):
         named = type_cast("dict[Operand, Operand]", value)
-        return {key: _copied(one) for key, one in named.items()}
+        return {key: _copy(child) for key, child in named.items()}
     if isinstance(value, Config):
         return Config(dict(value.kwargs), dict(value.options))
     return value
 
 
 def _call_partial(
-    frame: Frame, held: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+    frame: Frame, partial_call: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    return call_operand(frame, held.function, (*held.args, *args), {**held.kwargs, **kwargs})
+    return call_operand(
+        frame, partial_call.function, (*partial_call.args, *args), {**partial_call.kwargs, **kwargs}
+    )
 
 
 def _decorate(
     frame: Frame, decorator: Decorator, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Note of a function that it was decorated."""
+    """Record a decorator on a function."""
     del frame
     if len(args) != 1 or kwargs or not isinstance(args[0], Function):
         raise mistake(f"@{decorator.name} decorates a function, got {', '.join(map(show, args))}")
@@ -400,16 +406,18 @@ def _decorate(
 def _call_static(
     frame: Frame, function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    for one in (*args, *kwargs.values()):
-        if isinstance(one, Value) and not function.takes_values:
-            raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
-        if isinstance(one, External):
-            raise not_known(one)
-    convert = partial(_for_python, frame) if function.name in _CALLING else without_constexpr
-    plain = [convert(one) for one in args]
-    named = {name: convert(one) for name, one in kwargs.items()}
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, Value) and not function.takes_values:
+            raise mistake(f"{function.name} takes constants, got a run-time {show(argument)}")
+        if isinstance(argument, External):
+            raise not_known(argument)
+    convert = (
+        partial(_to_python, frame) if function.name in _CALLBACK_FUNCTIONS else without_constexpr
+    )
+    positional = [convert(argument) for argument in args]
+    named = {name: convert(argument) for name, argument in kwargs.items()}
     try:
-        result = function.call(*plain, **named)
+        result = function.call(*positional, **named)
     except TypeError as error:
         raise mistake(f"{function.name} does not take these arguments: {error}") from error
     except (ValueError, KeyError, IndexError, ArithmeticError) as error:
@@ -421,22 +429,22 @@ def _call_static(
     return constexpr_like(args, result)
 
 
-_CALLING = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
-"""Functions of Python's that call some of their arguments; the others take functions as values."""
+_CALLBACK_FUNCTIONS = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
+"""Python functions with callback arguments; all others treat functions as plain values."""
 
 
-def _for_python(frame: Frame, value: Operand) -> Operand:
-    """Return an argument of one of Python's functions; a function of the source can be called."""
+def _to_python(frame: Frame, value: Operand) -> Operand:
+    """Convert an argument of a Python function; source functions become callables."""
     if not frame.in_kernel and isinstance(value, Closure | Function | Partial | StaticCall):
 
-        def call_it(*args: Operand) -> Operand:
+        def call_source_function(*args: Operand) -> Operand:
             return call_operand(frame, value, args, {})
 
-        return call_it
+        return call_source_function
     return without_constexpr(value)
 
 
-def _make(
+def _make_object(
     frame: Frame,
     function: Class | RecordType,
     args: Sequence[Operand],
@@ -469,12 +477,14 @@ def _make(
 def _call_function(
     frame: Frame, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call a function of the source: a kernel inlines it, constants are computed on the host."""
+    """Call a source function: inline it in a kernel, or evaluate it on the host."""
     program = frame.program
     if frame.in_kernel and function.is_constexpr:
-        for one in (*args, *kwargs.values()):
-            if isinstance(one, Value):
-                raise mistake(f"{function.qualname} takes constants, got a run-time {show(one)}")
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, Value):
+                raise mistake(
+                    f"{function.qualname} takes constants, got a run-time {show(argument)}"
+                )
     elif frame.in_kernel:
         refuse_plain(function)
     inline = frame.in_kernel and not function.is_constexpr
@@ -483,7 +493,7 @@ def _call_function(
 
 
 def refuse_plain(function: Function) -> None:
-    """Refuse a function that a kernel cannot call. Raises: CompileError."""
+    """Refuse a plain or foreign function in a kernel. Raises: CompileError."""
     if not function.is_jit and not function.is_constexpr:
         if function.foreign:
             raise refuse_foreign(function.qualname, function.foreign)
@@ -497,7 +507,7 @@ def refuse_plain(function: Function) -> None:
 def _run(
     program: Program, function: Function, values: dict[str, Operand], *, in_kernel: bool
 ) -> Operand:
-    """Run the body of a function in place of a call; return what it returns."""
+    """Run a function body inline; return its value."""
     values = {**outer_names(program, function), **values}
     frame = Frame(
         program, function.file, values, current_loc(), in_kernel=in_kernel, function=function
@@ -532,7 +542,7 @@ CALLERS = type_cast(
     {
         BoundMethod: _call_method,
         Builtin: _call_builtin,
-        Class: _make,
+        Class: _make_object,
         Closure: _call_closure,
         Decorator: _decorate,
         Partial: _call_partial,
@@ -540,11 +550,11 @@ CALLERS = type_cast(
         Function: _call_function,
         Loop: _call_loop,
         Missing: _call_missing,
-        RecordType: _make,
+        RecordType: _make_object,
         ScalarType: _call_dtype,
         LanguageClass: _call_static,
         StaticCall: _call_static,
         str: _call_named,
     },
 )
-"""How each kind of thing is called; what is not here cannot be."""
+"""Call handler by operand type; other types cannot be called."""

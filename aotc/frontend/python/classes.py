@@ -1,7 +1,7 @@
-"""What classes of a source file are to a kernel: which have records, of what fields.
+"""Map classes of a source file to record types with fields and defaults.
 
-Functions of a class that are decorated with `@triton.jit` are its methods, or stand for themselves
-if they are static. Nothing of a class is run but an aggregate's `__init__`, which sets its fields.
+Functions decorated with `@triton.jit` are methods of the class, or plain functions if static.
+Only an aggregate's `__init__` is evaluated, to set the fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMED_TUPLES = ("typing.NamedTuple", "typing_extensions.NamedTuple")
 
 
 def record_type(module: Globals, owner: Class) -> RecordType | None:
-    """Return what the records of a class are; None if it has none."""
+    """Return the record type of a class; None for a plain class."""
     if owner.node not in module.record_types:
         module.record_types[owner.node] = _record_type(module, owner)
     return module.record_types[owner.node]
@@ -25,7 +25,7 @@ def record_type(module: Globals, owner: Class) -> RecordType | None:
 
 def _record_type(module: Globals, owner: Class) -> RecordType | None:
     decorators = decorator_names(owner.node)
-    # Around kernels a dataclass is what functions take that make decorators and configs.
+    # Host code passes dataclasses to functions making decorators and configs.
     is_aggregate = any(name.endswith("aggregate") or name == "dataclass" for name in decorators)
     fields: dict[str, ast.expr | None] = {}
     defaults: dict[str, Operand] = {}
@@ -50,21 +50,21 @@ def _record_type(module: Globals, owner: Class) -> RecordType | None:
 
 
 def object_type(module: Globals, owner: Class) -> RecordType | None:
-    """Return what objects of a plain class are around kernels: the fields that its `__init__` sets.
+    """Return the record type of a plain host class: the fields set by its `__init__`.
 
-    None if it has none of its own, derives from another class, or sets something else than fields.
+    None if it has no `__init__`, has bases or decorators, or sets anything but its own fields.
     """
     init = class_statement(owner.node, "__init__")
     if owner.node.bases or owner.node.decorator_list or not isinstance(init, ast.FunctionDef):
         return None
-    functions = [one for one in owner.node.body if isinstance(one, ast.FunctionDef)]
-    if any(one.decorator_list for one in functions):  # a property is more than a field
+    functions = [function for function in owner.node.body if isinstance(function, ast.FunctionDef)]
+    if any(function.decorator_list for function in functions):  # for example a property
         return None
-    itself = next((one.arg for one in (*init.args.posonlyargs, *init.args.args)), "")
+    self_name = next((parameter.arg for parameter in (*init.args.posonlyargs, *init.args.args)), "")
     fields: dict[str, None] = {}
     for node in ast.walk(init):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if not isinstance(node.value, ast.Name) or node.value.id != itself:
+            if not isinstance(node.value, ast.Name) or node.value.id != self_name:
                 return None
             fields[node.attr] = None
     if owner.node not in module.object_types:
@@ -78,5 +78,5 @@ def initializer(kind: RecordType) -> ast.FunctionDef | None:
     """Return the `__init__` of an aggregate, or None if its fields are its arguments."""
     if kind.owner is None or not kind.is_aggregate:
         return None
-    found = class_statement(kind.owner.node, "__init__")
-    return found if isinstance(found, ast.FunctionDef) else None
+    init = class_statement(kind.owner.node, "__init__")
+    return init if isinstance(init, ast.FunctionDef) else None

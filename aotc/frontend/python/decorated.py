@@ -1,8 +1,8 @@
-"""Which decorators the code around a kernel applies to it, found by evaluating that code.
+"""Evaluate the decorators applied to a kernel by the code around it.
 
-A kernel may be decorated by a function of the file, by what a call returns, or after its
-definition, as in `k = triton.autotune(…)(k)`. Calls of Triton's decorators are known; what others
-return that nobody knows leaves a function as it is.
+A decorator may be a function of the file, the result of a call, or applied after the definition,
+as in `k = triton.autotune(…)(k)`. Calls of Triton's decorators are recorded; an unknown decorator
+leaves the function unchanged.
 """
 
 from __future__ import annotations
@@ -22,36 +22,40 @@ def decorators_of(program: Program, function: Function, name: str) -> tuple[Deco
         return function.decorators
     if len(bindings(function.file).get(name, ())) > 1:
         with suppress(CompileError):
-            found = program.globals.lookup(function.file, name)
-            if isinstance(found, Function) and found.node is function.node and found.decorators:
-                own = _of_definition(program, function)
-                return (*own, *found.decorators)
-    return _of_definition(program, function)
+            rebound = program.globals.lookup(function.file, name)
+            if (
+                isinstance(rebound, Function)
+                and rebound.node is function.node
+                and rebound.decorators
+            ):
+                decorators = _definition_decorators(program, function)
+                return (*decorators, *rebound.decorators)
+    return _definition_decorators(program, function)
 
 
 def unknown_decorator(program: Program, function: Function) -> tuple[str, Loc] | None:
-    """Return why the first decorator that cannot be evaluated cannot, and its place; None if all can."""
+    """Return the reason and location of the first unevaluable decorator, or None."""
     frame = program.host_frame(function.file)
-    made = function
+    decorated = function
     for node in reversed(function.node.decorator_list):
         loc = function.file.loc(node)
         try:
-            after = call_operand(frame, frame.visit(node), (made,), {})
+            result = call_operand(frame, frame.visit(node), (decorated,), {})
         except CompileError as error:
             return error.message, loc
-        if isinstance(after, Function) and after.node is function.node:
-            made = after
-        elif isinstance(after, External):
-            return f"{after}", loc
+        if isinstance(result, Function) and result.node is function.node:
+            decorated = result
+        elif isinstance(result, External):
+            return f"{result}", loc
     return None
 
 
-def _of_definition(program: Program, function: Function) -> tuple[Decorator, ...]:
-    made = function
+def _definition_decorators(program: Program, function: Function) -> tuple[Decorator, ...]:
+    decorated = function
     frame = program.host_frame(function.file)
     for node in reversed(function.node.decorator_list):
         with suppress(CompileError):
-            after = call_operand(frame, frame.visit(node), (made,), {})
-            if isinstance(after, Function) and after.node is function.node:
-                made = after
-    return made.decorators
+            result = call_operand(frame, frame.visit(node), (decorated,), {})
+            if isinstance(result, Function) and result.node is function.node:
+                decorated = result
+    return decorated.decorators

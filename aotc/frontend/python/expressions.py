@@ -1,8 +1,8 @@
 """Expressions: one handler for each kind of syntax node, in kernels and around them.
 
-An expression is a run-time value, or a constant that Python computes on the spot; see `values.py`.
-`and`, `or`, `if … else` and comparisons skip what a constant decides, so the arm that is not
-taken may hold anything, and is never evaluated.
+An expression yields a run-time value, or a constant computed by Python; see `values.py`.
+`and`, `or`, `if … else` and comparisons short-circuit on constants. The skipped arm is never
+evaluated and may contain unsupported code.
 """
 
 from __future__ import annotations
@@ -69,29 +69,29 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
 
 
 def _binary(frame: Frame, node: ast.BinOp) -> Operand:
-    # A long sum is a tree that leans left; walking down its spine instead of recursing keeps
-    # its length from being limited by Python's stack.
+    # A long sum is a left-leaning tree: walk its spine in a loop, since recursion would
+    # overflow Python's stack.
     spine: list[ast.BinOp] = [node]
     while isinstance(spine[-1].left, ast.BinOp):
         spine.append(spine[-1].left)
     result = frame.visit(spine[-1].left)
-    for one in reversed(spine):
-        right = frame.visit(one.right)
-        op = BINARY.get(type(one.op))
+    for link in reversed(spine):
+        right = frame.visit(link.right)
+        op = BINARY.get(type(link.op))
         if op is None:
-            raise unsupported(one.op)
-        if one is node:
+            raise unsupported(link.op)
+        if link is node:
             result = _apply(frame, op, result, right)
         else:
-            with at(frame.loc(one)):
+            with at(frame.loc(link)):
                 result = _apply(frame, op, result, right)
     return result
 
 
 def _apply(frame: Frame, op: BinaryOperator, left: Operand, right: Operand) -> Operand:
-    for one in (left, right):
-        if isinstance(one, Unbound) or is_descriptor(one):
-            raise not_a_value(one, "a value")
+    for operand in (left, right):
+        if isinstance(operand, Unbound) or is_descriptor(operand):
+            raise not_a_value(operand, "a value")
     return operators.binary(frame.emit, op, left, right)
 
 
@@ -111,7 +111,7 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
 def _short_circuit(
     frame: Frame, parts: Iterable[Operand], combine: operators.Emit, *, stops_on: bool
 ) -> Operand:
-    """Combine operands: a constant ends the chain or has no say; run-time ones are all computed."""
+    """Combine operands: a constant ends the chain or drops out; run-time ones are all computed."""
     result: Value | None = None
     constant: Operand = None
     for part in parts:
@@ -138,41 +138,41 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 
 
 def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
-    one, two = unwrap(left), unwrap(right)
-    known = COMPARE.get(type(op))
-    if known is not None and not _is_other_dtype(op, one, two):
-        return _apply(frame, known, left, right)
-    if known is not None:
+    lhs, rhs = unwrap(left), unwrap(right)
+    compare = COMPARE.get(type(op))
+    if compare is not None and not _compares_unsupported_dtype(op, lhs, rhs):
+        return _apply(frame, compare, left, right)
+    if compare is not None:
         return isinstance(op, ast.NotEq)
     if isinstance(op, ast.Is | ast.IsNot):
-        for part, other in ((one, two), (two, one)):
+        for part, other in ((lhs, rhs), (rhs, lhs)):
             if isinstance(part, Argument) and other is not None:
                 raise not_known(part)
             if isinstance(part, External) and part.path.endswith((")", "]")):
-                raise not_known(part)  # what a call returns may be None
-        same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
+                raise not_known(part)  # a call's result may be None
+        same = lhs is rhs or (not isinstance(lhs, Value) and type(lhs) is type(rhs) and lhs == rhs)
         return same is isinstance(op, ast.Is)
-    if isinstance(two, External) and two.path == "os.environ":
-        frame.program.remark_unset(one)
-        return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
-    for part in (one, two):
+    if isinstance(rhs, External) and rhs.path == "os.environ":
+        frame.program.remark_unset(lhs)
+        return isinstance(op, ast.NotIn)  # the environment is empty, for reproducible builds
+    for part in (lhs, rhs):
         if isinstance(part, External):
             raise not_known(part)
-    is_text = isinstance(one, str) and isinstance(two, str)
-    if isinstance(one, Value) or not (is_text or isinstance(two, tuple | dict)):
+    is_text = isinstance(lhs, str) and isinstance(rhs, str)
+    if isinstance(lhs, Value) or not (is_text or isinstance(rhs, tuple | dict)):
         raise mistake(
             f"`in` looks for a constant in a tuple, a dictionary or a string, "
             f"got {show(left)} and {show(right)}"
         )
-    return (one in two) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    return (lhs in rhs) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 
 
-def _is_other_dtype(op: ast.cmpop, one: Operand, two: Operand) -> bool:
-    """Return whether a dtype is compared with one that aotc does not have: it is another one."""
-    pair = (one, two)
+def _compares_unsupported_dtype(op: ast.cmpop, lhs: Operand, rhs: Operand) -> bool:
+    """Return whether `==` or `!=` compares a dtype with an unsupported dtype: always unequal."""
+    pair = (lhs, rhs)
     return isinstance(op, ast.Eq | ast.NotEq) and any(
-        isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
-        for missed, dtype in (pair, pair[::-1])
+        isinstance(unsupported_dtype, Missing) and isinstance(dtype, ScalarType | PointerType)
+        for unsupported_dtype, dtype in (pair, pair[::-1])
     )
 
 
@@ -184,25 +184,25 @@ def _tuple(frame: Frame, node: ast.Tuple) -> Operand:
 
 
 def _list(frame: Frame, node: ast.List | ast.Set) -> Operand:
-    return _collected(frame, frame.visit_items(node.elts))
+    return _list_operand(frame, frame.visit_items(node.elts))
 
 
-def _collected(frame: Frame, items: list[Operand]) -> Operand:
-    """Return a list as its scope has it: in a kernel, where nothing can grow, a tuple."""
+def _list_operand(frame: Frame, items: list[Operand]) -> Operand:
+    """Return a list on the host, a tuple in a kernel: kernels have no growing containers."""
     return tuple(items) if frame.in_kernel else items
 
 
 def _dict(frame: Frame, node: ast.Dict) -> Operand:
-    made: dict[Operand, Operand] = {}
+    mapping: dict[Operand, Operand] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         item = frame.visit(value)
         if key is not None:
-            made[_key(frame.visit(key))] = item
+            mapping[_key(frame.visit(key))] = item
         elif isinstance(item, dict):
-            made.update(type_cast("dict[Operand, Operand]", item))
+            mapping.update(type_cast("dict[Operand, Operand]", item))
         else:
             raise mistake(f"`**` unpacks a dictionary, got {show(item)}")
-    return made
+    return mapping
 
 
 _DTYPE = re.compile(r"torch\.[a-z]+\d*\w*")
@@ -235,7 +235,8 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
 
 def _slice(frame: Frame, node: ast.Slice) -> Operand:
     parts = (
-        None if one is None else frame.visit(one) for one in (node.lower, node.upper, node.step)
+        None if bound is None else frame.visit(bound)
+        for bound in (node.lower, node.upper, node.step)
     )
     return Slice(*parts)
 
@@ -260,17 +261,17 @@ def _kind_name(container: Operand) -> str:
 
 
 def _item(owner: Operand, index: Operand) -> Operand:
-    """Return an item of a constant, or of a tuple. Raises: CompileError if there is none."""
-    plain = without_constexpr(owner)
-    if isinstance(plain, External):
-        raise not_known(plain)
-    if isinstance(plain, TupleType):
-        plain = plain.types
-    if not isinstance(plain, tuple | list | dict | str):
+    """Index a constant or a tuple. Raises: CompileError for a missing item."""
+    container_operand = without_constexpr(owner)
+    if isinstance(container_operand, External):
+        raise not_known(container_operand)
+    if isinstance(container_operand, TupleType):
+        container_operand = container_operand.types
+    if not isinstance(container_operand, tuple | list | dict | str):
         raise mistake(f"{show(owner)} has no items")
-    container = type_cast("dict[Operand, Operand]", plain)
+    container = type_cast("dict[Operand, Operand]", container_operand)
     try:
-        if isinstance(plain, dict):
+        if isinstance(container_operand, dict):
             return constexpr_like([owner], container[_key(index)])
         if isinstance(index, Slice):
             bounds = (
@@ -318,23 +319,23 @@ def scalar_truth(frame: Frame, condition: Value) -> Value:
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Operand:
     outer = dict(frame.values)
-    made = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
+    items = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
     frame.values = outer
-    return _collected(frame, made)
+    return _list_operand(frame, items)
 
 
 def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Operand:
     outer = dict(frame.values)
-    made = {
+    mapping = {
         _key(frame.visit(node.key)): frame.visit(node.value)
         for _ in _generate(frame, node.generators)
     }
     frame.values = outer
-    return made
+    return mapping
 
 
 def _generate(frame: Frame, generators: Sequence[ast.comprehension]) -> Generator[None]:
-    """Bind the variables of a comprehension to each combination of items that it keeps."""
+    """Bind the variables of a comprehension to each combination passing its conditions."""
     if not generators:
         yield
         return
@@ -354,7 +355,7 @@ def _condition(frame: Frame, test: ast.expr) -> Operand:
 
 
 def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
-    """Give a value, as it is, to the names of an assignment's target."""
+    """Bind a value, unconverted, to the names of an assignment target."""
     if isinstance(target, ast.Name):
         frame.values[target.id] = value
         if isinstance(value, Value) and not value.hint:
@@ -393,7 +394,9 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
 
 
 def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
-    starred = [at for at, one in enumerate(target.elts) if isinstance(one, ast.Starred)]
+    starred = [
+        position for position, element in enumerate(target.elts) if isinstance(element, ast.Starred)
+    ]
     if starred and (frame.in_kernel or len(starred) > 1):
         raise unsupported(target.elts[starred[0]], frame.loc(target.elts[starred[0]]))
     items = list(items_of(value, "only a tuple can be unpacked"))
@@ -402,13 +405,13 @@ def _unpack(frame: Frame, target: ast.Tuple | ast.List, value: Operand) -> None:
         last = max(first, len(items) - num_after)
         items[first:last] = [items[first:last]]
     if len(items) != len(target.elts):
-        least = "at least " * bool(starred)
+        minimum = "at least " * bool(starred)
         expected = len(target.elts) - len(starred)
         raise mistake(
-            f"expected {least}{expected} values to unpack, got {len(items) - len(starred)}"
+            f"expected {minimum}{expected} values to unpack, got {len(items) - len(starred)}"
         )
-    for one, item in zip(target.elts, items, strict=True):
-        bind(frame, one.value if isinstance(one, ast.Starred) else one, item)
+    for element, item in zip(target.elts, items, strict=True):
+        bind(frame, element.value if isinstance(element, ast.Starred) else element, item)
 
 
 def _set_option(config: Config, name: str, value: Operand) -> None:
@@ -439,7 +442,7 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
 
 
 def decay(frame: Frame, value: Operand) -> Operand:
-    """Return what a plain assignment keeps of a value: in a kernel, numbers become run-time scalars."""
+    """Convert a value for plain assignment: in a kernel, numbers become run-time scalars."""
     if not frame.in_kernel:
         return value
     if is_tuple(value):
@@ -518,4 +521,4 @@ HOST_EXPRESSIONS = {
         },
     ),
 }
-"""Those of the code around kernels, which has containers and functions as values."""
+"""The expressions of host code: also containers and function values."""

@@ -1,8 +1,8 @@
-"""What a file may ask about the GPU, and the answers for a target.
+"""Answer queries of a file about the GPU for a target.
 
-Configs, heuristics and globals of a kernel's file ask PyTorch or Triton's driver: how many SMs there are, what
-shared memory, which capability. A target's row answers, and a package that is for other GPUs of the architecture
-gives its own numbers: by the name of a fact, or by the expression that asks.
+Configs, heuristics and globals ask PyTorch or Triton's driver for the SM count, the shared
+memory size or the compute capability. The target's row answers. A package for another GPU of
+the architecture overrides facts, by name or by the querying expression.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aotc.target import FACTS, TARGETS
 
 _TORCH = "torch.cuda.get_device_properties()"
 _DRIVER = "triton.runtime.driver.active.utils.get_device_properties()"
-_ASKED: Mapping[str, tuple[str, ...]] = {
+_QUERIES: Mapping[str, tuple[str, ...]] = {
     "num_sms": (f"{_TORCH}.multi_processor_count", f"{_DRIVER}['multiprocessor_count']"),
     "device_name": ("torch.cuda.get_device_name()", f"{_TORCH}.name"),
     "device_count": ("torch.cuda.device_count()",),
@@ -26,16 +26,16 @@ _ASKED: Mapping[str, tuple[str, ...]] = {
     "registers_per_sm": (f"{_TORCH}.regs_per_multiprocessor", f"{_DRIVER}['max_num_regs']"),
     "max_threads_per_sm": (f"{_TORCH}.max_threads_per_multi_processor",),
 }
-"""The expressions that ask for each fact; what is passed to calls, such as a device, is left out."""
+"""The expressions querying each fact, written without call arguments such as a device."""
 
-_ALWAYS: Mapping[str, Operand] = {
+_FIXED_ANSWERS: Mapping[str, Operand] = {
     "torch.cuda.is_available()": True,
     "triton.runtime.driver.active.get_current_target().backend": "cuda",
     "triton.runtime.driver.active.get_current_target().warp_size": 32,
     "torch.version.hip": None,
     "torch.version.xpu": None,
 }
-_OF_ANY_TARGET: Mapping[str, Operand] = {
+_TARGET_ANSWERS: Mapping[str, Operand] = {
     "torch.cuda.current_device()": 0,
     "triton.runtime.driver.active.get_current_device()": 0,
     f"{_TORCH}.warp_size": 32,
@@ -46,13 +46,13 @@ _PLATFORMS: Mapping[str, bool] = {
     **dict.fromkeys(("is_cuda", "is_cuda_alike", "is_nvidia"), True),
     **dict.fromkeys(("is_rocm", "is_hip", "is_amd", "is_xpu", "is_npu", "is_tpu", "is_cpu"), False),
 }
-"""What libraries ask of objects of their own, such as vLLM's `current_platform`: is this NVIDIA's GPU?"""
+"""Platform queries of libraries, such as vLLM's `current_platform.is_rocm()`."""
 
-assert _ASKED.keys() == FACTS.keys()
+assert _QUERIES.keys() == FACTS.keys()
 
 
 def platform_answer(path: str) -> bool | None:
-    """Return whether the platform is what a call of an unknown object's method asks, if it asks that.
+    """Answer a platform query by method name; None for any other path.
 
     >>> platform_answer("current_platform.is_rocm()")
     False
@@ -62,14 +62,14 @@ def platform_answer(path: str) -> bool | None:
 
 
 def answers(target: str, facts: Mapping[str, object]) -> dict[str, Operand]:
-    """Return the answer to each expression that asks about a GPU; "" is no target yet."""
-    known = TARGETS.get(target)
-    if known is None:
-        return dict(_ALWAYS)
-    found = {**_ALWAYS, **_OF_ANY_TARGET}
-    found["torch.cuda.get_device_capability()"] = (known.major, known.minor)
-    found[f"{_TORCH}.major"], found[f"{_TORCH}.minor"] = known.major, known.minor
-    found["triton.runtime.driver.active.get_current_target().arch"] = known.arch
-    for name, value in {**known.known_facts, **facts}.items():
-        found.update(dict.fromkeys(_ASKED.get(name, (name,)), value))
-    return found
+    """Return the value of every GPU query by expression; target "" means none chosen yet."""
+    row = TARGETS.get(target)
+    if row is None:
+        return dict(_FIXED_ANSWERS)
+    values = {**_FIXED_ANSWERS, **_TARGET_ANSWERS}
+    values["torch.cuda.get_device_capability()"] = (row.major, row.minor)
+    values[f"{_TORCH}.major"], values[f"{_TORCH}.minor"] = row.major, row.minor
+    values["triton.runtime.driver.active.get_current_target().arch"] = row.arch
+    for name, value in {**row.known_facts, **facts}.items():
+        values.update(dict.fromkeys(_QUERIES.get(name, (name,)), value))
+    return values

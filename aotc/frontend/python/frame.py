@@ -1,18 +1,17 @@
-"""The evaluator: one scope of Python code, its variables and its place in the source.
+"""Evaluate one scope of Python code: the frame of a kernel or host function.
 
-There is one evaluator for the kernel and for the code around it, whose globals, defaults and
-configurations are computed on the host. Values are known now, and Python computes with them, or
-at run time (a `Value`), and an op is emitted. Around kernels no op can be, so there is no other.
-Which syntax a scope may use is its `Syntax`: a table of handlers, one for each kind of node.
-The code around kernels has more of Python, and its loops run, where a kernel's are translated.
+One evaluator serves the kernel and the host code around it (globals, defaults, configs).
+A constant is computed by Python; a run-time operand is a `Value`, and computing with it emits an
+op. Host code has constants only. The `Syntax` of a scope is a table of handlers, one per node
+kind. Host code supports more of Python, and its loops run, while a kernel's are translated.
 
-Calls are always inlined, so a `Frame` is made for each and its ops go where the caller's go. A
-frame keeps the compiler's current location in step, so what a handler builds or refuses is
-reported at the right place, with the calls that led there.
+Calls are always inlined: each gets its own `Frame`, emitting into the caller's block. A frame
+keeps the compiler's current location up to date, so ops and errors carry the right location and
+call chain.
 
-Invariants: `values` maps every variable that has been assigned on the current path; one that has
-lost its value (a branch that was not taken, a loop that ended) maps to an `Unbound`. Evaluation
-ends: statements, iterations and the depth of calls are bounded.
+Invariants: `values` maps every variable assigned on the current path. A variable without a value
+(set in an untaken branch or a finished loop) maps to an `Unbound`. Evaluation terminates:
+statements, iterations and call depth are bounded.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ _TOO_DEEP_REMEDY = "assign parts of it to variables, or move them to functions"
 
 @dataclass(frozen=True)
 class Captures:
-    """Values of variables of the functions around the function `of` in `file`."""
+    """Captured outer variables of the function at the dotted `path` in `file`."""
 
     file: SourceFile
-    of: tuple[str, ...]
+    path: tuple[str, ...]
     values: Mapping[str, Operand]
 
     def hold_in(self, file: SourceFile, outer: Sequence[str]) -> bool:
-        """Return whether an outer function is around the one whose captures these are."""
-        return file is self.file and self.of[: len(outer)] == (*outer,)
+        """Return whether the captures belong to code nested in the function `outer`."""
+        return file is self.file and self.path[: len(outer)] == (*outer,)
 
 
 @dataclass(frozen=True)
 class Returned:
-    """Say that a path through a function has ended, and with what."""
+    """End of a path through a function, with the returned value."""
 
     value: Operand
 
 
 class LoopExit(Enum):
-    """Say that an iteration of a loop around kernels has ended early."""
+    """Early end of an iteration of a host loop."""
 
     BREAK = "break"
     CONTINUE = "continue"
@@ -67,7 +66,7 @@ class LoopExit(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Bind:
-    """Assign a value in the middle of a list of statements: one iteration of an unrolled loop."""
+    """Pseudo-statement binding a loop variable: starts an iteration of an unrolled loop."""
 
     target: ast.expr
     value: Operand
@@ -82,14 +81,14 @@ StatementHandler: TypeAlias = "Callable[[Frame, ast.stmt, Sequence[Item]], Flow]
 
 @dataclass(frozen=True)
 class Syntax:
-    """Hold the handler of each kind of syntax that a scope may use."""
+    """Handlers of the syntax allowed in a scope, by node type."""
 
     expressions: Mapping[type[ast.AST], ExpressionHandler]
     statements: Mapping[type[object], StatementHandler]
 
 
 class Steps:
-    """Count statements and iterations, and refuse too many."""
+    """Bounded counter of statements and iterations."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         self._left = _MAX_STEPS
@@ -97,14 +96,14 @@ class Steps:
         self._remedy = remedy
 
     def count(self) -> None:
-        """Count one. Raises: CompileError if there are too many."""
+        """Count one step. Raises: CompileError past the limit."""
         self._left -= 1
         if self._left < 0:
             raise mistake(self._message, remedy=self._remedy)
 
 
 class Program:
-    """Hold what all frames of one translation share."""
+    """State shared by all frames of one translation."""
 
     def __init__(
         self, kernel: Syntax, host: Syntax, target: str, facts: Mapping[str, object]
@@ -114,7 +113,7 @@ class Program:
         self.host_syntax = host
         self.stack: list[Function] = []
         self.captures: Captures | None = None
-        """Values that the functions around the kernel give to their variables."""
+        """Captured outer variables of the kernel."""
         self.emit: Emitter = HostEmitter()
         self.host_emit = self.emit
         self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
@@ -124,21 +123,21 @@ class Program:
         )
 
     def host_frame(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> Frame:
-        """Return a frame for code around the kernels of a file, with these local variables."""
-        here = current_loc()
-        site = here.call_site if here.file == file.path else here
+        """Return a frame for host code of a file, with local variables `values`."""
+        loc = current_loc()
+        site = loc.call_site if loc.file == file.path else loc
         call_site = site if site is not None and site.line else None
         return Frame(self, file, dict(values or {}), call_site, in_kernel=False)
 
     def remark_unset(self, name: Operand) -> None:
-        """Say that a variable of the environment counts as unset."""
+        """Remark on an environment variable read as unset."""
         self.emit.remark(f"os.environ[{name!r}] is read as unset; a build sees no environment")
 
     @contextmanager
     def calling(self, function: Function) -> Generator[None]:
-        """Note a call. Raises: CompileError if calls are nested too deep.
+        """Push a call on the stack. Raises: CompileError if calls nest too deep.
 
-        A function may call itself: constants and shapes, which are known here, can end that.
+        A function may recurse: constants and shapes can end the recursion.
         """
         if len(self.stack) >= _MAX_CALL_DEPTH:
             self._refuse_depth(function)
@@ -149,12 +148,12 @@ class Program:
             self.stack.pop()
 
     def _refuse_depth(self, function: Function) -> NoReturn:
-        nodes = [one.node for one in self.stack]
+        nodes = [function_on_stack.node for function_on_stack in self.stack]
         if function.node not in nodes:
             raise mistake(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
         first = nodes.index(function.node)
         until = nodes.index(function.node, first + 1) if nodes.count(function.node) > 1 else None
-        chain = [one.qualname for one in self.stack[:until]]
+        chain = [function_on_stack.qualname for function_on_stack in self.stack[:until]]
         raise mistake(
             f"{function.qualname} calls itself: {' → '.join([*chain, function.qualname])}, "
             f"more than {_MAX_CALL_DEPTH} calls deep",
@@ -163,9 +162,9 @@ class Program:
 
 
 class Frame:
-    """Evaluate code of `file`; `values` are its local variables by name.
+    """Evaluator of code in `file`; `values` are its local variables by name.
 
-    `function` is the function whose call this is, or None for the statements of a module.
+    `function` is the called function, or None at module level.
     """
 
     def __init__(
@@ -190,25 +189,25 @@ class Frame:
         self._expressions = syntax.expressions
         self._statements = syntax.statements
         self.constexprs: dict[str, ast.AST] = {}
-        """The statement that declared each local constexpr."""
+        """The declaring statement of each local constexpr."""
         self.declared: dict[str, None] = {}
         """Variables announced by a bare `x: tl.constexpr` and not assigned yet."""
         self.loop_depth = 0
         self.yielded: list[Operand] | None = None
-        """What a generator around kernels has yielded so far; its caller gets it as a list."""
+        """Values yielded so far by a host generator; its caller gets them as a list."""
 
     @property
     def name(self) -> str:
-        """What messages call this code."""
+        """The function or file name, for messages."""
         return self.file.path if self.function is None else self.function.qualname
 
     def loc(self, node: ast.AST) -> Loc:
-        """Return where `node` is, with the calls that led here."""
+        """Return the location of `node`, with its call chain."""
         function = "" if self.function is None else self.function.qualname
         return self.file.loc(node, self.call_site, function)
 
     def visit(self, node: ast.expr) -> Operand:
-        """Return what an expression is. Raises: CompileError at the part that is wrong."""
+        """Evaluate an expression. Raises: CompileError at the faulty part."""
         handler = self._expressions.get(type(node))
         if handler is None:
             raise unsupported(node, self.loc(node))
@@ -218,22 +217,22 @@ class Frame:
             return handler(self, node)
 
     def visit_items(self, nodes: Sequence[ast.expr]) -> list[Operand]:
-        """Return what several expressions are; `*` unpacks one. Raises: CompileError."""
+        """Evaluate several expressions; `*` unpacks one. Raises: CompileError."""
         items: list[Operand] = []
-        for one in nodes:
-            if isinstance(one, ast.Starred):
-                items += items_of(self.visit(one.value), "`*` unpacks a tuple")
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                items += items_of(self.visit(node.value), "`*` unpacks a tuple")
             else:
-                items.append(self.visit(one))
+                items.append(self.visit(node))
         return items
 
     def run(self, items: Sequence[Item]) -> Flow:
-        """Run statements; return how the path ends, or None if it goes on after them."""
+        """Run statements; return the end of the path, or None if it continues."""
         for position, item in enumerate(items):
             self.count()
             node = item.loop if isinstance(item, Bind) else item
             handler = self._statements.get(type(item))
-            # Only these ask for what follows, and there may be 100,000 statements.
+            # Only `if` and `for` use the rest; slicing for every one of 100,000 statements is slow.
             rest = items[position + 1 :] if isinstance(item, ast.If | ast.For) else ()
             with at(self.loc(node)):
                 if handler is None:
@@ -247,6 +246,6 @@ class Frame:
         return None
 
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
-        """Return what an assignment gives to `name`. Raises: CompileError."""
+        """Run an assignment and return the value of `name`. Raises: CompileError."""
         self.run([statement])
         return self.values[name]

@@ -1,11 +1,10 @@
-"""Module-level names: what each is, for every file that one translation reads.
+"""Evaluate module-level names of all files read by one translation.
 
-A name's value is found by evaluating the statement that binds it, once, when something asks for
-it. Where several bind it, the conditions they stand under decide; a binding in an `except` clause
-counts only if the others lead to a module that is not there.
+A name is evaluated lazily and once, by running the statement binding it. Among several bindings,
+their guards decide. A binding in an `except` clause counts only if the others import a missing
+module.
 
-Invariant: nothing is evaluated that no kernel asks for, and no file is opened that no name leads
-to.
+Invariant: only names used by a kernel are evaluated, and only files reached by them are opened.
 """
 
 from __future__ import annotations
@@ -63,36 +62,36 @@ _FLOAT_LIMITS = {
     "float8_e5m2": (57344.0, 2.0**-14, 2.0**-2),
 }
 TORCH_LIMITS: Mapping[str, Operand] = {
-    f"torch.finfo({name}).{what}": value
+    f"torch.finfo({name}).{limit_name}": value
     for name, (largest, tiny, eps) in _FLOAT_LIMITS.items()
-    for what, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
+    for limit_name, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
 } | {
-    f"torch.iinfo({word}{bits}).{what}": value
+    f"torch.iinfo({word}{bits}).{limit_name}": value
     for word, signed in (("int", True), ("uint", False))
     for bits in (8, 16, 32, 64)
-    for what, value in (
+    for limit_name, value in (
         ("max", (1 << (bits - signed)) - 1),
         ("min", -(1 << (bits - 1)) if signed else 0),
         ("bits", bits),
     )
 }
-"""What `torch.finfo` and `torch.iinfo` say, which globals of kernels are often made of."""
+"""Values of `torch.finfo` and `torch.iinfo`, common in globals of kernels."""
 
 _UNKNOWN_NAME = object()
 _K = TypeVar("_K", str, tuple[str, str])
 
 
 class HostFrame(Protocol):
-    """Evaluate code of one file: a `frame.Frame`, which needs this module itself."""
+    """Protocol of `frame.Frame`; a protocol avoids an import cycle."""
 
     def visit(self, node: ast.expr) -> Operand:
-        """Return what an expression is."""
+        """Evaluate an expression."""
         ...
 
     values: dict[str, Operand]
 
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
-        """Return what an assignment gives to `name`."""
+        """Run an assignment and return the value of `name`."""
         ...
 
     def run(self, items: Sequence[ast.stmt]) -> object:
@@ -101,15 +100,15 @@ class HostFrame(Protocol):
 
 
 class MakeFrame(Protocol):
-    """Make a frame for code of a file, with these local variables."""
+    """Factory of frames for host code."""
 
     def __call__(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> HostFrame:
-        """Return the frame."""
+        """Return a frame for code of a file, with local variables `values`."""
         ...
 
 
 class Globals:
-    """Answer what module-level names are, for every file that one translation reads."""
+    """Module-level names of all files of one translation."""
 
     def __init__(
         self,
@@ -124,52 +123,56 @@ class Globals:
         self.searches: dict[Search, str | None] = {}
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
-        self._running: dict[str, int] = {}
-        """The line of each file whose statement is evaluated."""
+        self._current_lines: dict[str, int] = {}
+        """The line under evaluation, by file."""
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
         self.object_types: dict[ast.ClassDef, RecordType] = {}
 
     def open(self, path: str) -> SourceFile:
-        """Return the parsed file at `path` and note that it was read."""
-        known = self.files.get(path)
-        if known is None:
-            known = self.files[path] = source.load(path)
-        return known
+        """Return the parsed file at `path` and record the read."""
+        file = self.files.get(path)
+        if file is None:
+            file = self.files[path] = source.load(path)
+        return file
 
     # -- names -----------------------------------------------------------------
 
     def lookup(self, file: SourceFile, name: str) -> Operand:
         """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
         key = (file.path, name)
-        listed = bindings(file).get(name, ())
-        if key in self._known and (len(listed) < 2 or file.path not in self._running):
+        candidates = bindings(file).get(name, ())
+        if key in self._known and (len(candidates) < 2 or file.path not in self._current_lines):
             return self._known[key]
-        # In `f = triton.jit(f)` the right side means the binding before this one.
+        # In `f = triton.jit(f)` the right side refers to the previous binding.
         limit = self._in_progress.get(key)
         if limit == 0:
             raise mistake(f"the global {name} is defined by itself")
-        # A statement of a module sees what was bound before it, if anything was.
-        line = self._running.get(file.path)
-        earlier = [one for one in listed if line is not None and one.statement.lineno < line]
-        is_last = limit is None and len(earlier) in (0, len(listed))
-        value = self._lookup(file, name, listed if is_last else (earlier or listed)[:limit])
+        # A module statement sees earlier bindings, if there are any.
+        line = self._current_lines.get(file.path)
+        earlier = [
+            binding
+            for binding in candidates
+            if line is not None and binding.statement.lineno < line
+        ]
+        is_last = limit is None and len(earlier) in (0, len(candidates))
+        value = self._lookup(file, name, candidates if is_last else (earlier or candidates)[:limit])
         if is_last:
             self._known[key] = value
         return value
 
     @contextmanager
     def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
-        """Make lookups of `name` see only the bindings before this one."""
+        """Restrict lookups of `name` to the bindings before this one."""
         key = (file.path, name)
-        outer, line = self._in_progress.get(key), self._running.get(file.path)
+        outer, line = self._in_progress.get(key), self._current_lines.get(file.path)
         self._in_progress[key] = bindings(file)[name].index(binding)
-        self._running[file.path] = binding.statement.lineno
+        self._current_lines[file.path] = binding.statement.lineno
         try:
             yield
         finally:
             _restore(self._in_progress, key, outer)
-            _restore(self._running, file.path, line)
+            _restore(self._current_lines, file.path, line)
 
     @staticmethod
     def is_known(value: Operand) -> bool:
@@ -177,33 +180,33 @@ class Globals:
         return value is not _UNKNOWN_NAME
 
     def _lookup(self, file: SourceFile, name: str, listed: Sequence[Binding]) -> Operand:
-        holds = {one: self._guards_hold(file, name, one) for one in listed}
-        possible = [one for one in listed if holds[one] is not False]
-        chosen = [one for one in possible if holds[one]] or possible
-        firm = [one for one in chosen if not one.is_fallback]
+        guards_hold = {binding: self._guards_hold(file, name, binding) for binding in listed}
+        possible = [binding for binding in listed if guards_hold[binding] is not False]
+        live = [binding for binding in possible if guards_hold[binding]] or possible
+        primary = [binding for binding in live if not binding.is_fallback]
         stand_in: Function | None = None
-        for binding in reversed(firm):
+        for binding in reversed(primary):
             value = self._bound(file, name, binding)
             if isinstance(value, Function) and _is_plain(value) and binding.guards:
-                # Where Triton is missing, files define functions of the same names that raise.
+                # Files define raising stand-ins of the same names for a missing Triton.
                 stand_in = stand_in or value
-            elif not isinstance(value, External) or len(chosen) == 1:
+            elif not isinstance(value, External) or len(live) == 1:
                 return value
         if stand_in is not None:
             return stand_in
-        for binding in chosen:
-            if binding.is_fallback and len(chosen) > 1:
+        for binding in live:
+            if binding.is_fallback and len(live) > 1:
                 try:
                     return self._bound(file, name, binding)
                 except CompileError:
                     continue
-        if chosen:
-            return self._bound(file, name, chosen[-1])
+        if live:
+            return self._bound(file, name, live[-1])
         return self._from_star_imports(file, name)
 
     def _from_star_imports(self, file: SourceFile, name: str) -> Operand:
         key = (file.path, name)
-        # Two files may import everything of each other.
+        # Two files may star-import each other.
         if key in self._star_searches:
             return _UNKNOWN_NAME
         self._star_searches[key] = None
@@ -217,18 +220,18 @@ class Globals:
         return _UNKNOWN_NAME
 
     def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
-        """Return whether a binding's conditions hold; None if that is not known."""
-        known = True
+        """Return whether all guards of a binding hold; None if unknown."""
+        is_decided = True
         for test, outcome in binding.guards:
             try:
                 with self._evaluating(file, name, binding):
-                    held = truth_of(self._host_frame(file).visit(test))
+                    is_true = truth_of(self._host_frame(file).visit(test))
             except CompileError:
-                known = False
+                is_decided = False
                 continue
-            if held is not outcome:
+            if is_true is not outcome:
                 return False
-        return True if known else None
+        return True if is_decided else None
 
     def _bound(self, file: SourceFile, name: str, binding: Binding) -> Operand:
         statement = binding.statement
@@ -245,13 +248,13 @@ class Globals:
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._assigned(file, name, statement)
         if name in changes(file) and isinstance(value, list | dict | Config):
-            return self._changed(file, name, binding, type_cast("Operand", value))
+            return self._after_changes(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
 
     def _assigned(self, file: SourceFile, name: str, statement: ast.stmt) -> Operand:
-        """Return what a statement gives to a name; a loop may change what it was before."""
+        """Run a statement and return the value of a name; a loop starts from the previous one."""
         frame = self._host_frame(file)
         if not isinstance(statement, ast.For | ast.While):
             return frame.assigned(statement, name)
@@ -261,17 +264,19 @@ class Globals:
         return frame.values.get(name, External(f"{name} of {file.path}"))
 
     def describe(self, file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
-        """Return a function of a file, with what its decorators make of it."""
+        """Describe a function of a file; a foreign decorator makes it no jit function."""
         function = describe_function(file, node, qualname)
         foreign = foreign_decorator(self._host_frame(file).visit, node)
         return replace(function, is_jit=False, foreign=foreign) if foreign else function
 
-    def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
-        """Return a container after the statements that change it, up to where it is bound anew."""
+    def _after_changes(
+        self, file: SourceFile, name: str, binding: Binding, value: Operand
+    ) -> Operand:
+        """Return a container after its in-place changes, up to its next binding."""
         listed = bindings(file)[name]
-        after = listed[listed.index(binding) + 1 :]
+        later_bindings = listed[listed.index(binding) + 1 :]
         first = binding.statement.end_lineno or binding.statement.lineno
-        end = min((one.statement.lineno for one in after), default=len(file.lines) + 1)
+        end = min((later.statement.lineno for later in later_bindings), default=len(file.lines) + 1)
         frame = self._host_frame(file)
         frame.values[name] = value
         for statement in changes(file)[name]:
@@ -283,7 +288,7 @@ class Globals:
         return frame.values[name]
 
     def imported(self, file: SourceFile, statement: ast.stmt, alias: ast.alias) -> Operand:
-        """Return what an import in a function gives to a name."""
+        """Return the object bound by one alias of an import inside a function."""
         name = alias.asname or alias.name.partition(".")[0]
         value = self._imported(file, Binding(statement, alias=alias), name)
         return value if self.is_known(value) else External(alias.name)
@@ -298,22 +303,22 @@ class Globals:
         if not isinstance(statement, ast.ImportFrom):
             return _UNKNOWN_NAME
         origin, level = statement.module or "", statement.level
-        wanted = name if alias.name == "*" else alias.name
+        member = name if alias.name == "*" else alias.name
         if origin == "__future__":
-            return External(f"__future__.{wanted}")
+            return External(f"__future__.{member}")
         parent = self.module(file, origin, level)
         if isinstance(parent, External):
-            submodule = self.module(file, f"{origin}.{wanted}".strip("."), level)
+            submodule = self.module(file, f"{origin}.{member}".strip("."), level)
             if not isinstance(submodule, External):
                 return submodule
-            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{wanted}")
+            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{member}")
         if alias.name == "*":
-            return self._star_member(parent, wanted)
-        if isinstance(parent, Module) and wanted not in MODULES[parent.name]:
-            # Fine as long as nothing uses it; a kernel that does gets the error there.
-            return External(f"{parent.name}.{wanted}")
+            return self._star_member(parent, member)
+        if isinstance(parent, Module) and member not in MODULES[parent.name]:
+            # Not an error yet: a kernel using it reports it at the use.
+            return External(f"{parent.name}.{member}")
         with at(file.loc(statement, current_loc())):
-            return self.member(parent, wanted)
+            return self.member(parent, member)
 
     def _star_member(self, parent: Operand, name: str) -> Operand:
         if isinstance(parent, UserModule):
@@ -325,16 +330,16 @@ class Globals:
     # -- modules ---------------------------------------------------------------
 
     def module(self, importer: SourceFile, name: str, level: int) -> Operand:
-        """Return the module an import names."""
+        """Return the imported module."""
         if not level:
-            known = ALIASES.get(name, name)
-            if known in MODULES:
-                return Module(known)
+            canonical = ALIASES.get(name, name)
+            if canonical in MODULES:
+                return Module(canonical)
         path = self._find_module(importer, name, level) if name or level else None
         return UserModule(self.open(path)) if path else External("." * level + name)
 
     def _find_module(self, importer: SourceFile, name: str, level: int) -> str | None:
-        """Return the path of a module, or None, and note that it was searched for."""
+        """Return the path of a module, or None, and record the search."""
         search = (importer.path, name, level)
         if search not in self.searches:
             self.searches[search] = find_module(search)
@@ -352,7 +357,7 @@ class Globals:
                 return target_info_member(name, self._target)
             return module_member(owner, name)
         if isinstance(owner, UserModule):
-            # `from . import name` in a package's own file means its submodule.
+            # `from . import name` in an `__init__.py` may import a submodule.
             if self._in_progress.get((owner.file.path, name)) != 0:
                 value = self.lookup(owner.file, name)
                 if self.is_known(value):
@@ -379,16 +384,16 @@ class Globals:
         raise mistake(f"{show(owner)} has no attribute {name!r}")
 
     def _class_member(self, owner: Class, name: str) -> Operand:
-        """Return a function or constant of a class, or of one that it extends; see `is_known`."""
-        found = class_statement(owner.node, name)
-        if isinstance(found, ast.FunctionDef):
-            return self.describe(owner.file, found, f"{owner.qualname}.{name}")
-        if isinstance(found, ast.ClassDef):
-            return Class(owner.file, found, f"{owner.qualname}.{name}")
-        if found is not None:
-            with at(owner.file.loc(found, current_loc())):
-                frame = self._host_frame(owner.file, self._class_names(owner, name, found))
-                return frame.assigned(found, name)
+        """Return a member of a class or its bases; see `is_known`."""
+        statement = class_statement(owner.node, name)
+        if isinstance(statement, ast.FunctionDef):
+            return self.describe(owner.file, statement, f"{owner.qualname}.{name}")
+        if isinstance(statement, ast.ClassDef):
+            return Class(owner.file, statement, f"{owner.qualname}.{name}")
+        if statement is not None:
+            with at(owner.file.loc(statement, current_loc())):
+                frame = self._host_frame(owner.file, self._class_names(owner, name, statement))
+                return frame.assigned(statement, name)
         for base in self.bases(owner):
             value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
             if self.is_known(value):
@@ -396,44 +401,50 @@ class Globals:
         return _UNKNOWN_NAME
 
     def _class_names(self, owner: Class, name: str, statement: ast.stmt) -> dict[str, Operand]:
-        """Return what a statement of a class reads of those before it."""
-        before = {
-            one: each
-            for each in owner.node.body
-            if each.lineno < statement.lineno and not isinstance(each, ast.FunctionDef)
-            for one in bound_names(each)
-            if one != name
+        """Return the earlier class members read by a class statement."""
+        statements = {
+            bound_name: earlier
+            for earlier in owner.node.body
+            if earlier.lineno < statement.lineno and not isinstance(earlier, ast.FunctionDef)
+            for bound_name in bound_names(earlier)
+            if bound_name != name
         }
-        reads = (one.id for one in ast.walk(statement) if isinstance(one, ast.Name))
-        return {one: self._class_member(owner, one) for one in reads if one in before}
+        reads = (
+            read_name.id for read_name in ast.walk(statement) if isinstance(read_name, ast.Name)
+        )
+        return {
+            read_name: self._class_member(owner, read_name)
+            for read_name in reads
+            if read_name in statements
+        }
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
-        """Return what an expression at the level of a module is. Raises: CompileError."""
+        """Evaluate an expression at module level. Raises: CompileError."""
         return self._host_frame(file).visit(node)
 
     def bases(self, owner: Class) -> list[Operand]:
-        """Return what a class extends, as far as that is known."""
+        """Return the base classes; an unknown base is an `External`."""
         return [self._base(owner.file, base) for base in owner.node.bases]
 
     def _base(self, file: SourceFile, node: ast.expr) -> Operand:
         try:
             return self.evaluate(file, node)
-        except CompileError:  # `object`, or what only running the file would tell
+        except CompileError:  # `object`, or an unknown base
             return External(ast.unparse(node))
 
     def external(self, path: str) -> Operand:
-        """Return a member or result of what is not known; what asks about the GPU is answered."""
+        """Return the answer of a known query, such as one about the GPU, or an unknown object."""
         path = path.replace("torch.get_device_module()", "torch.cuda")
         if path in self._answers:
             return self._answers[path]
         if path in PYTHON_MODULES:
             return Module(path)
-        asked = platform_answer(path)
-        return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
+        is_platform = platform_answer(path)
+        return TORCH_LIMITS.get(path, External(path)) if is_platform is None else is_platform
 
     def asks_about_gpu(self, path: str) -> bool:
-        """Return whether an expression, or what may follow it, is answered for the target."""
-        return any(one.startswith(path) for one in self._answers)
+        """Return whether any known GPU query starts with `path`."""
+        return any(question.startswith(path) for question in self._answers)
 
 
 def _restore(values: dict[_K, int], key: _K, before: int | None) -> None:
@@ -448,7 +459,7 @@ def _is_plain(function: Function) -> bool:
 
 
 def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
-    """Return a function of a file, with what its decorators say of it."""
+    """Describe a function of a file by the names of its decorators."""
     names = decorator_names(node)
     return Function(
         file,

@@ -1,7 +1,7 @@
-"""Decorators that make kernels: Triton's `jit`, by whatever name a file imports it.
+"""Recognize Triton's `jit` decorator under any imported name.
 
-`numba.cuda.jit`, Gluon's `jit` and others look alike, and mean other languages. A decorator whose source
-is known may apply Triton's inside, so it is believed.
+`numba.cuda.jit`, Gluon's `jit` and others look alike but mean other languages. A decorator with
+known source may apply Triton's inside, so it is accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GLUON = "triton.experimental.gluon."
 
 
 def is_triton_jit(path: str) -> bool:
-    """Return whether a dotted name is that of Triton's decorator.
+    """Return whether a dotted name denotes Triton's decorator.
 
     >>> is_triton_jit("vllm.triton_utils.triton.jit"), is_triton_jit("numba.cuda.jit")
     (True, False)
@@ -31,17 +31,17 @@ def is_triton_jit(path: str) -> bool:
 
 
 def foreign_decorator(visit: Callable[[ast.expr], Operand], node: ast.FunctionDef) -> str:
-    """Return the decorator that makes something else than a kernel of a function, or "".
+    """Return the path of a decorator from another language, or "".
 
     `visit` evaluates a name of the function's file.
     """
     decorators = node.decorator_list
-    if any(is_triton_jit(dotted_name(one)) for one in decorators):
+    if any(is_triton_jit(dotted_name(decorator)) for decorator in decorators):
         return ""
     foreign = ""
-    for one in decorators:
+    for decorator in decorators:
         try:
-            value = visit(one.func if isinstance(one, ast.Call) else one)
+            value = visit(decorator.func if isinstance(decorator, ast.Call) else decorator)
         except CompileError:
             return ""
         if not isinstance(value, External) or is_triton_jit(value.path):
@@ -52,10 +52,10 @@ def foreign_decorator(visit: Callable[[ast.expr], Operand], node: ast.FunctionDe
 
 
 def refuse_foreign(qualname: str, decorator: str, loc: Loc | None = None) -> CompileError:
-    """Return the error to raise where a kernel is wanted."""
-    what = "Gluon's, another language" if decorator.startswith(_GLUON) else "not Triton's"
+    """Return the error for a foreign function used as a kernel."""
+    origin = "Gluon's, another language" if decorator.startswith(_GLUON) else "not Triton's"
     return mistake(
-        f"{qualname} is decorated with @{decorator}, which is {what}",
+        f"{qualname} is decorated with @{decorator}, which is {origin}",
         loc=loc,
         remedy="decorate it with @triton.jit, if it is written in Triton's language",
         feature=f"a function decorated with @{decorator}",

@@ -1,9 +1,8 @@
-"""Which heuristics of a kernel a launcher can decide: truth values of integers that launches pass.
+"""Translate boolean heuristics to expressions over launch arguments.
 
-`lambda args: args["n"] % args["BLOCK"] == 0` is known when the kernel is launched. Of such a function
-there is a text in the language of grids and guards (`aotc.ir.expression`), so that both values can be
-built, each with the condition under which it is right. The function's own text is translated, not what
-it gives: names that it sees besides its argument must be constants.
+`lambda args: args["n"] % args["BLOCK"] == 0` is decided at launch. Its text in the language of
+grids and guards (`aotc.ir.expression`) lets a package hold both variants, each guarded by its
+condition. The function's syntax is translated: free names besides its argument must be constants.
 """
 
 from __future__ import annotations
@@ -34,17 +33,19 @@ class _NoExpressionError(Exception):
 def launch_expression(
     program: Program, heuristic: Operand, arguments: Collection[str], constants: Collection[str]
 ) -> str | None:
-    """Return the text of a heuristic's truth value, or None if it is none that a launcher computes.
+    """Return the launch-time condition of a boolean heuristic, or None if there is none.
 
-    It is one of `arguments`, integers that a launch passes, and of `constants`, which a config or the
-    manifest gives; what no argument decides is not the launcher's.
+    The expression ranges over `arguments`, integers of a launch, and `constants` from a config or the
+    manifest. It must use an argument.
     """
-    called = _expression_of(program, heuristic)
-    if called is None or len(called.names) != 1:
+    body_expression = _expression_of(program, heuristic)
+    if body_expression is None or len(body_expression.names) != 1:
         return None
-    texts = _Texts(program, called.frame, arguments, constants, given=called.names[0])
+    printer = _Printer(
+        program, body_expression.frame, arguments, constants, launch_args=body_expression.names[0]
+    )
     try:
-        text = texts.truth(called.body)
+        text = printer.truth(body_expression.body)
     except (_NoExpressionError, CompileError):
         return None
     return text if _names(text) & {*arguments} else None
@@ -52,7 +53,7 @@ def launch_expression(
 
 @dataclass(frozen=True)
 class _Expression:
-    """A function that is one expression: what it returns, its parameters, and what it sees."""
+    """A single-expression function: its frame, parameter names and body."""
 
     frame: Frame
     names: tuple[str, ...]
@@ -66,17 +67,17 @@ def _expression_of(program: Program, function: Operand) -> _Expression | None:
         frame = program.host_frame(function.file)
     else:
         return None
-    node, given = function.node, function.node.args
-    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+    node, parameters = function.node, function.node.args
+    if parameters.vararg or parameters.kwarg or parameters.kwonlyargs or parameters.defaults:
         return None
     body: ast.expr | None = None
     if isinstance(node, ast.Lambda):
         body = node.body
     else:
         statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        only = statements[0] if len(statements) == 1 else None
-        body = only.value if isinstance(only, ast.Return) else None
-    names = tuple(one.arg for one in (*given.posonlyargs, *given.args))
+        statement = statements[0] if len(statements) == 1 else None
+        body = statement.value if isinstance(statement, ast.Return) else None
+    names = tuple(parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args))
     return None if body is None else _Expression(frame, names, body)
 
 
@@ -85,32 +86,32 @@ def _names(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """The text of expressions over the arguments of a launch, `args["name"]`.
+class _Printer:
+    """Printer of expressions over launch arguments, `args["name"]`.
 
-    `bound` has the parameters of a function that is called, each an expression of its caller.
+    `bound` maps parameters of a called function to expressions of its caller.
     """
 
     program: Program
     frame: Frame
     arguments: Collection[str]
     constants: Collection[str]
-    given: str = ""
-    bound: Mapping[str, tuple[_Texts, ast.expr]] = field(
-        default_factory=dict[str, "tuple[_Texts, ast.expr]"]
+    launch_args: str = ""
+    bound: Mapping[str, tuple[_Printer, ast.expr]] = field(
+        default_factory=dict[str, "tuple[_Printer, ast.expr]"]
     )
     depth: int = 0
 
     def truth(self, node: ast.expr) -> str:
-        """Return the text of what is True or False in Python as well."""
+        """Return the text of a boolean expression."""
         match node:
             case ast.BoolOp(op, values):
-                word = " and " if isinstance(op, ast.And) else " or "
-                return word.join(f"({self.truth(one)})" for one in values)
+                connective = " and " if isinstance(op, ast.And) else " or "
+                return connective.join(f"({self.truth(operand_node)})" for operand_node in values)
             case ast.UnaryOp(ast.Not(), operand):
                 return f"not ({self.condition(operand)})"
             case ast.Compare(left, ops, comparators):
-                texts = [self.number(one) for one in (left, *comparators)]
+                texts = [self.number(operand_node) for operand_node in (left, *comparators)]
                 signs = [self._operator(op) for op in ops]
                 pairs = zip(texts, signs, texts[1:], strict=False)
                 return " and ".join(f"({a} {sign} {b})" for a, sign, b in pairs)
@@ -119,14 +120,14 @@ class _Texts:
             case ast.Name(name) if name in self.bound:
                 caller, passed = self.bound[name]
                 return caller.truth(passed)
-            case ast.Call() if (inner := self._called(node)) is not None:
-                texts, body = inner
-                return texts.truth(body)
+            case ast.Call() if (inner := self._inline(node)) is not None:
+                printer, body = inner
+                return printer.truth(body)
             case _:
                 return str(int(self._constant(node, bool)))
 
     def condition(self, node: ast.expr) -> str:
-        """Return the text of what is only asked whether it is true."""
+        """Return the text of a condition; a number is compared with 0."""
         try:
             return self.truth(node)
         except _NoExpressionError:
@@ -134,7 +135,9 @@ class _Texts:
 
     def number(self, node: ast.expr) -> str:
         match node:
-            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self.given:
+            case ast.Subscript(ast.Name(owner), ast.Constant(str(name))) if (
+                owner == self.launch_args
+            ):
                 if name not in self.arguments and name not in self.constants:
                     raise _NoExpressionError
                 return name
@@ -155,31 +158,33 @@ class _Texts:
                 if name == "cdiv":
                     self._check_divisor(second)
                 return f"{name}({first}, {second})"
-            case ast.Call() if (inner := self._called(node)) is not None:
-                texts, body = inner
-                return texts.number(body)
+            case ast.Call() if (inner := self._inline(node)) is not None:
+                printer, body = inner
+                return printer.number(body)
             case _:
                 return f"({self._constant(node, int)})"
 
-    def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
-        """Return what a call of a function of the file computes, and the texts of that; None if of another."""
-        names = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
-        if self.depth >= _MAX_DEPTH or names & {self.given, *self.bound}:
+    def _inline(self, node: ast.Call) -> tuple[_Printer, ast.expr] | None:
+        """Return the printer and body of an inlined source function; None for another call."""
+        names = {part.id for part in ast.walk(node.func) if isinstance(part, ast.Name)}
+        if self.depth >= _MAX_DEPTH or names & {self.launch_args, *self.bound}:
             return None
-        called = _expression_of(self.program, self.frame.visit(node.func))
-        if called is None:
+        callee = _expression_of(self.program, self.frame.visit(node.func))
+        if callee is None:
             return None
-        passed = dict(zip(called.names, node.args, strict=False))
-        passed |= {one.arg: one.value for one in node.keywords if one.arg is not None}
-        if len(node.args) + len(node.keywords) != len(called.names) or {*passed} != {*called.names}:
+        passed = dict(zip(callee.names, node.args, strict=False))
+        passed |= {
+            keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
+        }
+        if len(node.args) + len(node.keywords) != len(callee.names) or {*passed} != {*callee.names}:
             return None
         bound = {name: (self, value) for name, value in passed.items()}
         return replace(
-            self, frame=called.frame, given="", bound=bound, depth=self.depth + 1
-        ), called.body
+            self, frame=callee.frame, launch_args="", bound=bound, depth=self.depth + 1
+        ), callee.body
 
     def _check_divisor(self, text: str) -> None:
-        """Refuse to divide by what a launch passes: both sides of `and` are computed, it may be 0."""
+        """Refuse a launch argument as a divisor: it may be 0, and `and` does not short-circuit."""
         if _names(text) & {*self.arguments}:
             raise _NoExpressionError
 
@@ -189,9 +194,9 @@ class _Texts:
         return _OPERATORS[type(op)]
 
     def _constant(self, node: ast.expr, kind: type[int]) -> int:
-        """Return what an expression of the file is without the launch. Raises: _NoExpressionError."""
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-        is_launch = bool(names & {self.given, *self.bound})
+        """Evaluate an expression without launch arguments. Raises: _NoExpressionError."""
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        is_launch = bool(names & {self.launch_args, *self.bound})
         value = None if is_launch else unwrap(self.frame.visit(node))
         if not isinstance(value, kind):
             raise _NoExpressionError

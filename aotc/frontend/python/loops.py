@@ -1,8 +1,7 @@
-"""Loops: unrolled ones, counted ones, and those with a condition.
+"""Translate loops: unrolled, counted (`scf.for`) and conditional (`scf.while`).
 
-A run-time loop carries the variables that its body assigns and that existed before. Its body is
-translated once, with block arguments in their place; loop-invariant ones
-are then dropped, so a loop carries only what changes.
+A run-time loop carries the variables assigned in its body and defined before it. The body is
+translated once with block arguments in their place. Loop-invariant arguments are then pruned.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
         return _unroll(frame, node, _items(frame.visit(call)), rest)
     bounds, hints = loop_arguments(frame, loop, call)
     if loop.is_static:
-        numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
+        numbers = [static_int(bound, f"each argument of {loop.name}") for bound in bounds]
         return _unroll(frame, node, _static_range(numbers), rest)
     refuse_return(frame, node)
     _counted(frame, node, counter_name(node), bounds, hints)
@@ -60,7 +59,7 @@ def refuse_else(node: ast.For | ast.While) -> None:
 
 
 def counter_name(node: ast.For) -> str:
-    """Return the variable in which a loop over a range counts. Raises: CompileError."""
+    """Return the counter variable of a loop over a range. Raises: CompileError."""
     if not isinstance(node.target, ast.Name):
         raise mistake("a loop over a range counts in one variable")
     return node.target.id
@@ -68,12 +67,12 @@ def counter_name(node: ast.For) -> str:
 
 def refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
     """Refuse a `return` in a loop at run time. Raises: CompileError."""
-    found = first_return(node.body)
-    if found is not None:
+    statement = first_return(node.body)
+    if statement is not None:
         raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
-            loc=frame.loc(found),
+            loc=frame.loc(statement),
         )
 
 
@@ -84,28 +83,32 @@ def _items(operand: Operand) -> Sequence[Operand]:
 def _static_range(numbers: Sequence[int]) -> Sequence[int]:
     if numbers[2] == 0:
         raise mistake("the step of a range cannot be zero")
-    made = range(*numbers)
-    if len(made) > _MAX_UNROLLED:
+    values = range(*numbers)
+    if len(values) > _MAX_UNROLLED:
         raise mistake(
-            f"tl.static_range would repeat the body {len(made)} times",
+            f"tl.static_range would repeat the body {len(values)} times",
             remedy="use `range`, which is a loop at run time",
         )
-    return made
+    return values
 
 
 def loop_arguments(
     frame: Frame, loop: Loop, call: ast.Call
 ) -> tuple[list[Operand], dict[str, Operand]]:
     """Return start, end and step, and the hints by name. Raises: CompileError."""
-    if any(isinstance(one, ast.Starred) for one in call.args):
+    if any(isinstance(arg, ast.Starred) for arg in call.args):
         raise mistake(f"{loop.name} takes its bounds one by one")
-    args = [frame.visit(one) for one in call.args]
-    kwargs = {one.arg or "**": frame.visit(one.value) for one in call.keywords}
-    only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
+    args = [frame.visit(arg) for arg in call.args]
+    kwargs = {keyword.arg or "**": frame.visit(keyword.value) for keyword in call.keywords}
+    num_positional_only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
     parameters = Parameters(
-        loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
+        loop.name,
+        _BOUNDS,
+        ("end",),
+        keyword_only=loop.hints,
+        num_positional_only=num_positional_only,
     )
-    # As Python's `range`, one bound alone is the end.
+    # As in Python's `range`, a single bound is the end.
     values = bind_arguments(parameters, [0, *args] if len(args) == 1 else args, kwargs)
     bounds = [values.get("start", 0), values["end"], values.get("step", 1)]
     return bounds, {name: value for name, value in values.items() if name in loop.hints}
@@ -113,8 +116,8 @@ def loop_arguments(
 
 def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:
     """Repeat the body for every item."""
-    if frame.in_kernel and any(has_return(one) for one in node.body):
-        # A `return` under a run-time condition needs what follows: it becomes part of the body.
+    if frame.in_kernel and any(has_return(statement) for statement in node.body):
+        # A run-time `return` needs the statements after the loop: append them to the body.
         repeated: list[Item] = []
         for value in items:
             repeated += [Bind(node.target, value, node), *node.body]
@@ -158,25 +161,25 @@ def _counted(
             counter = emit(arith.Add(emit(arith.Sub(high, counter)).out, low)).out
         state.enter({name: counter})
         state.run(node)
-        kept = state.prune([body])
-        emit(scf.Yield(kept.yields))
-    loop = emit(scf.For(low, high, stride, kept.inits, body, **_hint_attributes(hints)))
+        pruned = state.prune([body])
+        emit(scf.Yield(pruned.yields))
+    loop = emit(scf.For(low, high, stride, pruned.inits, body, **_hint_attributes(hints)))
     state.leave(loop.outs, node, name)
 
 
 def _promoted_bounds(frame: Frame, *bounds: Operand) -> tuple[Value, ...]:
     values = [
-        to_scalar(frame.emit, to_value(frame.emit, one, "an integer bound")) for one in bounds
+        to_scalar(frame.emit, to_value(frame.emit, bound, "an integer bound")) for bound in bounds
     ]
     kind: ScalarType | None = None
     for value in values:
-        one = element(value)
-        if not isinstance(one, ScalarType) or not one.is_int:
+        scalar = element(value)
+        if not isinstance(scalar, ScalarType) or not scalar.is_int:
             raise mistake(
                 f"the bounds and step of a range are integers, got {show(value)}",
                 remedy="cast with .to(tl.int32)",
             )
-        kind = one if kind is None else integer_type(kind, one)
+        kind = scalar if kind is None else integer_type(kind, scalar)
     return tuple(values if kind is None else [cast(frame.emit, value, kind) for value in values])
 
 
@@ -198,7 +201,7 @@ def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, Any]:
 
 
 def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
-    """Translate a `while` into an `scf.while`; one that is false from the start is nothing."""
+    """Translate a `while` into an `scf.while`; a constant false condition emits nothing."""
     del rest
     refuse_else(node)
     refuse_return(frame, node)
@@ -212,14 +215,14 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
             _constant_condition(condition)
             state.abandon()
             return None
-        proceed = scalar_truth(frame, condition)
+        truth = scalar_truth(frame, condition)
     state.reenter(after)
     with emit.into(after):
         state.run(node)
-        kept = state.prune([before, after])
-        emit(scf.Yield(kept.yields))
-    before.insert(scf.Condition(kept.replaced.get(proceed, proceed), kept.passed))
-    loop = emit(scf.While(kept.inits, before, after))
+        pruned = state.prune([before, after])
+        emit(scf.Yield(pruned.yields))
+    before.insert(scf.Condition(pruned.replaced.get(truth, truth), pruned.passed))
+    loop = emit(scf.While(pruned.inits, before, after))
     state.leave(loop.outs, node, None)
     return None
 
@@ -233,7 +236,7 @@ def _constant_condition(condition: Operand) -> None:
 
 
 def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
-    """Run a `while` around kernels, whose condition is known."""
+    """Run a host `while`, with constant conditions."""
     del rest
     while truth_of(frame.visit(node.test)):
         frame.count()
@@ -245,23 +248,23 @@ def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
     return frame.run(node.orelse)
 
 
-# ---- what a loop carries ----------------------------------------------------------------------
+# ---- carried variables ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Hold what a loop carries after pruning, by position among the candidates."""
+class _PrunedState:
+    """Carried values after pruning, by position among the candidates."""
 
     positions: Sequence[int]
     inits: Sequence[Value]
     passed: Sequence[Value]
     yields: Sequence[Value]
     replaced: Mapping[Value, Value]
-    """What stands for each block argument that was taken out."""
+    """The replacement of each pruned block argument."""
 
 
 class _State:
-    """Follow the variables of a loop: before it, in its blocks, and after it."""
+    """Variables of a loop: before it, in its blocks, and after it."""
 
     def __init__(self, frame: Frame, names: Sequence[str], block: Block) -> None:
         self.frame = frame
@@ -273,47 +276,47 @@ class _State:
         self.block = block
         self.args = self._add_args(block)
         self.entries = self.args
-        """The arguments of the first block: of a `while`, the one with the condition."""
+        """The arguments of the first block; of a `while`, the condition's block."""
         self.passed = self.args
-        """What the first block hands to the second."""
-        self.kept = _Kept((), (), (), (), {})
+        """The values passed from the first block to the second."""
+        self.pruned_state = _PrunedState((), (), (), (), {})
 
     def _add_args(self, block: Block) -> list[Value]:
         types: list[Type] = [value.type for value in self.inits]
         return [block.add_arg(type_, hint) for type_, hint in zip(types, self.hints, strict=True)]
 
-    def enter(self, extra: Mapping[str, Operand]) -> None:
+    def enter(self, values: Mapping[str, Operand]) -> None:
         """Start an iteration: the carried variables are the block's arguments."""
-        self._take(self.args)
-        for name, value in extra.items():
+        self._bind_args(self.args)
+        for name, value in values.items():
             self.frame.values[name] = value
 
-    def _take(self, args: Sequence[Value]) -> None:
+    def _bind_args(self, args: Sequence[Value]) -> None:
         values = iter(args)
         self.frame.values = dict(self.before)
         for name in self.carried:
             self.frame.values[name] = rebuild(self.before[name], values)
 
     def reenter(self, block: Block) -> None:
-        """Go on in the body of a `while`, with what its condition passes on."""
+        """Enter the body of a `while` with the values passed by its condition."""
         self.passed = self._carried_values()
         self.args = self._add_args(block)
-        self._take(self.args)
+        self._bind_args(self.args)
 
     def _carried_values(self) -> list[Value]:
         return [value for name in self.carried for value in leaves(self.frame.values[name])]
 
     def run(self, node: ast.For | ast.While) -> None:
-        """Translate the body once, and check that it keeps every variable's type."""
+        """Translate the body once and check the types of carried variables."""
         self.frame.loop_depth += 1
         self.frame.run(node.body)
         self.frame.loop_depth -= 1
         check_carried(self.frame, self.before, self.names, self.carried)
 
-    def prune(self, blocks: Sequence[Block]) -> _Kept:
-        """Drop the variables that every iteration leaves as they were."""
+    def prune(self, blocks: Sequence[Block]) -> _PrunedState:
+        """Drop loop-invariant variables."""
         yields = self._carried_values()
-        steady = [
+        is_invariant = [
             new is arg and passed is entry
             for new, arg, passed, entry in zip(
                 yields, self.args, self.passed, self.entries, strict=True
@@ -323,24 +326,26 @@ class _State:
         for block in blocks:
             offset = len(block.args) - len(self.inits)
             for position in reversed(range(len(self.inits))):
-                if steady[position]:
+                if is_invariant[position]:
                     arg = block.args.pop(offset + position)
                     arg.replace_all_uses_with(self.inits[position])
                     replaced[arg] = self.inits[position]
             for index, arg in enumerate(block.args):
                 arg.index = index
-        positions = [i for i, still in enumerate(steady) if not still]
+        positions = [i for i, invariant in enumerate(is_invariant) if not invariant]
 
         def pick(values: Sequence[Value]) -> list[Value]:
             return [replaced.get(values[i], values[i]) for i in positions]
 
-        self.kept = _Kept(positions, pick(self.inits), pick(self.passed), pick(yields), replaced)
-        return self.kept
+        self.pruned_state = _PrunedState(
+            positions, pick(self.inits), pick(self.passed), pick(yields), replaced
+        )
+        return self.pruned_state
 
     def leave(self, outs: Sequence[Value], node: ast.For | ast.While, counter: str | None) -> None:
-        """Set the variables to what they are after the loop."""
+        """Set the variables to their values after the loop."""
         values = list(self.inits)
-        for position, out in zip(self.kept.positions, outs, strict=True):
+        for position, out in zip(self.pruned_state.positions, outs, strict=True):
             values[position] = out
             out.hint = self.hints[position]
         frame = self.frame
@@ -356,7 +361,7 @@ class _State:
             frame.values[counter] = Unbound(f"counts {where}, which has ended", frame.loc(node))
 
     def abandon(self) -> None:
-        """Leave everything as it was before the loop."""
+        """Drop the translated condition and restore the variables."""
         self.frame.values = self.before
         for op in self.block:
             op.set_slots(())

@@ -1,11 +1,9 @@
-"""Merging the variables of two branches, or of the iterations of a loop.
+"""Merge the variables of two branches, or of the iterations of a loop.
 
-Run-time values meet in the results of an `scf.if`; their types must agree, as Triton wants it.
-Tuples meet part by part. Constants must be the same constant, because nothing at run time can
-choose between two.
+Run-time values become results of an `scf.if`; their types must agree, as in Triton. Tuples merge
+item by item. Constants must be equal, since no run-time value can select between two.
 
-A variable that only one branch sets loses its value, and remembers why, for the error that comes
-if it is used after all.
+A variable set in one branch only becomes `Unbound`, with the reason for a later error.
 """
 
 from __future__ import annotations
@@ -64,9 +62,11 @@ def same(left: Operand, right: Operand) -> bool:
     if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
         return left.block == right.block and all(map(same, left.parts, right.parts))
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        alike = len(one) == len(two) and _kind_of(one) is _kind_of(two)
-        return alike and all(map(same, one, two))
+        left_items, right_items = left, right
+        has_same_fields = len(left_items) == len(right_items) and _kind_of(left_items) is _kind_of(
+            right_items
+        )
+        return has_same_fields and all(map(same, left_items, right_items))
     if isinstance(left, Value) or isinstance(right, Value):
         return left is right
     return left is right or (type(left) is type(right) and left == right)
@@ -78,21 +78,21 @@ def merge(
     before: dict[str, Operand],
     sides: Sequence[_Side],
     node: ast.If,
-    *others: str,
+    *extra_names: str,
 ) -> dict[str, Operand]:
     """Emit the `scf.if` of the two translated branches of `node`; return the variables after.
 
-    Besides what the source assigns, `others` are merged.
+    `extra_names` are merged in addition to the assigned names.
     """
     (then, then_values), (orelse, else_values) = sides
     after = dict(before)
     merged: dict[str, Operand] = {}
-    for name in (*names_assigned_by([*node.body, *node.orelse]), *others):
+    for name in (*names_assigned_by([*node.body, *node.orelse]), *extra_names):
         then_value = then_values.get(name, _UNSET)
         else_value = else_values.get(name, _UNSET)
         if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
             if name in before or then_value is not else_value:
-                after[name] = _lost(frame, name, node, then_value, else_value)
+                after[name] = _unbound_after(frame, name, node, then_value, else_value)
             continue
         if same(then_value, else_value):
             after[name] = then_value
@@ -100,12 +100,14 @@ def merge(
         _check_branches(name, before.get(name, _UNSET), then_value, else_value)
         merged[name] = then_value
     pairs = [
-        (one, two)
+        (then_leaf, else_leaf)
         for name in merged
-        for one, two in zip(leaves(then_values[name]), leaves(else_values[name]), strict=True)
+        for then_leaf, else_leaf in zip(
+            leaves(then_values[name]), leaves(else_values[name]), strict=True
+        )
     ]
-    then.insert(scf.Yield([one for one, _ in pairs]))
-    orelse.insert(scf.Yield([two for _, two in pairs]))
+    then.insert(scf.Yield([then_leaf for then_leaf, _ in pairs]))
+    orelse.insert(scf.Yield([else_leaf for _, else_leaf in pairs]))
     outs = iter(frame.emit(scf.If(truth, then, orelse)).outs)
     for name, template in merged.items():
         after[name] = rebuild(template, outs)
@@ -115,21 +117,21 @@ def merge(
 
 
 def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> None:
-    """Give variables a value that nothing uses, where theirs cannot meet the one that `like` has."""
+    """Give variables an unused value of the type in `like`, where theirs does not match."""
     for name in names:
-        wanted, own = like.get(name, _UNSET), frame.values.get(name, _UNSET)
-        if isinstance(wanted, Unbound):
+        template, current = like.get(name, _UNSET), frame.values.get(name, _UNSET)
+        if isinstance(template, Unbound):
             continue
-        if isinstance(own, Unbound) or _mismatch(wanted, own) is not None:
-            frame.values[name] = stand_in(frame, wanted)
+        if isinstance(current, Unbound) or _mismatch(template, current) is not None:
+            frame.values[name] = stand_in(frame, template)
 
 
 def stand_in(frame: Frame, like: Operand) -> Operand:
-    """Return any value of the type of another one; a constant stands for itself."""
+    """Return a dummy value of the same type; a constant is returned unchanged."""
     if is_tuple(like):
-        return with_items(like, (stand_in(frame, one) for one in like))
+        return with_items(like, (stand_in(frame, item) for item in like))
     if isinstance(like, BlockPointer):
-        return like.with_parts([_zero(frame, one) for one in like.parts])
+        return like.with_parts([_zero(frame, part) for part in like.parts])
     return _zero(frame, like) if isinstance(like, Value) else like
 
 
@@ -145,7 +147,9 @@ def _zero(frame: Frame, like: Value) -> Value:
 _UNSET = Unbound("is not set on every path")
 
 
-def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand) -> Operand:
+def _unbound_after(
+    frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand
+) -> Operand:
     del name
     line = node.lineno
     if isinstance(then, Unbound) and isinstance(orelse, Unbound):
@@ -155,7 +159,7 @@ def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand)
 
 
 def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) -> None:
-    """Check that two different values of a variable can meet. Raises: CompileError."""
+    """Check the types of a variable's two values. Raises: CompileError on a mismatch."""
     mismatch = _mismatch(then, orelse)
     if mismatch is None:
         return
@@ -179,20 +183,20 @@ def _kind_of(items: tuple[Operand, ...]) -> object:
 
 
 def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
-    """Return the parts of two operands that cannot meet, or None."""
+    """Return the first mismatched parts of two operands, or None."""
     if isinstance(left, Value) and isinstance(right, Value):
         return None if left.type == right.type else (left, right)
     if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
-        alike = (left.base.type, left.block) == (right.base.type, right.block)
-        return None if alike else (left, right)
+        has_same_type = (left.base.type, left.block) == (right.base.type, right.block)
+        return None if has_same_type else (left, right)
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        if len(one) != len(two) or _kind_of(one) is not _kind_of(two):
+        left_items, right_items = left, right
+        if len(left_items) != len(right_items) or _kind_of(left_items) is not _kind_of(right_items):
             return left, right  # pyright: ignore[reportUnknownVariableType]
-        for a, b in zip(one, two, strict=True):
-            found = _mismatch(a, b)
-            if found is not None:
-                return found
+        for a, b in zip(left_items, right_items, strict=True):
+            mismatch = _mismatch(a, b)
+            if mismatch is not None:
+                return mismatch
         return None
     return None if same(left, right) else (left, right)
 
@@ -201,11 +205,11 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
 
 
 def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
-    """Emit the `scf.if` of two branches that each end the function; return what it returns."""
+    """Emit the `scf.if` of two returning branches; return the merged result."""
 
-    def mismatch(one: Operand, two: Operand) -> CompileError:
+    def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
-            f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
+            f"{frame.name} returns {_show_result(then_value)} on one path and {_show_result(else_value)} on another",
             remedy="every path of a function must return one type: cast with .to(...)",
         )
 
@@ -213,18 +217,18 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
 
 def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
-    """Emit the `scf.if` of a run-time `a if c else b`; return what is chosen, None of two calls."""
-    (_, one), (_, two) = sides
+    """Emit the `scf.if` of a run-time `a if c else b`; two void calls give None."""
+    (_, then_operand), (_, else_operand) = sides
 
-    def mismatch(one: Operand, two: Operand) -> CompileError:
+    def mismatch(then_value: Operand, else_value: Operand) -> CompileError:
         return mistake(
             "both sides of a run-time `if … else` must have one type, "
-            f"got {_returned(one)} and {_returned(two)}",
+            f"got {_show_result(then_value)} and {_show_result(else_value)}",
             remedy="cast one of them with .to(...), or use tl.where",
         )
 
-    if (one is None) != (two is None):
-        raise mismatch(one, two)
+    if (then_operand is None) != (else_operand is None):
+        raise mismatch(then_operand, else_operand)
     return _merge_results(frame, truth, sides, mismatch)
 
 
@@ -250,36 +254,43 @@ def _unify(
     right: Operand,
     mismatch: Callable[[Operand, Operand], CompileError],
 ) -> tuple[Operand, Operand]:
-    """Bring two returned operands to one type: different numbers become run-time scalars."""
+    """Unify two returned operands: different numbers become run-time scalars."""
     if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
         return left, right
     if is_tuple(left) and is_tuple(right):
-        one, two = left, right
-        if len(one) == len(two) and _kind_of(one) is _kind_of(two):
+        then_part, else_part = left, right
+        if len(then_part) == len(else_part) and _kind_of(then_part) is _kind_of(else_part):
             pairs = [
-                _unify(frame, then, a, orelse, b, mismatch) for a, b in zip(one, two, strict=True)
+                _unify(frame, then, a, orelse, b, mismatch)
+                for a, b in zip(then_part, else_part, strict=True)
             ]
-            return with_items(one, (a for a, _ in pairs)), with_items(two, (b for _, b in pairs))
+            return with_items(then_part, (a for a, _ in pairs)), with_items(
+                else_part, (b for _, b in pairs)
+            )
     if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
         return left, right
-    one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
-    if two is None:
-        return one, _undefined(frame, orelse, one)
-    if one is None:
-        return _undefined(frame, then, two), two
-    if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
-        return one, two
-    raise mismatch(one, two)
+    then_part, else_part = _materialized(frame, then, left), _materialized(frame, orelse, right)
+    if else_part is None:
+        return then_part, _undefined_result(frame, orelse, then_part)
+    if then_part is None:
+        return _undefined_result(frame, then, else_part), else_part
+    if (
+        isinstance(then_part, Value)
+        and isinstance(else_part, Value)
+        and then_part.type == else_part.type
+    ):
+        return then_part, else_part
+    raise mismatch(then_part, else_part)
 
 
-def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
-    """Return what a path returns that returns nothing where another one does: anything, as in Triton."""
+def _undefined_result(frame: Frame, block: Block, like: Operand) -> Operand:
+    """Return a dummy result for a path without one: undefined, as in Triton."""
     if is_tuple(like):
-        return with_items(like, (_undefined(frame, block, one) for one in like))
+        return with_items(like, (_undefined_result(frame, block, item) for item in like))
     scalar = element(like) if isinstance(like, Value) else None
     if not isinstance(like, Value) or not isinstance(scalar, ScalarType):
         raise mistake(
-            f"{frame.name} returns {_returned(like)} on one path and nothing on another",
+            f"{frame.name} returns {_show_result(like)} on one path and nothing on another",
             remedy="return something on every path",
         )
     with frame.emit.into(block):
@@ -294,7 +305,7 @@ def _materialized(frame: Frame, block: Block, operand: Operand) -> Operand:
         return to_value(frame.emit, operand)
 
 
-def _returned(operand: Operand) -> str:
+def _show_result(operand: Operand) -> str:
     return "nothing" if operand is None else show(operand)
 
 
@@ -302,14 +313,14 @@ def _returned(operand: Operand) -> str:
 
 
 def carried_names(frame: Frame, names: Sequence[str]) -> list[str]:
-    """Return which of the variables a loop assigns hold run-time values before it."""
+    """Return the assigned variables holding run-time values before the loop."""
     return [name for name in names if any(True for _ in leaves(frame.values.get(name)))]
 
 
 def check_carried(
     frame: Frame, before: dict[str, Operand], names: Sequence[str], carried: Sequence[str]
 ) -> None:
-    """Check that the body of a loop kept every variable's type. Raises: CompileError."""
+    """Check types of loop variables after the body. Raises: CompileError on a change."""
     for name in names:
         if name not in before or isinstance(before[name], Unbound):
             continue

@@ -1,11 +1,13 @@
-"""Functions that a constant names: manifests and live launches have no functions among their values.
+"""Resolve functions named by string constants.
+
+Values in manifests and live launches cannot be functions, so a string names one:
 
     act, ops.act                    a function as the kernel's file knows it
     ops.py:act                      a function of another file
-    make.<locals>.act               a function that is written in `make`
+    make.<locals>.act               a function nested in `make`
     triton.language.math.exp        a function of the language
 
-`outer_names` says what a function that is written in another one sees of it.
+`outer_names` resolves the variables a nested function reads from outer functions.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ _NAME = re.compile(
 
 
 def is_function_name(text: str) -> bool:
-    """Return whether a text is written like the name of a function."""
+    """Return whether a text has the form of a function name."""
     return _NAME.fullmatch(text) is not None
 
 
 def function_named(program: Program, file: SourceFile, text: str) -> Operand:
-    """Return the function that a constant of a kernel in `file` names.
+    """Return the function named by a constant of a kernel in `file`.
 
-    Raises: CompileError if it names nothing, or something else.
+    Raises: CompileError if the name is undefined or no function.
     """
     match = _NAME.fullmatch(text)
     if match is None:
@@ -57,7 +59,7 @@ def function_named(program: Program, file: SourceFile, text: str) -> Operand:
 
 
 def _language_member(name: str) -> Operand:
-    """Return what `triton.language.….name` is, None for other names."""
+    """Return the language's member `triton.language.….name`; None for other names."""
     module, _, member = name.rpartition(".")
     module = ALIASES.get(module, module)
     in_language = module.startswith(("triton.language", "aotc.language"))

@@ -1,7 +1,7 @@
-"""Names and attributes: what `x`, `tl.exp`, `desc.load` or `T.is_fp16` mean.
+"""Resolve names and attributes: `x`, `tl.exp`, `desc.load`, `T.is_fp16`.
 
-A local variable comes first, then the module's, then Python's own names. A kernel reads of the
-module's only what cannot change under it: constexprs, functions, types and modules.
+Local variables come first, then module-level names, then Python's builtins. A kernel reads only
+immutable globals: constexprs, functions, types and modules.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _USUAL_IMPORTS = {
 
 
 def visit_name(frame: Frame, node: ast.Name) -> Operand:
-    """Return what a name means. Raises: CompileError if nothing, or nothing a kernel may read."""
+    """Evaluate a name. Raises: CompileError if undefined, or unreadable in a kernel."""
     name = node.id
     if name in frame.values:
         value = frame.values[name]
@@ -92,9 +92,9 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     value = frame.program.globals.lookup(frame.file, name)
     if frame.program.globals.is_known(value):
         return _global_in_kernel(frame, node, value) if frame.in_kernel else value
-    known = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
-    if name in known:
-        return known[name]
+    python_names = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
+    if name in python_names:
+        return python_names[name]
     if name == "__name__" and not frame.in_kernel:
         return Path(frame.file.path).stem
     raise mistake(
@@ -110,8 +110,8 @@ def _remedy_for_unknown(frame: Frame, name: str) -> str:
         return f"write `{_USUAL_IMPORTS[name]}` at the top of {frame.file.path}"
     if frame.function is not None and name in names_assigned_by(frame.function.node.body):
         return "it is assigned elsewhere in the function, but not before this"
-    known = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
-    return did_you_mean(name, [*frame.values, *bindings(frame.file), *known])
+    python_names = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
+    return did_you_mean(name, [*frame.values, *bindings(frame.file), *python_names])
 
 
 def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
@@ -120,7 +120,7 @@ def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
     if value is None or isinstance(value, _READABLE_GLOBALS):
         return value
     if isinstance(value, int | float):
-        # Triton has a switch for it, which real kernels rely on. Nothing here can change it later.
+        # Real kernels rely on Triton's switch for this. Here the value cannot change after the build.
         frame.emit.remark(
             f"{node.id} is read as {value!r}; Triton asks for tl.constexpr({value!r})"
         )
@@ -135,12 +135,12 @@ def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
 
 
 def visit_attribute(frame: Frame, node: ast.Attribute) -> Operand:
-    """Return what an attribute is. Raises: CompileError if there is none of this name."""
+    """Evaluate an attribute. Raises: CompileError for an unknown name."""
     return attribute_of(frame, frame.visit(node.value), node.attr)
 
 
 def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
-    """Return an attribute of what an expression evaluated to. Raises: CompileError."""
+    """Return an attribute of an operand. Raises: CompileError."""
     if isinstance(owner, Value):
         if isinstance(owner.type, DescriptorType):
             return _descriptor_attribute(frame, owner, owner.type, name)
@@ -174,7 +174,7 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return type_of(owner)
     if name == "values" and is_tuple(owner):
         return owner
-    # In a kernel a constexpr's; around kernels nothing but a member of an enumeration has one.
+    # A constexpr in a kernel, an enumeration member on the host.
     if name == "value":
         return owner
     if name in PYTHON_METHODS.get(type(owner), ()):
@@ -185,31 +185,34 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     remedy = did_you_mean(name, ["type", "value", *METHODS]) if is_number else ""
     if owner is None:
         remedy = "an argument may be None, or a function return nothing: test it with `is not None`"
-    what = "the constant " if is_number else ""
-    raise mistake(f"{what}{show(owner)} has no attribute {name!r}", remedy=remedy)
+    prefix = "the constant " if is_number else ""
+    raise mistake(f"{prefix}{show(owner)} has no attribute {name!r}", remedy=remedy)
 
 
 def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: Operand) -> None:
-    """Say that a number of a module or class is what it was when the kernel was built."""
+    """Remark on a number of a module or class frozen at build time."""
     if isinstance(member, int | float):
-        of = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
-        frame.emit.remark(f"{of}.{name} is read as {member!r}; later changes do not count")
+        owner_name = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
+        frame.emit.remark(f"{owner_name}.{name} is read as {member!r}; later changes do not count")
 
 
 def _config_attribute(config: Config, name: str) -> Operand:
     if name == "kwargs":
         return config.kwargs
     if name == "all_kwargs":
-        return StaticCall("triton.Config.all_kwargs", lambda: _all_of(config))
+        return StaticCall("triton.Config.all_kwargs", lambda: _all_kwargs(config))
     return config.values.get(name, CONFIG_DEFAULTS.get(name))
 
 
 _ALL_KWARGS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 
 
-def _all_of(config: Config) -> Operand:
+def _all_kwargs(config: Config) -> Operand:
     values = {name: config.values.get(name, CONFIG_DEFAULTS.get(name)) for name in _ALL_KWARGS}
-    return {**config.kwargs, **{name: one for name, one in values.items() if one is not None}}
+    return {
+        **config.kwargs,
+        **{name: option for name, option in values.items() if option is not None},
+    }
 
 
 def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
@@ -249,7 +252,7 @@ VALUE_MEMBERS = frozenset(
         *(name for names in PYTHON_METHODS.values() for name in names),
     )
 )
-"""The attributes that some value of a kernel has, records aside, whatever its type."""
+"""The attributes of kernel values of any type, records excepted."""
 
 
 def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:

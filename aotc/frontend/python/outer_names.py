@@ -1,7 +1,8 @@
-"""What a function in another one reads of it: functions beside it, imports, and variables.
+"""Resolve names a nested function reads from outer functions.
 
-A variable has a value if the manifest captures it, or if one assignment of constants, or of captured
-variables, gives it. All others are known to calls of the outer function only.
+These are sibling functions, imports and variables. A variable is known if the manifest captures
+it, or if its only assignment reads constants and captured variables. All others depend on a call
+of the outer function.
 """
 
 from __future__ import annotations
@@ -26,31 +27,33 @@ def plain_parts(qualname: str) -> tuple[str, ...]:
 
 
 def outer_names(program: Program, function: Function) -> dict[str, Operand]:
-    """Return what a function in a function reads of the outer ones, by name."""
+    """Return the outer variables read by a nested function, by name."""
     scopes = _scopes(program, function)
     if not scopes:
         return {}
-    own = {*parameter_names(function.node.args), *names_assigned_by(function.node.body)}
+    local_names = {*parameter_names(function.node.args), *names_assigned_by(function.node.body)}
     reads = [
         node.id
         for statement in function.node.body
         for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and node.id not in own
+        if isinstance(node, ast.Name) and node.id not in local_names
     ]
-    found: dict[str, Operand] = {}
+    values: dict[str, Operand] = {}
     for name in dict.fromkeys(reads):
-        for at, scope in enumerate(scopes):
+        for depth, scope in enumerate(scopes):
             if name in scope.bound:
-                found[name] = unwrap(_value(scopes[at:], name, ()))
+                values[name] = unwrap(_value(scopes[depth:], name, ()))
                 break
-    return found
+    return values
 
 
 def parameter_names(parameters: ast.arguments) -> list[str]:
     """Return the names of parameters, `*args` and `**kwargs` among them."""
-    listed = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
-    starred = (one for one in (parameters.vararg, parameters.kwarg) if one is not None)
-    return [one.arg for one in (*listed, *starred)]
+    named = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
+    starred = (
+        parameter for parameter in (parameters.vararg, parameters.kwarg) if parameter is not None
+    )
+    return [parameter.arg for parameter in (*named, *starred)]
 
 
 @dataclass(frozen=True)
@@ -75,22 +78,26 @@ class _Scope:
 
     @cached_property
     def assignments(self) -> dict[str, ast.stmt]:
-        """The statements that bind a name which nothing else in the function does."""
-        made: dict[str, list[ast.stmt]] = {}
+        """The sole binding statement of each name bound once."""
+        statements: dict[str, list[ast.stmt]] = {}
         for statement in self.node.body:
             is_import = isinstance(statement, ast.Import | ast.ImportFrom)
             for name in _imported(statement) if is_import else bound_names(statement):
-                made.setdefault(name, []).append(statement)
+                statements.setdefault(name, []).append(statement)
         stores = [
-            one.id
-            for one in own_nodes(self.node.body)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            node.id
+            for node in own_nodes(self.node.body)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         ]
-        only = {name: of[0] for name, of in made.items() if len(of) == 1}
+        sole = {
+            name: bound_statements[0]
+            for name, bound_statements in statements.items()
+            if len(bound_statements) == 1
+        }
         parameters = parameter_names(self.node.args)
         return {
-            name: of
-            for name, of in only.items()
+            name: statement
+            for name, statement in sole.items()
             if stores.count(name) <= 1 and name not in parameters
         }
 
@@ -98,7 +105,7 @@ class _Scope:
 def _imported(statement: ast.stmt) -> list[str]:
     if not isinstance(statement, ast.Import | ast.ImportFrom):
         return []
-    return [one.asname or one.name.partition(".")[0] for one in statement.names]
+    return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
 
 
 def _scopes(program: Program, function: Function) -> list[_Scope]:
@@ -106,21 +113,23 @@ def _scopes(program: Program, function: Function) -> list[_Scope]:
     if "." not in function.qualname:
         return []
     scopes: list[_Scope] = []
-    written = function.qualname.split(".")
-    for end in range(len(written) - 1, 0, -1):
-        parts = plain_parts(".".join(written[:end]))
+    name_parts = function.qualname.split(".")
+    for end in range(len(name_parts) - 1, 0, -1):
+        parts = plain_parts(".".join(name_parts[:end]))
         node = (
-            None if written[end - 1] == LOCALS else find_definition(function.file.tree.body, parts)
+            None
+            if name_parts[end - 1] == LOCALS
+            else find_definition(function.file.tree.body, parts)
         )
         if node is None:
             continue
-        prefix = ".".join(written[: end + 1] if written[end] == LOCALS else written[:end])
+        prefix = ".".join(name_parts[: end + 1] if name_parts[end] == LOCALS else name_parts[:end])
         scopes.append(_Scope(program, function.file, node, parts, prefix))
     return scopes
 
 
-def _value(scopes: Sequence[_Scope], name: str, asked: tuple[str, ...]) -> Operand:
-    """Return what a variable of the first scope is; `asked` are those that wait for it."""
+def _value(scopes: Sequence[_Scope], name: str, waiting: tuple[str, ...]) -> Operand:
+    """Evaluate a variable of the first scope; `waiting` are the names under evaluation."""
     scope = scopes[0]
     bound = scope.bound[name]
     if isinstance(bound, ast.FunctionDef):
@@ -132,31 +141,31 @@ def _value(scopes: Sequence[_Scope], name: str, asked: tuple[str, ...]) -> Opera
         remedy=f"give it in the manifest, as `{name} = …` in [kernel.captures], or pass it",
     )
     statement = scope.assignments.get(name)
-    if statement is None or name in asked:
+    if statement is None or name in waiting:
         return unknown
-    frame = scope.program.host_frame(scope.file, _read_by(scopes, statement, (*asked, name)))
+    frame = scope.program.host_frame(scope.file, _outer_reads(scopes, statement, (*waiting, name)))
     try:
         return frame.assigned(statement, name)
     except CompileError:
         return unknown
 
 
-def _read_by(
-    scopes: Sequence[_Scope], statement: ast.stmt, asked: tuple[str, ...]
+def _outer_reads(
+    scopes: Sequence[_Scope], statement: ast.stmt, waiting: tuple[str, ...]
 ) -> dict[str, Operand]:
-    """Return the variables that an assignment of the first scope reads."""
-    found: dict[str, Operand] = {}
+    """Return the outer variables read by an assignment of the first scope."""
+    values: dict[str, Operand] = {}
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            for at, scope in enumerate(scopes):
+            for depth, scope in enumerate(scopes):
                 if node.id in scope.bound:
-                    found.setdefault(node.id, _value(scopes[at:], node.id, asked))
+                    values.setdefault(node.id, _value(scopes[depth:], node.id, waiting))
                     break
-    return found
+    return values
 
 
 def _bound_in(function: ast.FunctionDef) -> dict[str, ast.AST]:
-    """Return the names that a function binds, and what binds each; inner functions are left out."""
+    """Return the binding node of each name in a function, inner functions excluded."""
     bound: dict[str, ast.AST] = dict.fromkeys(parameter_names(function.args), function.args)
     for node in own_nodes(function.body):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,6 +1,6 @@
-"""The part of Python's library that code outside kernels may call while it is evaluated.
+"""Python builtins and methods callable from host code during evaluation.
 
-Only what is pure and bounded is here: a range, like every other container, is limited in length.
+All are pure and bounded: a range, like every container, has a maximum length.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ _MAX_ITEMS = 1 << 16
 
 
 def _bounded_range(*args: int) -> range:
-    made = range(*args)
-    if len(made) > _MAX_ITEMS:
-        raise mistake(f"a range of {len(made)} items is too long")
-    return made
+    values = range(*args)
+    if len(values) > _MAX_ITEMS:
+        raise mistake(f"a range of {len(values)} items is too long")
+    return values
 
 
 def _isinstance(value: Operand, kinds: Operand) -> bool:
-    """Answer for constants: which of Python's types a value has."""
-    names = {one.name for one in classes_in(kinds) if isinstance(one, StaticCall)}
-    language = [one for one in classes_in(kinds) if isinstance(one, LanguageClass)]
-    return type(value).__name__ in names or any(one.holds(value) for one in language)
+    """Evaluate `isinstance` for constants."""
+    names = {kind.name for kind in classes_in(kinds) if isinstance(kind, StaticCall)}
+    language = [kind for kind in classes_in(kinds) if isinstance(kind, LanguageClass)]
+    return type(value).__name__ in names or any(kind.holds(value) for kind in language)
 
 
 def _has_attribute(owner: Operand, name: Operand) -> bool:
     if isinstance(owner, Module):
-        # What is not built yet counts: a file that asks has its own substitute, and the error that
-        # names the feature is clearer than what goes wrong in that.
+        # Unsupported features count as present: an error naming the feature is clearer than a
+        # failure in the file's own fallback.
         return str(name) in MODULES[owner.name]
     if isinstance(owner, External):
         raise not_known(owner)
     return False
 
 
-def _listed(items: Iterable[Operand] = ()) -> list[Operand]:
+def _list(items: Iterable[Operand] = ()) -> list[Operand]:
     return list(items)
 
 
-def _distinct(items: Iterable[Operand] = ()) -> list[Operand]:
+def _set(items: Iterable[Operand] = ()) -> list[Operand]:
     return list(dict.fromkeys(items))
 
 
@@ -52,21 +52,21 @@ def _reversed(items: Sequence[Operand]) -> list[Operand]:
     return list(items)[::-1]
 
 
-def _enumerated(items: Iterable[Operand]) -> list[Operand]:
+def _enumerate(items: Iterable[Operand]) -> list[Operand]:
     return list(enumerate(items))
 
 
-def _zipped(*items: Iterable[Operand]) -> list[Operand]:
+def _zip(*items: Iterable[Operand]) -> list[Operand]:
     return list(zip(*items, strict=False))
 
 
-def _filtered(
+def _filter(
     keep: Callable[[Operand], Operand] | None, items: Iterable[Operand] = ()
 ) -> list[Operand]:
-    return [one for one in items if truth_of(one if keep is None else keep(one))]
+    return [item for item in items if truth_of(item if keep is None else keep(item))]
 
 
-def _mapped(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
+def _map(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
     return list(map(function, *items))
 
 
@@ -74,11 +74,11 @@ def _tuple(items: Iterable[Operand] = ()) -> Operand:
     return tuple(items)
 
 
-def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
+def _print(*args: Operand, **kwargs: Operand) -> None:
     del args, kwargs
 
 
-def _same_for_all(keys: Iterable[Operand], value: Operand = None) -> Operand:
+def _from_keys(keys: Iterable[Operand], value: Operand = None) -> Operand:
     return dict.fromkeys(keys, value)
 
 
@@ -91,35 +91,35 @@ _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "chr": chr,
     "dict": dict,
     "divmod": divmod,
-    "enumerate": _enumerated,
-    "filter": _filtered,
+    "enumerate": _enumerate,
+    "filter": _filter,
     "float": float,
-    "frozenset": _distinct,
+    "frozenset": _set,
     "hasattr": _has_attribute,
     "hex": hex,
     "int": int,
     "isinstance": _isinstance,
     "len": len,
-    "list": _listed,
-    "map": _mapped,
+    "list": _list,
+    "map": _map,
     "max": max,
     "min": min,
     "ord": ord,
     "pow": pow,
-    "print": _say_nothing,
+    "print": _print,
     "range": _bounded_range,
     "reversed": _reversed,
     "round": round,
-    "set": _distinct,
+    "set": _set,
     "sorted": sorted,
     "str": text_of,
     "sum": sum,
     "tuple": _tuple,
-    "zip": _zipped,
+    "zip": _zip,
 }
 
 _MEMBERS: dict[str, dict[str, Operand]] = {
-    "dict": {"fromkeys": StaticCall("dict.fromkeys", _same_for_all)},
+    "dict": {"fromkeys": StaticCall("dict.fromkeys", _from_keys)},
 }
 
 PYTHON_NAMES = {

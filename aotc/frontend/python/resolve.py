@@ -1,7 +1,7 @@
-"""Which statement of a file defines a name: the bindings of modules.
+"""Collect the statements binding each name of a module.
 
-Nothing is evaluated here. A module-level name may be bound several times, under `if`s and in
-`try`s; all its bindings are listed with the conditions they stand under, and `globals.py` decides.
+Nothing is evaluated here. A module-level name may be bound several times, inside `if` and `try`.
+All its bindings are listed with their guards, and `globals.py` decides.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CACHED_MODULES = 512
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """Name a statement that binds a module-level name.
+    """Binding of a module-level name by a statement.
 
-    `guards` are the tests it stands under with the outcome each needs; `is_fallback` says that it
-    is in an `except` clause. For an import, `alias` is the part that binds the name.
+    `guards` are the enclosing tests with their required outcomes; `is_fallback` marks an `except`
+    clause. For an import, `alias` is the part binding the name.
     """
 
     statement: ast.stmt
@@ -37,11 +37,11 @@ class Binding:
 @lru_cache(maxsize=_CACHED_MODULES)
 def bindings(file: SourceFile) -> dict[str, tuple[Binding, ...]]:
     """Return the bindings of every module-level name, in source order; `*` holds star imports."""
-    found: dict[str, list[Binding]] = {}
+    by_name: dict[str, list[Binding]] = {}
     with without_collector():
         for name, binding in _module_bindings(file.tree.body, (), is_fallback=False):
-            found.setdefault(name, []).append(binding)
-        return {name: tuple(listed) for name, listed in found.items()}
+            by_name.setdefault(name, []).append(binding)
+        return {name: tuple(listed) for name, listed in by_name.items()}
 
 
 def _module_bindings(
@@ -72,7 +72,7 @@ def _module_bindings(
 
 
 def _bound_in_loop(loop: ast.For | ast.While) -> Iterator[str]:
-    """Yield the variables that a loop assigns to, its own first."""
+    """Yield the variables assigned in a loop, its target first."""
     for node in ast.walk(loop):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -88,23 +88,23 @@ _CHANGING_METHODS = frozenset(
 
 @lru_cache(maxsize=_CACHED_MODULES)
 def changes(file: SourceFile) -> dict[str, tuple[ast.stmt, ...]]:
-    """Return the module's statements that change a container in place, by its name, in source order.
+    """Return the module statements changing a container in place, by name, in source order.
 
-    Those are calls such as `x.append(…)`, assignments of items, and loops that assign to the name.
+    These are calls such as `x.append(…)`, item assignments, and loops assigning to the name.
     """
-    found: dict[str, list[ast.stmt]] = {}
+    by_name: dict[str, list[ast.stmt]] = {}
     for statement in file.tree.body:
         is_definition = isinstance(statement, ast.FunctionDef | ast.ClassDef)
         if not is_definition and _may_change(statement, file.lines):
             for name in dict.fromkeys(_changed_names(statement)):
-                found.setdefault(name, []).append(statement)
-    return {name: tuple(listed) for name, listed in found.items()}
+                by_name.setdefault(name, []).append(statement)
+    return {name: tuple(listed) for name, listed in by_name.items()}
 
 
 def _may_change(statement: ast.stmt, lines: Sequence[str]) -> bool:
-    """Return whether the text of a statement has what changes a container; most tables have none.
+    """Return whether the text of a statement may change a container; most tables cannot.
 
-    Walking over a tree takes much longer than reading its lines.
+    Scanning lines is much faster than walking the tree.
     """
     if isinstance(statement, ast.For | ast.While | ast.If | ast.With | ast.Try):
         return True
@@ -129,13 +129,13 @@ def _changed_names(statement: ast.stmt) -> Iterator[str]:
             changed += _root_name(owner)
     yield from changed
     for loop in loops:
-        # `for one in configs: one.num_warps = 8` changes what is in `configs`.
+        # `for config in configs: config.num_warps = 8` changes the items of `configs`.
         if {*changed} & {*_bound_in_loop(loop)}:
-            yield from (one.id for one in ast.walk(loop.iter) if isinstance(one, ast.Name))
+            yield from (part.id for part in ast.walk(loop.iter) if isinstance(part, ast.Name))
 
 
 def _root_name(node: ast.expr) -> list[str]:
-    """Return the variable that an expression such as `x["a"].b` is a part of, if it is of one."""
+    """Return the root variable of an expression such as `x["a"].b`, in a list, or none."""
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return [node.id] if isinstance(node, ast.Name) else []
@@ -143,7 +143,7 @@ def _root_name(node: ast.expr) -> list[str]:
 
 @lru_cache(maxsize=_CACHED_MODULES)
 def rebound_names(file: SourceFile) -> tuple[str, ...]:
-    """Return the names that functions declare `global`: running the file may change them."""
+    """Return the names declared `global` in functions: running the file may change them."""
     if not any("global " in line for line in file.lines):
         return ()
     return tuple(
@@ -152,7 +152,7 @@ def rebound_names(file: SourceFile) -> tuple[str, ...]:
 
 
 def bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that one simple statement or definition binds."""
+    """Yield the names bound by one simple statement or definition."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         yield statement.name
         return
@@ -171,7 +171,7 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def class_statement(node: ast.ClassDef, name: str) -> ast.stmt | None:
-    """Return the statement of a class that defines a name, or None. The last one wins."""
+    """Return the last statement of a class defining a name, or None."""
     for statement in reversed(node.body):
         if isinstance(statement, ast.AnnAssign) and statement.value is None:
             continue
@@ -181,12 +181,12 @@ def class_statement(node: ast.ClassDef, name: str) -> ast.stmt | None:
 
 
 def class_names(node: ast.ClassDef) -> list[str]:
-    """Return the names that a class defines."""
+    """Return the names defined in a class."""
     return [name for statement in node.body for name in bound_names(statement)]
 
 
 def class_fields(node: ast.ClassDef) -> dict[str, ast.expr | None]:
-    """Return the fields that a class declares, `name: type`, with their defaults."""
+    """Return the declared fields of a class, `name: type`, with their defaults."""
     return {
         statement.target.id: statement.value
         for statement in node.body
@@ -202,17 +202,17 @@ def find_definition(body: Sequence[ast.stmt], path: Sequence[str]) -> ast.Functi
 
     The last definition wins, as it does in Python.
     """
-    found: ast.FunctionDef | None = None
+    function: ast.FunctionDef | None = None
     for statement in body:
         for branch in _branches(statement):
-            found = find_definition(branch, path) or found
+            function = find_definition(branch, path) or function
         if not isinstance(statement, ast.FunctionDef | ast.ClassDef) or statement.name != path[0]:
             continue
         if len(path) > 1:
-            found = find_definition(statement.body, path[1:]) or found
+            function = find_definition(statement.body, path[1:]) or function
         elif isinstance(statement, ast.FunctionDef):
-            found = statement
-    return found
+            function = statement
+    return function
 
 
 def _branches(statement: ast.stmt) -> list[list[ast.stmt]]:
@@ -230,12 +230,12 @@ def function_names(file: SourceFile) -> list[str]:
     return [
         name
         for name, listed in bindings(file).items()
-        if any(isinstance(one.statement, ast.FunctionDef) for one in listed)
+        if any(isinstance(binding.statement, ast.FunctionDef) for binding in listed)
     ]
 
 
 def own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, without those in functions and classes of it."""
+    """Yield the nodes of a function's body, nested functions and classes excluded."""
     left = [*reversed(body)]
     while left:
         node = left.pop()
@@ -259,7 +259,7 @@ def dotted_name(node: ast.expr) -> str:
 
 def decorator_names(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
     """Return the last part of each decorator's name: `jit` for `@triton.jit`."""
-    return [dotted_name(one).rpartition(".")[2] for one in node.decorator_list]
+    return [dotted_name(decorator).rpartition(".")[2] for decorator in node.decorator_list]
 
 
 def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
@@ -270,7 +270,7 @@ def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
 def decorator_calls(node: ast.FunctionDef, name: str) -> list[ast.Call]:
     """Return the decorators `@….name(…)`, the outermost first."""
     return [
-        one
-        for one in node.decorator_list
-        if isinstance(one, ast.Call) and dotted_name(one).rpartition(".")[2] == name
+        decorator
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and dotted_name(decorator).rpartition(".")[2] == name
     ]

@@ -1,7 +1,7 @@
-"""What the syntax of a function says of its names and its returns, before anything is evaluated.
+"""Query names and returns of a function from syntax alone.
 
-A loop carries the variables its body assigns that existed before it: that is visible in the
-source, so no body is translated twice to find out.
+A loop carries the variables assigned in its body and defined before it. The source shows them, so
+no body is translated twice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ _CACHED_NODES = 8192
 
 
 def assigned_names(node: ast.AST) -> tuple[str, ...]:
-    """Return the names that `node` or anything nested in it assigns, in source order."""
-    # Chains of `elif` nest as deep as they are long: from the inside out, none needs deep recursion.
+    """Return the names assigned in `node`, nested statements included, in source order."""
+    # A chain of `elif` nests as deep as it is long; filling the cache from the inside out
+    # avoids deep recursion.
     for link in reversed(_elif_chain(node)):
         _assigned_names(link)
     return _assigned_names(node)
 
 
 def _elif_chain(node: ast.AST) -> list[ast.If]:
-    """Return the links of a chain behind its first one."""
+    """Return the links of a chain after the first."""
     links: list[ast.If] = []
     while isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
         node = node.orelse[0]
@@ -38,12 +39,12 @@ def _assigned_names(node: ast.AST) -> tuple[str, ...]:
 
 
 def names_assigned_by(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
-    """Return the names that any of `nodes` assigns, in source order."""
+    """Return the names assigned in `nodes`, in source order."""
     return tuple(dict.fromkeys(name for node in nodes for name in assigned_names(node)))
 
 
 def has_return(node: ast.stmt) -> bool:
-    """Return whether a `return` is nested in `node`, or is it."""
+    """Return whether `node` is or contains a `return`."""
     for link in reversed(_elif_chain(node)):
         _has_return(link)
     return _has_return(node)
@@ -51,7 +52,7 @@ def has_return(node: ast.stmt) -> bool:
 
 @lru_cache(maxsize=_CACHED_NODES)
 def _has_return(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Return) or any(has_return(one) for one in nested(node))
+    return isinstance(node, ast.Return) or any(has_return(statement) for statement in nested(node))
 
 
 def nested(node: ast.stmt) -> Iterator[ast.stmt]:
@@ -61,16 +62,16 @@ def nested(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def first_return(nodes: Iterable[ast.stmt]) -> ast.Return | None:
-    """Return the first `return` that is in `nodes` or nested in one of them."""
+    """Return the first `return` in `nodes`, nested statements included."""
     for node in nodes:
-        found = node if isinstance(node, ast.Return) else first_return(nested(node))
-        if found is not None:
-            return found
+        statement = node if isinstance(node, ast.Return) else first_return(nested(node))
+        if statement is not None:
+            return statement
     return None
 
 
 def is_docstring(node: ast.stmt) -> bool:
-    """Return whether a statement is a bare string."""
+    """Return whether a statement is a bare string expression."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -79,12 +80,12 @@ def is_docstring(node: ast.stmt) -> bool:
 
 
 def is_constexpr_annotation(node: ast.expr | None) -> bool:
-    """Return whether an annotation says `tl.constexpr`, also as a string."""
+    """Return whether an annotation is `tl.constexpr`, also as a string."""
     return _is_annotation(node, "constexpr")
 
 
 def is_const_annotation(node: ast.expr | None) -> bool:
-    """Return whether an annotation says `tl.const`: a pointer at what is not written."""
+    """Return whether an annotation is `tl.const`: a pointer to read-only memory."""
     return _is_annotation(node, "const")
 
 

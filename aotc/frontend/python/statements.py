@@ -1,8 +1,7 @@
 """Statements: one handler for each kind of syntax node, in kernels and around them.
 
-A handler gets the statements that follow it. Branches are in `branches.py`, loops in `loops.py`.
-
-Around kernels every condition is known, so a `return`, `break` or `continue` simply ends the path.
+A handler also gets the statements after its own. Branches are in `branches.py`, loops in
+`loops.py`. Host conditions are constant, so a `return`, `break` or `continue` simply ends the path.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
 
 
 def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
-    bind(frame, target, _kept(frame, target, value))
+    bind(frame, target, _converted(frame, target, value))
 
 
-def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
-    """Return what an assignment keeps of a value: a variable declared as constexpr keeps it as it is."""
+def _converted(frame: Frame, target: ast.expr, value: Operand) -> Operand:
+    """Convert a value for assignment; a variable declared constexpr takes it unchanged."""
     if isinstance(target, ast.Attribute):
-        return value  # the fields of an aggregate stay what they are
+        return value  # fields of an aggregate keep constants
     if isinstance(target, ast.Name) and target.id in frame.declared:
         del frame.declared[target.id]
         return value
@@ -57,7 +56,7 @@ def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
         and is_tuple(value)
         and len(target.elts) == len(value)
     ):
-        return tuple(map(partial(_kept, frame), target.elts, value))
+        return tuple(map(partial(_converted, frame), target.elts, value))
     return decay(frame, value)
 
 
@@ -74,7 +73,7 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
         frame.declared[name] = None
         return None
     defined = name in frame.values and not isinstance(frame.values[name], Unbound)
-    # The body of an unrolled loop comes here again; that is the same definition.
+    # An unrolled loop repeats the same definition.
     if defined and frame.constexprs.get(name) is not node:
         raise mistake(f"{name} is already defined, and a constexpr cannot be reassigned")
     frame.constexprs[name] = node
@@ -87,11 +86,11 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
         _augmented_item(frame, node, node.target)
         return None
     target, op = augmented(node)
-    left = frame.visit(ast.Name(target.id, ast.Load(), **_place(target)))
+    left = frame.visit(ast.Name(target.id, ast.Load(), **_position(target)))
     right = frame.visit(node.value)
-    for one in (left, right):
-        if isinstance(one, Unbound):
-            raise not_a_value(one, "a value")
+    for operand in (left, right):
+        if isinstance(operand, Unbound):
+            raise not_a_value(operand, "a value")
     bind(frame, target, decay(frame, binary(frame.emit, op, left, right)))
     return None
 
@@ -119,7 +118,7 @@ def augmented(node: ast.AugAssign) -> tuple[ast.Name, BinaryOperator]:
     return node.target, op
 
 
-def _place(node: ast.expr) -> dict[str, int]:
+def _position(node: ast.expr) -> dict[str, int]:
     return {
         "lineno": node.lineno,
         "col_offset": node.col_offset,
@@ -146,8 +145,8 @@ def _expression(frame: Frame, node: ast.Expr, _rest: Sequence[Item]) -> Flow:
 def _assert(frame: Frame, node: ast.Assert, _rest: Sequence[Item]) -> Flow:
     message = "" if node.msg is None else frame.visit(node.msg)
     condition = frame.visit(node.test)
-    known = condition if isinstance(condition, Value) else truth_of(condition)
-    device_assert(frame.emit, known, message)
+    is_true = condition if isinstance(condition, Value) else truth_of(condition)
+    device_assert(frame.emit, is_true, message)
     return None
 
 
@@ -179,12 +178,12 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
     return Returned(value)
 
 
-# ---- around kernels ---------------------------------------------------------------------------
+# ---- host code --------------------------------------------------------------------------------
 
 
 def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
-    """Run what is tried. What can be evaluated raises a `KeyError` or nothing, and what cannot is a mistake."""
-    handler = next((one for one in node.handlers if _catches_missing_keys(one)), None)
+    """Run a `try`. Only `KeyError` can be caught; unsupported code is an error anyway."""
+    handler = next((clause for clause in node.handlers if _catches_missing_keys(clause)), None)
     try:
         flow = frame.run([*node.body, *node.orelse])
     except MissingKeyError:
@@ -209,7 +208,7 @@ def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:
 
 
 def _import(frame: Frame, node: ast.Import | ast.ImportFrom, _rest: Sequence[Item]) -> Flow:
-    """Bind what a function imports, when it is asked for: most of it is not."""
+    """Bind the names of an import inside a function."""
     for alias in node.names:
         if alias.name != "*":
             name = alias.asname or alias.name.partition(".")[0]
@@ -278,4 +277,4 @@ HOST_STATEMENTS = {
         },
     ),
 }
-"""Those of the code around kernels, whose loops run while it is evaluated."""
+"""The statements of host code; its loops run during evaluation."""

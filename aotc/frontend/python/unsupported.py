@@ -1,7 +1,7 @@
-"""Python syntax that is not part of the kernel language, and what to write in its place.
+"""Report Python syntax outside the kernel language, with a replacement.
 
-The tables are keyed by the names of syntax nodes, since some exist only in later versions of
-Python. What is in neither a table here nor one of handlers is still refused, by its node's name.
+The table is keyed by names of syntax nodes, since some exist only in later versions of Python.
+A node in neither this table nor a handler table is refused by its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_EXCEPTIONS = "kernels raise nothing to catch"
 _NOT_ASYNC = "a kernel runs on the GPU from its start to its end; leave it out"
 
 _SYNTAX: Mapping[str, tuple[str, str]] = {
-    # node: (what it is, what to do)
+    # node: (description, remedy)
     "AsyncFor": ("`async for`", _NOT_ASYNC),
     "AsyncFunctionDef": ("a nested function", _JIT_FUNCTION),
     "AsyncWith": ("`async with`", _NOT_ASYNC),
@@ -50,8 +50,8 @@ _SYNTAX: Mapping[str, tuple[str, str]] = {
 
 
 def unsupported(node: ast.AST, loc: Loc | None = None) -> CompileError:
-    """Return the error to raise for syntax that kernels cannot use."""
+    """Return the error for syntax outside the kernel language."""
     name = type(node).__name__
-    what, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
-    message = f"{what} is not part of the kernel language"
-    return mistake(message, remedy=remedy, loc=loc, feature=what)
+    feature, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
+    message = f"{feature} is not part of the kernel language"
+    return mistake(message, remedy=remedy, loc=loc, feature=feature)

@@ -1,11 +1,11 @@
-"""Whether the language has all that a kernel uses, asked of the source alone, without types.
+"""Find unsupported features of kernels from the source alone, without types.
 
-The evaluator walks each function once, with the handlers of `untyped`. What needs types or values is
-left to a build and counts as supported.
+The evaluator walks each function once, with the handlers of `untyped`. Checks on types or values
+are left to a build and count as supported.
 
-An `if` of which the module's constants decide has one arm, as when a kernel is translated.
+An `if` decided by module constants has one live arm, as in translation.
 
-Invariant: what is refused here, `translate` refuses too when it comes to that line.
+Invariant: `translate` also refuses everything refused here, once it reaches the line.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _BEFORE_BRACKET = re.compile(r"(\w+)\)?\[")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSupport:
-    """What one jit function uses that is not supported, and which functions it uses.
+    """Unsupported features and callees of one jit function.
 
-    `is_launched` says that its file starts it on a grid, and `returns` that it gives a value back.
-    `decorator` is the library's own, which gets the jit function, such as `pointwise_dynamic`.
-    `captures` are variables of functions around it whose values only a call tells.
+    `is_launched`: its file launches it on a grid; `returns`: it returns a value. `decorator` is a
+    library's own decorator of the jit function, such as `pointwise_dynamic`. `captures` are unknown
+    variables of outer functions.
     """
 
     key: Key
@@ -74,7 +74,7 @@ class FunctionSupport:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedKernel:
-    """Kernels that no manifest can name, by the place that makes them."""
+    """Kernels without a name for manifests, by the creating call."""
 
     file: str
     line: int
@@ -83,7 +83,7 @@ class UnnamedKernel:
 
 
 class Survey(Untyped):
-    """Answer for any number of files; each is read once, and each function looked at once."""
+    """Survey of any number of files; each file is read once, each function walked once."""
 
     def __init__(self, target: str) -> None:
         super().__init__(
@@ -94,30 +94,30 @@ class Survey(Untyped):
         )
         self.target = target
         self.findings = Findings()
-        self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
+        self._cache: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
 
     def functions(self, path: str) -> list[FunctionSupport]:
-        """Return the support of each jit function of a file, then of those that they use.
+        """Return the support of each jit function of a file, then of their callees.
 
         Raises: CompileError if the file is not Python.
         """
         file = self.globals.open(path)
         launched = _launched_names(file)
         waiting = list(self._jit_functions(file))
-        made: dict[Key, FunctionSupport] = {}
+        supports: dict[Key, FunctionSupport] = {}
         while waiting:
             function = waiting.pop(0)
             key = key_of(function)
-            if key in made:
+            if key in supports:
                 continue
-            support, used = self._support(key, function)
+            support, callees = self._support(key, function)
             is_launched = function.file is file and function.node.name in launched
-            made[key] = replace(support, is_launched=is_launched)
-            waiting += used
-        return list(made.values())
+            supports[key] = replace(support, is_launched=is_launched)
+            waiting += callees
+        return list(supports.values())
 
     def unnamed(self, path: str) -> list[UnnamedKernel]:
-        """Return the calls of `triton.jit` on what only running the file would tell."""
+        """Return the calls of `triton.jit` on unknown objects."""
         file = self.globals.open(path)
         if not any("jit(" in line and not line.lstrip().startswith("@") for line in file.lines):
             return []
@@ -135,8 +135,8 @@ class Survey(Untyped):
             return False
 
     def _support(self, key: Key, function: Function) -> tuple[FunctionSupport, list[Function]]:
-        known = self._known.get(key)
-        if known is None:
+        cached = self._cache.get(key)
+        if cached is None:
             findings = self._examine(function)
             refusals, uses = tuple(findings.refusals), tuple(findings.uses)
             support = FunctionSupport(
@@ -148,8 +148,8 @@ class Survey(Untyped):
                 decorator=_outer_decorator(function.node),
                 captures=tuple(findings.captures),
             )
-            known = self._known[key] = (support, list(findings.uses.values()))
-        return known
+            cached = self._cache[key] = (support, list(findings.uses.values()))
+        return cached
 
     def _examine(self, function: Function) -> Findings:
         """Walk the body of a function once."""
@@ -157,58 +157,64 @@ class Survey(Untyped):
         self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
         node, file = function.node, function.file
         parameters = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        names = [one.arg for one in (*parameters, node.args.vararg) if one is not None]
+        names = [
+            parameter.arg for parameter in (*parameters, node.args.vararg) if parameter is not None
+        ]
         frame = Frame(self, file, {}, None, in_kernel=True, function=function)
         try:
-            around = outer_names(self, function)
+            outer_values = outer_names(self, function)
             self.findings.captures = [
-                name for name, value in around.items() if isinstance(value, Unbound)
+                name for name, value in outer_values.items() if isinstance(value, Unbound)
             ]
-            frame.values |= around
+            frame.values |= outer_values
             unknown = (*self.findings.captures, *names, *names_assigned_by(node.body))
             frame.values |= dict.fromkeys(unknown, UNKNOWN)
             parameters_of(function.qualname, node.args)
             self.findings.classes = self._classes_of(file, parameters)
             self.findings.constants = frozenset(
-                one.arg for one in parameters if is_constexpr_annotation(one.annotation)
+                parameter.arg
+                for parameter in parameters
+                if is_constexpr_annotation(parameter.annotation)
             )
             run(frame, node.body)
         except CompileError as error:
             refuse(frame, node, error)
         except RecursionError:
             refuse(frame, node, mistake("the source is nested too deeply to be translated"))
-        made, self.findings = self.findings, outer
-        return made
+        findings, self.findings = self.findings, outer
+        return findings
 
     def _classes_of(self, file: SourceFile, parameters: Sequence[ast.arg]) -> list[Class]:
-        """Return the classes whose objects may be among a function's values."""
-        own = [
-            Class(file, one.statement, name)
+        """Return the classes of possible objects in a function."""
+        classes = [
+            Class(file, binding.statement, name)
             for name, listed in bindings(file).items()
-            for one in listed
-            if isinstance(one.statement, ast.ClassDef)
+            for binding in listed
+            if isinstance(binding.statement, ast.ClassDef)
         ]
-        for one in parameters:
-            if isinstance(one.annotation, ast.Name | ast.Attribute):
+        for parameter in parameters:
+            if isinstance(parameter.annotation, ast.Name | ast.Attribute):
                 try:
-                    found = self.host_frame(file).visit(one.annotation)
+                    annotation = self.host_frame(file).visit(parameter.annotation)
                 except CompileError:
                     continue
-                own += [found] if isinstance(found, Class) else []
-        return own
+                classes += [annotation] if isinstance(annotation, Class) else []
+        return classes
 
     # -- the jit functions of a file -------------------------------------------
 
     def _jit_functions(self, file: SourceFile) -> Iterator[Function]:
         for node, qualname in _definitions(file.tree, ""):
-            is_jit = any(self._is_jit(file, one) for one in node.decorator_list)
+            is_jit = any(self._is_jit(file, decorator) for decorator in node.decorator_list)
             if is_jit and not self._is_ruled_out(file, node, qualname):
-                yield describe_function(file, node, self._name_of(file, node, qualname))
+                yield describe_function(file, node, self._global_name(file, node, qualname))
         for name, listed in bindings(file).items():
-            for one in listed:
-                call = one.statement.value if isinstance(one.statement, ast.Assign) else None
+            for binding in listed:
+                call = (
+                    binding.statement.value if isinstance(binding.statement, ast.Assign) else None
+                )
                 if isinstance(call, ast.Call) and self._makes_kernel(file, call):
-                    yield from self._made_by_call(file, name)
+                    yield from self._wrapped_functions(file, name)
 
     def _makes_kernel(self, file: SourceFile, call: ast.expr) -> bool:
         """Return whether calls such as `triton.heuristics(…)(triton.jit(f))` make a kernel."""
@@ -221,58 +227,60 @@ class Survey(Untyped):
         return False
 
     def _is_ruled_out(self, file: SourceFile, node: ast.FunctionDef, name: str) -> bool:
-        """Return whether the name means another of several functions, as on other GPUs."""
-        if sum(one.statement is not node for one in bindings(file).get(name, ())) == 0:
+        """Return whether the name resolves to another of several functions, as for other GPUs."""
+        if sum(binding.statement is not node for binding in bindings(file).get(name, ())) == 0:
             return False
         try:
-            found = self.globals.lookup(file, name)
+            function = self.globals.lookup(file, name)
         except CompileError:
             return False
-        return isinstance(found, Function) and found.is_jit and found.node is not node
+        return isinstance(function, Function) and function.is_jit and function.node is not node
 
-    def _name_of(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
-        """Return a name of the module that means a function: another one may have its own by then."""
-        if "." in name or self._means(file, name, node):
+    def _global_name(self, file: SourceFile, node: ast.FunctionDef, name: str) -> str:
+        """Return a module-level name of a function: its own name may be rebound."""
+        if "." in name or self._resolves_to(file, name, node):
             return name
-        others = (
-            other
-            for other, listed in bindings(file).items()
-            for one in listed
-            if isinstance(one.statement, ast.Assign)
-            if isinstance(one.statement.value, ast.Name) and one.statement.value.id == name
+        aliases = (
+            alias
+            for alias, listed in bindings(file).items()
+            for binding in listed
+            if isinstance(binding.statement, ast.Assign)
+            if isinstance(binding.statement.value, ast.Name) and binding.statement.value.id == name
         )
-        return next((other for other in others if self._means(file, other, node)), name)
+        return next((alias for alias in aliases if self._resolves_to(file, alias, node)), name)
 
-    def _means(
+    def _resolves_to(
         self, file: SourceFile, name: str, node: ast.FunctionDef, *, is_jit: bool = False
     ) -> bool:
         try:
-            found = self.globals.lookup(file, name)
+            operand = self.globals.lookup(file, name)
         except CompileError:
             return False
-        is_it = isinstance(found, Function) and found.node is node
-        return is_it and (not is_jit or (isinstance(found, Function) and found.is_jit))
+        is_same = isinstance(operand, Function) and operand.node is node
+        return is_same and (not is_jit or (isinstance(operand, Function) and operand.is_jit))
 
-    def _made_by_call(self, file: SourceFile, name: str) -> Iterator[Function]:
+    def _wrapped_functions(self, file: SourceFile, name: str) -> Iterator[Function]:
         try:
             function = self.globals.lookup(file, name)
         except CompileError:
             return
         if isinstance(function, Function) and function.file is file:
-            own = function.qualname
-            means_it = "." in own or self._means(file, own, function.node, is_jit=True)
+            qualname = function.qualname
+            means_it = "." in qualname or self._resolves_to(
+                file, qualname, function.node, is_jit=True
+            )
             yield function if means_it else replace(function, qualname=name)
 
     def _is_jit(self, file: SourceFile, decorator: ast.expr) -> bool:
-        """Return whether a decorator is Triton's, by whatever name."""
+        """Return whether a decorator is Triton's `jit`, under any name."""
         if not dotted_name(decorator).endswith("jit"):
             return False
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         try:
-            found = self.host_frame(file).visit(node)
+            operand = self.host_frame(file).visit(node)
         except CompileError:
             return False
-        return isinstance(found, External) and is_triton_jit(found.path)
+        return isinstance(operand, External) and is_triton_jit(operand.path)
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, str]]:
@@ -288,19 +296,19 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, 
 
 
 def _returns(node: ast.FunctionDef) -> bool:
-    """Return whether a function gives a value back, which a kernel cannot."""
+    """Return whether a function returns a value; kernels cannot."""
     return any(
-        isinstance(one, ast.Return)
-        and one.value is not None
-        and not (isinstance(one.value, ast.Constant) and one.value.value is None)
-        for one in own_nodes(node.body)
+        isinstance(child, ast.Return)
+        and child.value is not None
+        and not (isinstance(child.value, ast.Constant) and child.value.value is None)
+        for child in own_nodes(node.body)
     )
 
 
 def _outer_decorator(node: ast.FunctionDef) -> str:
-    """Return the outermost decorator that is not Triton's, and gets what `triton.jit` makes."""
-    for one in node.decorator_list:
-        name = dotted_name(one).rpartition(".")[2]
+    """Return the outermost foreign decorator of a jit function, or ""."""
+    for decorator in node.decorator_list:
+        name = dotted_name(decorator).rpartition(".")[2]
         if name.endswith("jit"):
             return ""
         if name and name not in ("autotune", "heuristics"):
@@ -309,5 +317,5 @@ def _outer_decorator(node: ast.FunctionDef) -> str:
 
 
 def _launched_names(file: SourceFile) -> set[str]:
-    """Return the names before a grid, `name[grid](…)` or `wrap(name)[grid](…)`: functions have no items."""
+    """Return the names before a bracket, as in `name[grid](…)` or `wrap(name)[grid](…)`."""
     return {name for line in file.lines for name in _BEFORE_BRACKET.findall(line)}

@@ -1,10 +1,10 @@
-"""How a function is walked where nobody knows types: the evaluator's handlers for such syntax.
+"""Evaluate a function without argument types, to find unsupported features.
 
-Parameters, local variables and what is computed of them are `UNKNOWN`. Names, attributes, calls and
-loops are resolved and bound by the functions that translate kernels, and syntax is what their tables
-have handlers for; so nothing is listed here.
+Parameters, local variables and values computed from them are `UNKNOWN`. Names, attributes, calls
+and loops are resolved by the functions of `frontend.python`. Their handler tables define the
+supported syntax, so nothing is listed twice.
 
-Invariant: what is refused here, `translate` refuses too when it comes to that line.
+Invariant: `translate` also refuses everything refused here, once it reaches the line.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from aotc.frontend.values import (
 from aotc.ir.diagnostics import CompileError, at
 
 Key: TypeAlias = tuple[str, int]
-"""Where a function is: the path of its file, and its line."""
+"""Location of a function: file path and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One use of what the language does not have; `message` is what a build would say.
+    """One use of an unsupported feature, with the `message` of a build.
 
-    `when` is the condition on constants of the kernel that it stands under, or "".
+    `when` is the enclosing condition on constants of the kernel, or "".
     """
 
     feature: str
@@ -71,7 +71,7 @@ class Refusal:
 
 
 class _Unknown:
-    """Stand for what only types or values tell."""
+    """Placeholder for a value of unknown type."""
 
     def __repr__(self) -> str:
         return "a value"
@@ -79,7 +79,7 @@ class _Unknown:
 
 @dataclass(frozen=True)
 class _Method:
-    """Stand for a method of a value of unknown type: one of these functions."""
+    """Method of a value of unknown type: one of `functions`."""
 
     functions: tuple[Builtin, ...]
 
@@ -89,7 +89,7 @@ UNKNOWN = _Unknown()
 
 @dataclass
 class Findings:
-    """Gather what one function uses."""
+    """Refusals, callees and context of one function."""
 
     refusals: dict[Refusal, None] = field(default_factory=dict[Refusal, None])
     uses: dict[Key, Function] = field(default_factory=dict[Key, Function])
@@ -100,17 +100,17 @@ class Findings:
 
 
 class Untyped(Program):
-    """A program whose functions are walked; `findings` are of the one at work."""
+    """A program for untyped evaluation; `findings` belong to the current function."""
 
     findings: Findings
 
 
 def key_of(function: Function) -> Key:
-    """Return where a function is."""
+    """Return the location of a function as a key."""
     return function.file.path, function.node.lineno
 
 
-# ---- what is found ----------------------------------------------------------------------------
+# ---- findings ---------------------------------------------------------------------------------
 
 
 def _findings(frame: Frame) -> Findings:
@@ -118,15 +118,15 @@ def _findings(frame: Frame) -> Findings:
 
 
 def refuse(frame: Frame, node: ast.AST, error: CompileError) -> None:
-    """Note what a build would say at `node`."""
+    """Record the error of a build at `node`."""
     line = frame.loc(node).line
     findings = _findings(frame)
     when = " and ".join(findings.conditions)
     findings.refusals[Refusal(error.feature, frame.file.path, line, error.message, when)] = None
 
 
-def _seen(frame: Frame, value: Operand) -> Operand:
-    """Note the functions and classes that a name or an attribute leads to."""
+def _record_use(frame: Frame, value: Operand) -> Operand:
+    """Record a jit function or class reached by a name or attribute."""
     findings = _findings(frame)
     if isinstance(value, Function) and value.is_jit:
         findings.uses[key_of(value)] = value
@@ -138,8 +138,8 @@ def _seen(frame: Frame, value: Operand) -> Operand:
 # ---- expressions ------------------------------------------------------------------------------
 
 
-def _part(frame: Frame, node: ast.expr) -> Operand:
-    """Return what a part of an expression is; note what is refused in it."""
+def _evaluate(frame: Frame, node: ast.expr) -> Operand:
+    """Evaluate a part of an expression; record refusals in it."""
     try:
         return frame.visit(node)
     except CompileError as error:
@@ -147,9 +147,9 @@ def _part(frame: Frame, node: ast.expr) -> Operand:
         return UNKNOWN
 
 
-def _value(frame: Frame, node: ast.expr) -> Operand:
-    """Return what an expression is whose value is needed, and not just an attribute of it."""
-    value = _part(frame, node)
+def _evaluate_value(frame: Frame, node: ast.expr) -> Operand:
+    """Evaluate an expression used as a value: unknown objects are refused."""
+    value = _evaluate(frame, node)
     if isinstance(value, External):
         refuse(frame, node, not_known(value))
     elif isinstance(value, Missing):
@@ -157,17 +157,17 @@ def _value(frame: Frame, node: ast.expr) -> Operand:
     return value
 
 
-def _items(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
-    return [_value(frame, n.value if isinstance(n, ast.Starred) else n) for n in nodes]
+def _evaluate_all(frame: Frame, nodes: Sequence[ast.expr]) -> list[Operand]:
+    return [_evaluate_value(frame, n.value if isinstance(n, ast.Starred) else n) for n in nodes]
 
 
-def _parts(frame: Frame, node: ast.expr) -> Operand:
-    """Look at all that an expression is made of."""
+def _evaluate_operands(frame: Frame, node: ast.expr) -> Operand:
+    """Evaluate all operands of an expression."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.comprehension):
-            _items(frame, (child.iter, *child.ifs))
+            _evaluate_all(frame, (child.iter, *child.ifs))
         elif isinstance(child, ast.expr) and not isinstance(node, ast.Constant):
-            _value(frame, child)
+            _evaluate_value(frame, child)
     return UNKNOWN
 
 
@@ -176,60 +176,63 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
 
 
 def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
-    _items(frame, [one.value for one in node.values if isinstance(one, ast.FormattedValue)])
+    _evaluate_all(
+        frame, [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+    )
     return UNKNOWN
 
 
 def _name(frame: Frame, node: ast.Name) -> Operand:
     if node.id in frame.values:
         return UNKNOWN
-    return _seen(frame, visit_name(frame, node))
+    return _record_use(frame, visit_name(frame, node))
 
 
 def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
-    owner = _part(frame, node.value)
+    owner = _evaluate(frame, node.value)
     if isinstance(owner, _Unknown | _Method):
         return _attribute_of_unknown(frame, node.attr)
-    return _seen(frame, attribute_of(frame, owner, node.attr))
+    return _record_use(frame, attribute_of(frame, owner, node.attr))
 
 
 def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
-    """Return what an attribute may be. Raises: CompileError if no value has one of this name."""
+    """Evaluate an attribute of an unknown value. Raises: CompileError if no type has it."""
     for owner in _findings(frame).classes:
-        found = class_statement(owner.node, name)
-        if isinstance(found, ast.FunctionDef):
-            _seen(
-                frame, frame.program.globals.describe(owner.file, found, f"{owner.qualname}.{name}")
+        statement = class_statement(owner.node, name)
+        if isinstance(statement, ast.FunctionDef):
+            _record_use(
+                frame,
+                frame.program.globals.describe(owner.file, statement, f"{owner.qualname}.{name}"),
             )
-        if found is not None or name in class_fields(owner.node):
+        if statement is not None or name in class_fields(owner.node):
             return UNKNOWN
     methods = (METHODS.get(name), DESCRIPTOR_METHODS.get(name))
-    functions = tuple(one for one in methods if isinstance(one, Builtin))
+    functions = tuple(method for method in methods if isinstance(method, Builtin))
     if functions:
         return _Method(functions)
-    for one in methods:
-        if isinstance(one, Missing):
-            raise missing(one)
+    for method in methods:
+        if isinstance(method, Missing):
+            raise missing(method)
     if name in VALUE_MEMBERS:
         return UNKNOWN
     raise mistake(f"a value has no attribute {name!r}", feature=f"the attribute {name!r}")
 
 
 def _binary(frame: Frame, node: ast.BinOp) -> Operand:
-    # Down the spine of a long sum, as in `expressions.py`.
+    # Walk the spine of a long sum, as in `expressions.py`.
     part: ast.expr = node
     while isinstance(part, ast.BinOp):
         if type(part.op) not in BINARY:
             refuse(frame, part, unsupported(part.op))
-        _value(frame, part.right)
+        _evaluate_value(frame, part.right)
         part = part.left
-    _value(frame, part)
+    _evaluate_value(frame, part)
     return UNKNOWN
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
     for part in node.values:
-        _value(frame, part)
+        _evaluate_value(frame, part)
         if _truth(frame, part) is isinstance(node.op, ast.Or):
             break
     return UNKNOWN
@@ -237,37 +240,37 @@ def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
 
 def _compare(frame: Frame, node: ast.Compare) -> Operand:
     if any(not isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
-        return _parts(frame, node)
+        return _evaluate_operands(frame, node)
     for part in (node.left, *node.comparators):
-        value = _part(frame, part)
-        # A dtype that aotc does not have is another one than that of any value.
+        value = _evaluate(frame, part)
+        # An unsupported dtype compares unequal to the dtype of any value.
         if isinstance(value, External):
             refuse(frame, part, not_known(value))
     return UNKNOWN
 
 
 def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
-    _value(frame, node.test)
+    _evaluate_value(frame, node.test)
     truth = _truth(frame, node.test)
     if truth is not None:
-        return _value(frame, node.body if truth else node.orelse)
-    with _under(frame, node.test) as arm:
+        return _evaluate_value(frame, node.body if truth else node.orelse)
+    with _condition_scope(frame, node.test) as arm:
         for part, outcome in ((node.body, True), (node.orelse, False)):
             arm(outcome)
-            _value(frame, part)
+            _evaluate_value(frame, part)
     return UNKNOWN
 
 
 @contextmanager
-def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
-    """Say of what is refused in one arm of a condition on constants that it stands under it.
+def _condition_scope(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
+    """Add a condition on constants to the refusals in each of its arms.
 
-    Yields what begins an arm. If something is refused in both arms, no constant avoids it.
+    Yields a function starting an arm. Refusals in both arms hold for every constant.
     """
     findings = _findings(frame)
     outer, before = findings.refusals, findings.conditions
-    names = [one.id for one in ast.walk(test) if isinstance(one, ast.Name)]
-    is_known = findings.constants.issuperset(one for one in names if one in frame.values)
+    names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
+    is_known = findings.constants.issuperset(part for part in names if part in frame.values)
     text = ast.unparse(test) if is_known else ""
     arms: list[dict[Refusal, None]] = []
 
@@ -282,12 +285,12 @@ def _under(frame: Frame, test: ast.expr) -> Generator[Callable[[bool], None]]:
     finally:
         findings.refusals, findings.conditions = outer, before
         always = is_known and all(arms)
-        for one in (one for arm in arms for one in arm):
-            outer[replace(one, when=" and ".join(before)) if always else one] = None
+        for refusal in (refusal for arm in arms for refusal in arm):
+            outer[replace(refusal, when=" and ".join(before)) if always else refusal] = None
 
 
 def _truth(frame: Frame, node: ast.expr) -> bool | None:
-    """Return what the module's constants make of a condition; None if they do not decide."""
+    """Evaluate a condition on module constants; None if it depends on other values."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         truth = _truth(frame, node.operand)
         return None if truth is None else not truth
@@ -308,14 +311,16 @@ def _truth(frame: Frame, node: ast.expr) -> bool | None:
 def _call(frame: Frame, node: ast.Call) -> Operand:
     if isinstance(node.func, ast.Name) and node.func.id in REFLECTION:
         return _reflection(frame, node)
-    function = _part(frame, node.func)
+    function = _evaluate(frame, node.func)
     if isinstance(function, External):
-        return call_operand(frame, function, [_part(frame, one) for one in node.args], {})
+        return call_operand(frame, function, [_evaluate(frame, arg) for arg in node.args], {})
     if isinstance(function, StaticCall) and function.name == "tl.constexpr" and node.args:
-        return _part(frame, node.args[0])
-    args = _items(frame, node.args)
-    kwargs = {one.arg or "**": _value(frame, one.value) for one in node.keywords}
-    is_spread = "**" in kwargs or any(isinstance(one, ast.Starred) for one in node.args)
+        return _evaluate(frame, node.args[0])
+    args = _evaluate_all(frame, node.args)
+    kwargs = {
+        keyword.arg or "**": _evaluate_value(frame, keyword.value) for keyword in node.keywords
+    }
+    is_spread = "**" in kwargs or any(isinstance(arg, ast.Starred) for arg in node.args)
     if isinstance(function, _Unknown):
         return UNKNOWN
     if isinstance(function, _Method):
@@ -334,7 +339,7 @@ def _call(frame: Frame, node: ast.Call) -> Operand:
 
 
 def _is_refused(frame: Frame, function: Operand) -> bool:
-    """Return whether a call is refused whatever its arguments are."""
+    """Return whether a call is refused for any arguments."""
     if isinstance(function, Class):
         return record_type(frame.program.globals, function) is None
     return type(function) not in CALLERS or isinstance(function, Loop | Missing)
@@ -346,10 +351,10 @@ def _bind_any(
     """Bind the arguments of a method. Raises: CompileError if none of the functions takes them."""
     if is_spread:
         return
-    *others, last = method.functions
-    for one in others:
+    *earlier, last = method.functions
+    for function in earlier:
         with suppress(CompileError):
-            bind_arguments(one.parameters, [UNKNOWN, *args], kwargs)
+            bind_arguments(function.parameters, [UNKNOWN, *args], kwargs)
             return
     bind_arguments(last.parameters, [UNKNOWN, *args], kwargs)
 
@@ -357,22 +362,24 @@ def _bind_any(
 def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
     outer = dict(frame.values)
     args = node.args
-    frame.values |= {one.arg: UNKNOWN for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
-    _value(frame, node.body)
+    frame.values |= {
+        parameter.arg: UNKNOWN for parameter in (*args.posonlyargs, *args.args, *args.kwonlyargs)
+    }
+    _evaluate_value(frame, node.body)
     frame.values = outer
     return UNKNOWN
 
 
 def _reflection(frame: Frame, node: ast.Call) -> Operand:
-    """Look at `isinstance(x, …)` and its like; `getattr` of a module is an attribute."""
-    subject, *rest = [_part(frame, one) for one in node.args] or [UNKNOWN]
+    """Evaluate `isinstance(x, …)` and similar calls; `getattr` of a module is an attribute."""
+    subject, *rest = [_evaluate(frame, arg) for arg in node.args] or [UNKNOWN]
     is_attribute = isinstance(node.func, ast.Name) and node.func.id == "getattr"
     if not is_attribute or not rest or not isinstance(rest[0], str):
         return UNKNOWN
     if isinstance(subject, _Unknown | _Method):
         return _attribute_of_unknown(frame, rest[0]) if len(rest) == 1 else UNKNOWN
     try:
-        return _seen(frame, attribute_of(frame, subject, rest[0]))
+        return _record_use(frame, attribute_of(frame, subject, rest[0]))
     except CompileError:
         if len(rest) == 1:
             raise
@@ -394,14 +401,16 @@ _SPECIAL_EXPRESSIONS = type_cast(
         ast.Lambda: _lambda,
     },
 )
-UNTYPED_EXPRESSIONS = {kind: _SPECIAL_EXPRESSIONS.get(kind, _parts) for kind in EXPRESSIONS}
+UNTYPED_EXPRESSIONS = {
+    kind: _SPECIAL_EXPRESSIONS.get(kind, _evaluate_operands) for kind in EXPRESSIONS
+}
 
 
 # ---- statements -------------------------------------------------------------------------------
 
 
 def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
-    """Look at statements, at each although another is refused."""
+    """Run statements; a refused one does not stop the others."""
     for node in nodes:
         try:
             flow = frame.run([node])
@@ -413,12 +422,12 @@ def run(frame: Frame, nodes: Sequence[ast.stmt]) -> Flow:
     return None
 
 
-def _look(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
-    """Look at the expressions of a simple statement."""
+def _simple_statement(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
+    """Evaluate the expressions of a simple statement."""
     if not is_docstring(node):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                _value(frame, child)
+                _evaluate_value(frame, child)
     return None
 
 
@@ -427,7 +436,7 @@ def _ignore(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
 
 
 def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
-    _value(frame, node.value)
+    _evaluate_value(frame, node.value)
     for target in node.targets:
         _target(frame, target)
     return None
@@ -435,44 +444,44 @@ def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
 
 def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
     if node.value is not None:
-        _value(frame, node.value)
+        _evaluate_value(frame, node.value)
         _target(frame, node.target)
     return None
 
 
 def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
-    _value(frame, node.value)
+    _evaluate_value(frame, node.value)
     augmented(node)
     return None
 
 
 def _target(frame: Frame, target: ast.expr) -> None:
     if isinstance(target, ast.Tuple | ast.List):
-        for one in target.elts:
-            if isinstance(one, ast.Starred):
-                raise unsupported(one)
-            _target(frame, one)
+        for element in target.elts:
+            if isinstance(element, ast.Starred):
+                raise unsupported(element)
+            _target(frame, element)
     elif not (isinstance(target, ast.Attribute) and _is_init(frame)):
         bind(frame, target, UNKNOWN)
 
 
 def _is_init(frame: Frame) -> bool:
-    """Return whether the code is that which sets the fields of an aggregate."""
+    """Return whether the function is an `__init__`, setting the fields of an aggregate."""
     return frame.function is not None and frame.function.node.name == "__init__"
 
 
 def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
     if node.value is not None:
-        _value(frame, node.value)
+        _evaluate_value(frame, node.value)
     return Returned(UNKNOWN)
 
 
 def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
-    """Look at an `if` and its `elif`s, link by link: a chain may be longer than Python's stack is deep."""
+    """Run an `if` and its `elif`s in a loop: a long chain would overflow Python's stack."""
     flows: list[Flow] = []
     with ExitStack() as conditions:
         while True:
-            live = _look_at_link(frame, node, flows, conditions)
+            live = _if_link(frame, node, flows, conditions)
             if len(live) != 1 or not isinstance(live[0], ast.If):
                 flows.append(run(frame, live))
                 break
@@ -480,21 +489,21 @@ def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
     return flows[0] if None not in flows else None
 
 
-def _look_at_link(
+def _if_link(
     frame: Frame, node: ast.If, flows: list[Flow], conditions: ExitStack
 ) -> Sequence[ast.stmt]:
-    """Look at a test and at what it guards; return what is left to look at."""
+    """Evaluate a test and its guarded body; return the statements left to run."""
     frame.count()
     with at(frame.loc(node)):
         try:
-            _value(frame, node.test)
+            _evaluate_value(frame, node.test)
             truth = _truth(frame, node.test)
         except CompileError as error:
             refuse(frame, node, error)
             return ()
         if truth is not None:
             return node.body if truth else node.orelse
-        arm = conditions.enter_context(_under(frame, node.test))
+        arm = conditions.enter_context(_condition_scope(frame, node.test))
         arm(True)  # noqa: FBT003 - as there
         flows.append(run(frame, node.body))
         arm(False)  # noqa: FBT003
@@ -504,14 +513,14 @@ def _look_at_link(
 def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:
     refuse_else(node)
     call = node.iter
-    loop = _part(frame, call.func) if isinstance(call, ast.Call) else UNKNOWN
+    loop = _evaluate(frame, call.func) if isinstance(call, ast.Call) else UNKNOWN
     if isinstance(call, ast.Call) and isinstance(loop, Loop):
         loop_arguments(frame, loop, call)
         if not loop.is_static:
             refuse_return(frame, node)
             counter_name(node)
     else:
-        _value(frame, call)
+        _evaluate_value(frame, call)
     _target(frame, node.target)
     run(frame, node.body)
     return None
@@ -520,7 +529,7 @@ def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:
 def _while(frame: Frame, node: ast.While, _rest: Sequence[Item]) -> Flow:
     refuse_else(node)
     refuse_return(frame, node)
-    _value(frame, node.test)
+    _evaluate_value(frame, node.test)
     if _truth(frame, node.test) is not False:
         run(frame, node.body)
     return None
@@ -532,7 +541,7 @@ _SPECIAL_STATEMENTS = type_cast(
         ast.Assign: _assign,
         ast.AnnAssign: _annotated_assign,
         ast.AugAssign: _augmented_assign,
-        # Whether it is reached is for types and constants to say.
+        # Types and constants decide whether it is reached.
         ast.Raise: _ignore,
         ast.Return: _return,
         ast.If: _if,
@@ -540,4 +549,4 @@ _SPECIAL_STATEMENTS = type_cast(
         ast.While: _while,
     },
 )
-UNTYPED_STATEMENTS = {kind: _SPECIAL_STATEMENTS.get(kind, _look) for kind in STATEMENTS}
+UNTYPED_STATEMENTS = {kind: _SPECIAL_STATEMENTS.get(kind, _simple_statement) for kind in STATEMENTS}
