@@ -75,8 +75,8 @@ def source(case: Case, ending: Iterable[str]) -> str:
     names = [f"{name}_ptr" for name, _ in zip(NAMES, case.inputs, strict=False)]
     names += [f"{name}_ptr" for name in RESULTS[: case.num_results]]
     lines = [
-        _loaded(name, each.shape, len(each.values))
-        for name, each in zip(NAMES, case.inputs, strict=False)
+        _loaded(name, operand.shape, len(operand.values))
+        for name, operand in zip(NAMES, case.inputs, strict=False)
     ]
     lines += [*case.body.strip("\n").split("\n"), *ending]
     body = "\n".join(f"    {line}" for line in lines)

@@ -33,20 +33,22 @@ v = tl.where(a < b, a, b)"""
 
 def _pairs(left: str, right: str) -> tuple[Array, Array]:
     """Return all pairs of special values of one type, some of two."""
-    one, two = special(left), special(right)
+    left_values, right_values = special(left), special(right)
     count = 16 if left == right else 2
-    rows = [np.roll(two, 3 * shift) for shift in range(count)]
-    return np.tile(one, count), np.concatenate(rows)
+    rows = [np.roll(right_values, 3 * shift) for shift in range(count)]
+    return np.tile(left_values, count), np.concatenate(rows)
 
 
 def _divisible(left: str, right: str) -> tuple[Array, Array]:
     """Return pairs of integers whose quotient is defined."""
-    one, two = _pairs(left, right)
+    dividend, divisor = _pairs(left, right)
     if not is_float(right):
-        two = np.where(two == 0, np.ones(1, two.dtype), two)
+        divisor = np.where(divisor == 0, np.ones(1, divisor.dtype), divisor)
     if not is_float(left) and NUMPY[left].kind == "i":
-        one = np.where(one == np.iinfo(one.dtype).min, one.dtype.type(7), one)
-    return one, two
+        dividend = np.where(
+            dividend == np.iinfo(dividend.dtype).min, dividend.dtype.type(7), dividend
+        )
+    return dividend, divisor
 
 
 def _both(left: str, right: str, values: tuple[Array, Array]) -> tuple[Input, Input]:
@@ -90,8 +92,16 @@ def _width(name: str) -> int:
 def _scalars() -> Iterator[Case]:
     for left in _MIXED:
         for right in _MIXED:
-            one, two = scalar(left, plain(left, 2, 1)), tile(right, plain(right, 16, 2))
-            yield Case(f"scalar/{left},{right}", "r = a + b\ns = b - a\nt = a < b", (one, two), 3)
+            left_value, right_value = (
+                scalar(left, plain(left, 2, 1)),
+                tile(right, plain(right, 16, 2)),
+            )
+            yield Case(
+                f"scalar/{left},{right}",
+                "r = a + b\ns = b - a\nt = a < b",
+                (left_value, right_value),
+                3,
+            )
         yield Case(f"scalar/{left}", "r = a + 1\ns = a < 2", (scalar(left, plain(left, 2)),), 2)
 
 
@@ -165,7 +175,7 @@ def _ties(source: str, target: str) -> Array:
     edges = [least / 2, least * 0.75, least * 1.5, least * 0.49, largest * (1 + step / 4)]
     more = [largest * (1 + step / 2), largest * 1.01, largest * 2, float(info.smallest_normal), 0.0]
     with np.errstate(all="ignore"):
-        return np.concatenate([halves, -halves, edges, [-one for one in edges], more]).astype(
+        return np.concatenate([halves, -halves, edges, [-edge for edge in edges], more]).astype(
             NUMPY[source]
         )[:16]
 

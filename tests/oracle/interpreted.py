@@ -40,19 +40,19 @@ def answer(case: Case, folder: Path) -> Outcome:
 
     The kernel is written into `folder`, where each has a file of its own: its source is read again.
     """
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     names = RESULTS[: case.num_results]
     text = source(case, [f"_found[{name!r}] = {name}" for name in names])
-    memory = [each.values.copy() for each in case.inputs]
-    kinds = [each.dtype for each in case.inputs]
-    pointers = [pointer(one, kind) for one, kind in zip(memory, kinds, strict=True)]
+    memory = [operand.values.copy() for operand in case.inputs]
+    kinds = [operand.dtype for operand in case.inputs]
+    pointers = [pointer(array, kind) for array, kind in zip(memory, kinds, strict=True)]
     pointers += [None] * case.num_results  # what the source names and does not use
     try:
-        run_source(text, "k", folder, pointers, (1,), _found=found)
+        run_source(text, "k", folder, pointers, (1,), _found=variables)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises is its refusal
         cause = error.__cause__ or error
         return Refused(f"{type(cause).__name__}: {cause}".splitlines()[0])
-    return tuple(_result(found[name]) for name in names)
+    return tuple(_result(variables[name]) for name in names)
 
 
 def _load(text: str, path: Path) -> ModuleType:
@@ -89,8 +89,8 @@ def run_source(
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for place in np.ndindex(extents):
-                builder.set_grid_idx(*place)
+            for program in np.ndindex(extents):
+                builder.set_grid_idx(*program)
                 function(*args)
     finally:
         scope.restore()

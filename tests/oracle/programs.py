@@ -71,20 +71,20 @@ def disagreement(program: Program, folder: Path) -> str | None:
         text = write_source(kernel)
     except Unwritable as reason:
         raise PassedOver("not writable") from reason
-    known = ("__nv_fmaxf", "__nv_fminf")
+    symbols = ("__nv_fmaxf", "__nv_fminf")
     for op in kernel.walk():
-        if isinstance(op, arith.Libdevice) and op.symbol not in known:
+        if isinstance(op, arith.Libdevice) and op.symbol not in symbols:
             raise PassedOver("libdevice")
         if isinstance(op, assembly.Assembly):
             raise PassedOver("assembly")
         if isinstance(op, descriptor.DescriptorReduce):
             raise PassedOver("a reduction into a tensor")
-    expected, got = program.make(), program.make()
+    expected, actual = program.make(), program.make()
     with np.errstate(all="ignore"):
         run(kernel, program.grid, launch.arguments(kernel, expected))
     try:
         handles = [
-            _handle(got[info.argument], value.type)
+            _handle(actual[info.argument], value.type)
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
         ]
         interpreted.run_source(text, kernel.name, folder, handles, program.grid)
@@ -97,12 +97,12 @@ def disagreement(program: Program, folder: Path) -> str | None:
     for argument in program.arguments:
         if isinstance(argument, Scalar):
             continue
-        want, have = (np.asarray(each[argument.name]) for each in (expected, got))
+        want, have = (np.asarray(arrays[argument.name]) for arrays in (expected, actual))
         wrong = differences(argument, want.reshape(-1), have.reshape(-1))
         if wrong.size:
-            at = int(wrong[0])
-            values = f"{want.reshape(-1)[at]!r}, Triton has {have.reshape(-1)[at]!r}"
-            return f"{argument.name}[{at}] is {values}; {wrong.size} of {want.size} differ"
+            index = int(wrong[0])
+            values = f"{want.reshape(-1)[index]!r}, Triton has {have.reshape(-1)[index]!r}"
+            return f"{argument.name}[{index}] is {values}; {wrong.size} of {want.size} differ"
     return None
 
 

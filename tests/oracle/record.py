@@ -35,14 +35,14 @@ def main() -> int:
         recorded.write(answers)
         print(f"{took}, {recorded.FILE.stat().st_size} bytes")
         return 0
-    known = recorded.read()
+    recording = recorded.read()
     stale = [
         case.name
         for case, outcome in answers
-        if known.get(case.name, ("", outcome))[0] != recorded.digest(case)
-        or disagreement(case, known[case.name][1], outcome) is not None
+        if recording.get(case.name, ("", outcome))[0] != recorded.digest(case)
+        or disagreement(case, recording[case.name][1], outcome) is not None
     ]
-    stale += sorted(known.keys() - {case.name for case, _ in answers})
+    stale += sorted(recording.keys() - {case.name for case, _ in answers})
     print(took, *(f"stale: {name}" for name in stale), sep="\n")
     return 1 if stale else 0
 

@@ -25,11 +25,11 @@ FILE = Path(__file__).with_name("recorded.jsonl.xz")
 
 def digest(case: Case) -> str:
     """Return a short text that is another if the case asks another question."""
-    found = hashlib.sha256(source(case, []).encode())
-    for each in case.inputs:
-        found.update(f"{each.dtype}{each.shape}".encode())
-        found.update(np.ascontiguousarray(each.values).tobytes())
-    return found.hexdigest()[:12]
+    hasher = hashlib.sha256(source(case, []).encode())
+    for operand in case.inputs:
+        hasher.update(f"{operand.dtype}{operand.shape}".encode())
+        hasher.update(np.ascontiguousarray(operand.values).tobytes())
+    return hasher.hexdigest()[:12]
 
 
 @cache
@@ -55,8 +55,8 @@ def _row(case: Case, outcome: Outcome) -> dict[str, object]:
     return {
         **row,
         "results": [
-            [each.dtype, list(each.shape), np.ascontiguousarray(each.values).tobytes().hex()]
-            for each in outcome
+            [part.dtype, list(part.shape), np.ascontiguousarray(part.values).tobytes().hex()]
+            for part in outcome
         ],
     }
 

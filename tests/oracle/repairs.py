@@ -80,7 +80,7 @@ def _binary_op(self: Any, lhs: Handle, rhs: Handle, op: Any) -> Handle:
     if kind not in _AS_BITS:
         out = _ORIGINALS["binary_op"](self, lhs, rhs, op)
         return interpreter.TensorHandle(out.data, tl.int1) if out.data.dtype == np.bool_ else out
-    left, right = (_numbers(each).astype(np.float32) for each in (lhs, rhs))
+    left, right = (_numbers(operand).astype(np.float32) for operand in (lhs, rhs))
     out = np.asarray(op(left, right))
     if out.dtype == np.bool_:
         return interpreter.TensorHandle(out, tl.int1)
@@ -104,14 +104,14 @@ def _create_fneg(self: Any, arg: Handle) -> Handle:
 def _create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     if z.dtype.scalar not in _AS_BITS:
         return _ORIGINALS["create_fma"](self, x, y, z)
-    one, two, three = (_numbers(each).astype(np.float64) for each in (x, y, z))
+    a, b, c = (_numbers(operand).astype(np.float64) for operand in (x, y, z))
     # A product of two bf16 has 16 bits. What is added to it fits fp64 beside it, or is far away.
-    return _handle(_rounded(one * two + three, z.dtype), z.dtype)
+    return _handle(_rounded(a * b + c, z.dtype), z.dtype)
 
 
 def _create_dot(self: Any, a: Handle, b: Handle, d: Handle, precision: Any, limit: int) -> Handle:
     del self, precision, limit
-    left, right, acc = (_numbers(each) for each in (a, b, d))
+    left, right, acc = (_numbers(operand) for operand in (a, b, d))
     if d.data.dtype.kind == "i":
         return interpreter.TensorHandle(
             np.matmul(left.astype(np.int32), right.astype(np.int32)) + acc, d.dtype.scalar
@@ -196,24 +196,26 @@ def _check_tensor(self: Any, input: Any) -> None:  # noqa: A002
 
 def _reduce_all(self: Any, input: Any) -> Any:  # noqa: A002
     axes = len(input[0].handle.data.shape)
-    found = self.generic_reduce(input)
+    reduced = self.generic_reduce(input)
     if self.axis is not None or not self.keep_dims:
-        return found
-    kinds = [each.dtype for each in input]
+        return reduced
+    kinds = [operand.dtype for operand in input]
     return [
-        self.to_tensor(each.handle.data.reshape((1,) * axes), kind)
-        for each, kind in zip(found, kinds, strict=True)
+        self.to_tensor(operand.handle.data.reshape((1,) * axes), kind)
+        for operand, kind in zip(reduced, kinds, strict=True)
     ]
 
 
 def _scan_all(self: Any, input: Any) -> Any:  # noqa: A002
-    def flipped(each: Any) -> Any:
-        data = np.ascontiguousarray(np.flip(each.handle.data, axis=self.axis))
-        return self.to_tensor(data, each.dtype)
+    def flipped(operand: Any) -> Any:
+        data = np.ascontiguousarray(np.flip(operand.handle.data, axis=self.axis))
+        return self.to_tensor(data, operand.dtype)
 
     if not self.reverse:
         return self.generic_scan(input)
-    return [flipped(each) for each in self.generic_scan([flipped(each) for each in input])]
+    return [
+        flipped(operand) for operand in self.generic_scan([flipped(operand) for operand in input])
+    ]
 
 
 # ---- names that the interpreter leaves to Python ----------------------------------------------

@@ -84,10 +84,10 @@ def compile_case(case: Case) -> Any:
 def run_case(case: Case, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a case's PTX in the emulator; return what it left, and what it must leave."""
     compiled = compile_case(case)
-    given = case.inputs(np.random.default_rng(seed))
-    before = {name: np.array(value) for name, value in given.items()}
+    arrays = case.inputs(np.random.default_rng(seed))
+    before = {name: np.array(value) for name, value in arrays.items()}
     meta = compiled.metadata
-    args: list[Any] = [_passed(given[name]) for name in case.types]
+    args: list[Any] = [_passed(arrays[name]) for name in case.types]
     for size in (meta.global_scratch_size, meta.profile_scratch_size):
         count = max(1, size) * int(np.prod(case.grid)) * meta.num_ctas
         args.append(
@@ -103,7 +103,7 @@ def run_case(case: Case, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]
         reads_unwritten=True,
         seed=seed,
     )
-    return given, case.expected(before)
+    return arrays, case.expected(before)
 
 
 def _passed(value: Any) -> Any:
@@ -117,9 +117,9 @@ def _passed(value: Any) -> Any:
 
 def disagreement(case: Case, seed: int = 0) -> str:
     """Return how the emulator's result differs from NumPy's, empty if it does not."""
-    left, wanted = run_case(case, seed)
-    for name in wanted:
-        have, want = (np.asarray(each).reshape(-1) for each in (left[name], wanted[name]))
+    left, expected = run_case(case, seed)
+    for name in expected:
+        have, want = (np.asarray(arrays).reshape(-1) for arrays in (left[name], expected[name]))
         if have.shape != want.shape:
             return f"{name} has {have.shape}, expected {want.shape}"
         wide, exact = have.astype(np.float64), want.astype(np.float64)
@@ -132,6 +132,6 @@ def disagreement(case: Case, seed: int = 0) -> str:
             )
             wrong &= wide != exact
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            return f"{name}[{at}] is {have[at]}, expected {want[at]}; {int(wrong.sum())} of {wrong.size}"
+            index = int(np.flatnonzero(wrong)[0])
+            return f"{name}[{index}] is {have[index]}, expected {want[index]}; {int(wrong.sum())} of {wrong.size}"
     return ""

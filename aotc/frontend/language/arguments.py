@@ -35,9 +35,9 @@ def bind_arguments(
             f"takes {most}{len(positional)} {parameters.noun}{plural}, got {len(args)}",
         )
     if parameters.kwarg:
-        others = {name: value for name, value in kwargs.items() if name not in parameters.by_name}
-        values[parameters.kwarg] = others
-        kwargs = {name: value for name, value in kwargs.items() if name not in others}
+        extras = {name: value for name, value in kwargs.items() if name not in parameters.by_name}
+        values[parameters.kwarg] = extras
+        kwargs = {name: value for name, value in kwargs.items() if name not in extras}
     for name, value in kwargs.items():
         if name not in parameters.by_name:
             if name in positional:
@@ -57,8 +57,8 @@ def bind_arguments(
     return values
 
 
-def _misfit(parameters: Parameters, what: str) -> CompileError:
-    return mistake(f"{parameters.owner} {what}", remedy=signature_text(parameters))
+def _misfit(parameters: Parameters, misuse: str) -> CompileError:
+    return mistake(f"{parameters.owner} {misuse}", remedy=signature_text(parameters))
 
 
 def signature_text(parameters: Parameters) -> str:
@@ -89,8 +89,8 @@ def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> 
             remedy="name each parameter",
         )
     defaults = default_expressions(node)
-    listed = [one.arg for one in (*node.posonlyargs, *node.args)]
-    keyword_only = [one.arg for one in node.kwonlyargs]
+    listed = [arg.arg for arg in (*node.posonlyargs, *node.args)]
+    keyword_only = [arg.arg for arg in node.kwonlyargs]
     return Parameters(
         owner,
         tuple(listed),
@@ -104,9 +104,9 @@ def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> 
 
 def default_expressions(node: ast.arguments) -> dict[str, ast.expr]:
     """Return the default expression of each parameter that has one."""
-    positional = [one.arg for one in (*node.posonlyargs, *node.args)]
+    positional = [arg.arg for arg in (*node.posonlyargs, *node.args)]
     defaults = dict(zip(reversed(positional), reversed(node.defaults), strict=False))
-    for one, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+    for arg, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
         if default is not None:
-            defaults[one.arg] = default
+            defaults[arg.arg] = default
     return defaults

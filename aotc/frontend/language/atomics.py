@@ -29,9 +29,9 @@ _BITS = {16: U16, 32: U32, 64: U64}
 
 
 def _order(
-    sem: Operand, scope: Operand, known: tuple[str, ...] = _SEMS, default: str = "acq_rel"
+    sem: Operand, scope: Operand, sems: tuple[str, ...] = _SEMS, default: str = "acq_rel"
 ) -> tuple[tile.AtomicSem, tile.AtomicScope]:
-    order = default if sem is None else static_str(sem, "sem", known)
+    order = default if sem is None else static_str(sem, "sem", sems)
     reach = "gpu" if scope is None else static_str(scope, "scope", _SCOPES)
     return type_cast("tile.AtomicSem", order), type_cast("tile.AtomicScope", reach)
 
@@ -53,8 +53,8 @@ def _updated(
     pointer, val, mask = operands
     target, element = pointer_argument(emit, pointer, name)
     if not _takes(kind, element):
-        known = [each for each in SCALARS.values() if _takes(kind, each)]
-        raise _refused(name, element, ", ".join(map(show_type, known)))
+        allowed = [scalar for scalar in SCALARS.values() if _takes(kind, scalar)]
+        raise _refused(name, element, ", ".join(map(show_type, allowed)))
     value = _content(emit, target, val, element, name)
     masked = None if mask is None else mask_argument(emit, target, mask, name)
     return emit(tile.AtomicRmw(target, value, kind, masked, *order)).out
@@ -66,10 +66,10 @@ def _takes(kind: tile.AtomicKind, element: ScalarType) -> bool:
     return tile.supports_atomic(kind, element) and not (is_half and kind in ("min", "max"))
 
 
-def _refused(name: str, element: ScalarType, known: str) -> CompileError:
+def _refused(name: str, element: ScalarType, allowed: str) -> CompileError:
     return mistake(
         f"tl.{name} does not take a pointer to {show_type(element)}",
-        remedy=f"it takes pointers to {known}",
+        remedy=f"it takes pointers to {allowed}",
     )
 
 
@@ -103,7 +103,9 @@ def atomic_cas(
             f"tl.atomic_cas does not take a pointer to {show_type(element)}",
             remedy="it takes pointers to types of 16, 32 or 64 bits",
         )
-    compare, value = (_content(emit, target, each, element, "atomic_cas") for each in (cmp, val))
+    compare, value = (
+        _content(emit, target, operand, element, "atomic_cas") for operand in (cmp, val)
+    )
     return emit(tile.AtomicCas(target, compare, value, *_order(sem, scope))).out
 
 
@@ -164,12 +166,12 @@ def atomic_poll(
     limit = None if timeout_ns is None else converted(emit, timeout_ns, I64, (), "a timeout")
     start = None if limit is None else globaltimer(emit)
     with emit.into(Block()) as before:
-        found = atomic_load(emit, target, None, sem, scope)
-        waits = emit(arith.Compare(found, expected, "ne")).out
+        current = atomic_load(emit, target, None, sem, scope)
+        waits = emit(arith.Compare(current, expected, "ne")).out
         if limit is not None and start is not None:
-            taken = emit(arith.Sub(globaltimer(emit), start)).out
-            waits = emit(arith.And(waits, emit(arith.Compare(taken, limit, "lt")).out)).out
-        emit(scf.Condition(waits, [found]))
+            elapsed = emit(arith.Sub(globaltimer(emit), start)).out
+            waits = emit(arith.And(waits, emit(arith.Compare(elapsed, limit, "lt")).out)).out
+        emit(scf.Condition(waits, [current]))
     with emit.into(Block([element])) as after:
         emit(scf.Yield([]))
     last = emit(scf.While([], before, after)).outs[0]

@@ -72,8 +72,8 @@ def advance(emit: Emitter, base: Operand, offsets: Operand) -> Operand:
     entries = items(offsets, "offsets", len(base.block), "advance")
     steps = integers(emit, entries, "offsets", I32, "advance")
     pairs = zip(base.offsets, steps, strict=True)
-    moved = tuple(emit(arith.Add(offset, step)).out for offset, step in pairs)
-    return replace(base, offsets=moved)
+    new_offsets = tuple(emit(arith.Add(offset, step)).out for offset, step in pairs)
+    return replace(base, offsets=new_offsets)
 
 
 def access(
@@ -105,8 +105,8 @@ def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) 
 def as_bytes(emit: Emitter, pointer: Value) -> Value:
     """Return pointers at truth values, or at fp8e4b15, as pointers at the bytes that hold them."""
     kind = element(pointer)
-    held = {I1: I8, FP8E4B15: U8}.get(kind.pointee) if isinstance(kind, PointerType) else None
-    return pointer if held is None else emit(arith.Bitcast(pointer, PointerType(held))).out
+    storage = {I1: I8, FP8E4B15: U8}.get(kind.pointee) if isinstance(kind, PointerType) else None
+    return pointer if storage is None else emit(arith.Bitcast(pointer, PointerType(storage))).out
 
 
 def _axes(operand: Operand, name: str) -> Sequence[Operand]:

@@ -92,7 +92,7 @@ def builtin(name: str, run: Callable[..., Operand]) -> Builtin:
         positional,
         (
             *positional[: len(positional) - len(defaults)],
-            *(one for one in keyword_only if one not in optional),
+            *(parameter for parameter in keyword_only if parameter not in optional),
         ),
         keyword_only,
         vararg=names[end] if code.co_flags & _HAS_VARARGS else "",
@@ -220,7 +220,7 @@ def _math_function(name: str) -> StaticCall:
         try:
             return function(*args)
         except (TypeError, ValueError, OverflowError) as error:
-            shown = ", ".join(show(one) for one in args)
+            shown = ", ".join(show(arg) for arg in args)
             raise mistake(
                 f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}"
             ) from error

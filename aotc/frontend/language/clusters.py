@@ -45,15 +45,15 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
             remedy="cluster_shift passes values on by a distance",
         )
     ranks = tuple(
-        cluster.NOBODY if one is None else static_int(one, "each rank of cluster_permute")
-        for one in to
+        cluster.NOBODY if rank is None else static_int(rank, "each rank of cluster_permute")
+        for rank in to
     )
-    size, given = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
+    size, senders = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
     if (
         len(ranks) != size
-        or not given
-        or not {*given} <= {*range(size)}
-        or len({*given}) < len(given)
+        or not senders
+        or not {*senders} <= {*range(size)}
+        or len({*senders}) < len(senders)
     ):
         shown = tuple(None if rank == cluster.NOBODY else rank for rank in ranks)
         raise mistake(
@@ -72,27 +72,27 @@ def cluster_shift(emit: Emitter, value: Operand, distance: Operand = 1) -> Value
 
 def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
     """Return what the CTA of a rank has as this value."""
-    given = to_value(emit, value, "a value for cluster_read")
+    operand = to_value(emit, value, "a value for cluster_read")
     number = to_value(emit, rank, "a rank")
     if not isinstance(number.type, ScalarType) or not number.type.is_int:
         raise mistake(f"the rank of cluster_read is an integer, got {show(number)}")
     if cluster_size(emit) == 1:
-        return given
+        return operand
     owner = cast(emit, number, I32)
-    return _as_tile(emit, given, lambda one: emit(cluster.ClusterRead(one, owner)).out)
+    return _as_tile(emit, operand, lambda part: emit(cluster.ClusterRead(part, owner)).out)
 
 
 def cluster_transpose(emit: Emitter, value: Operand) -> Value:
     """Give each CTA its part of a tile; return the parts that this CTA is given."""
-    given, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
-    extents = shape(given)
+    operand, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
+    extents = shape(operand)
     if not extents or extents[0] != size:
         raise mistake(
             f"the first axis of what cluster_transpose takes has an element for each of the {size} CTAs, "
-            f"got {show(given)}",
+            f"got {show(operand)}",
             remedy="reshape the tile, its first axis of cluster_size() elements",
         )
-    return given if size == 1 else emit(cluster.ClusterTranspose(given)).out
+    return operand if size == 1 else emit(cluster.ClusterTranspose(operand)).out
 
 
 def grid_barrier(emit: Emitter, counter: Operand) -> None:
@@ -110,7 +110,7 @@ def _permuted(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> 
     value = to_value(emit, operand, f"a value for {name}")
     if list(to) == list(range(len(to))):
         return value
-    return _as_tile(emit, value, lambda one: emit(cluster.ClusterPermute(one, tuple(to))).out)
+    return _as_tile(emit, value, lambda part: emit(cluster.ClusterPermute(part, tuple(to))).out)
 
 
 def _as_tile(emit: Emitter, value: Value, exchange: Callable[[Value], Value]) -> Value:

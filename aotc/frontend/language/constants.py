@@ -33,7 +33,7 @@ def without_constexpr(value: Operand) -> Operand:
 
 def constexpr_like(values: Sequence[Operand], result: Operand) -> Operand:
     """Return what was computed of `values`: a `tl.constexpr` if one of them is."""
-    return Constexpr(result) if any(isinstance(one, Constexpr) for one in values) else result
+    return Constexpr(result) if any(isinstance(value, Constexpr) for value in values) else result
 
 
 def truth_of(value: Operand) -> bool:

@@ -36,10 +36,10 @@ def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> V
     """Return a descriptor of `kind`: the given one, or that of a tensor map in memory."""
     if not is_descriptor(desc):
         return _descriptor_at(emit, desc, kind, name)
-    own = desc.type
-    assert isinstance(own, DescriptorType)
-    if (own.element, own.block) != (kind.element, kind.block):
-        raise mistake(f"{name} of {show_type(kind)} is given a {show_type(own)}")
+    actual = desc.type
+    assert isinstance(actual, DescriptorType)
+    if (actual.element, actual.block) != (kind.element, kind.block):
+        raise mistake(f"{name} of {show_type(kind)} is given a {show_type(actual)}")
     return desc
 
 
@@ -54,8 +54,8 @@ def load(
 ) -> Value:
     """Load a tile of the tensor whose tensor map is at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(shape))
-    found = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
-    return descriptors.load(emit, found, offsets)
+    desc = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
+    return descriptors.load(emit, desc, offsets)
 
 
 def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand) -> None:
@@ -65,8 +65,8 @@ def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand
     kind = element(content)
     if not isinstance(kind, ScalarType) or not shape(content):
         raise mistake(f"{name} takes a tile of numbers, got {show(content)}")
-    found = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
-    descriptors.store(emit, found, offsets, content)
+    desc = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
+    descriptors.store(emit, desc, offsets, content)
 
 
 def _encode(rank: int) -> Callable[..., Operand]:

@@ -28,18 +28,18 @@ def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
     )
 
 
-def check_block_shape(what: str, kind: DescriptorType) -> None:
+def check_block_shape(subject: str, kind: DescriptorType) -> None:
     """Check that tiles of this type can be moved. Raises: CompileError."""
     block, size_bytes = kind.block, kind.element.size_bytes
     whole = all(extent > 0 and extent & (extent - 1) == 0 for extent in block)
     if not whole or not 1 <= len(block) <= descriptor.MAX_RANK:
         raise mistake(
-            f"{what} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
+            f"{subject} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
             f"got {list(block)}"
         )
     if kind.row_bytes < descriptor.MIN_ROW_BYTES:
         raise mistake(
-            f"the last axis of {what} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
+            f"the last axis of {subject} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
             f"got {block[-1]} of {kind.element}",
             remedy=f"make it {descriptor.MIN_ROW_BYTES // size_bytes} or more",
         )
@@ -48,13 +48,13 @@ def check_block_shape(what: str, kind: DescriptorType) -> None:
 def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> list[Value]:
     """Return the offsets of a tile as i32 scalars, one for each axis. Raises: CompileError."""
     if not is_tuple(operand) or len(operand) != len(kind.block):
-        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
+        actual = f"{len(operand)}" if is_tuple(operand) else show(operand)
         raise mistake(
-            f"{name} of {show_type(kind)} takes a list of {len(kind.block)} offsets, got {got}"
+            f"{name} of {show_type(kind)} takes a list of {len(kind.block)} offsets, got {actual}"
         )
     coords: list[Value] = []
-    for one in operand:
-        value = to_scalar(emit, to_value(emit, one, "an offset"))
+    for offset in operand:
+        value = to_scalar(emit, to_value(emit, offset, "an offset"))
         kind_of_one = element(value)
         if not isinstance(kind_of_one, ScalarType) or not kind_of_one.is_int:
             raise mistake(f"the offsets of {name} must be integers, got {show(value)}")
@@ -151,10 +151,12 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     def run(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> None:
         target, type_ = _descriptor(desc, name)
         if not descriptor.supports_reduce(kind, type_.element):
-            known = [one for one in SCALARS.values() if descriptor.supports_reduce(kind, one)]
+            allowed = [
+                scalar for scalar in SCALARS.values() if descriptor.supports_reduce(kind, scalar)
+            ]
             raise mistake(
                 f"{name} does not take a descriptor of {show_type(type_.element)}",
-                remedy=f"it takes descriptors of {', '.join(map(show_type, known))}",
+                remedy=f"it takes descriptors of {', '.join(map(show_type, allowed))}",
             )
         is_in_memory = isinstance(target.op, descriptor.DescriptorAt)
         if is_in_memory and kind in descriptor.BITWISE and type_.element == I64:
@@ -170,11 +172,11 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     return run
 
 
-def _check_known(desc: Value, what: str) -> None:
+def _check_known(desc: Value, property_name: str) -> None:
     """Check that the launch says what a tensor is like. Raises: CompileError."""
     if isinstance(desc.op, descriptor.DescriptorAt):
         raise mistake(
-            f"the {what} of a tensor whose map is in memory is not known to the kernel",
+            f"the {property_name} of a tensor whose map is in memory is not known to the kernel",
             remedy="pass it as an argument",
         )
 

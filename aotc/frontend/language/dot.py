@@ -47,7 +47,7 @@ def dot(
     a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
     b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
     if FP8E4B15 in (a_type.element, b_type.element):  # no MMA takes it, and fp16 holds it
-        (a, a_type), (b, b_type) = (_tile(cast(emit, one, FP16), "") for one in (a, b))
+        (a, a_type), (b, b_type) = (_tile(cast(emit, operand, FP16), "") for operand in (a, b))
     batch, num_axes = a_type.shape[:-2], len(a_type.shape)
     if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
         # One axis for all batches, as hardware has none of them.
@@ -68,14 +68,14 @@ def dot(
     return emit(tile.Dot(a, b, total, how, imprecise)).out
 
 
-def _imprecise(asked: Operand, a: TileType) -> int:
+def _imprecise(limit: Operand, a: TileType) -> int:
     """Return how much of K may be summed imprecisely; 0 for all, which is the default.
 
     A program that asks for 0 wants every instruction promoted. Of other types than fp8 all sums are precise.
     """
-    if asked is None:
+    if limit is None:
         return 0
-    most = static_int(asked, "max_num_imprecise_acc")
+    most = static_int(limit, "max_num_imprecise_acc")
     if a.element not in (FP8E4NV, FP8E5):
         return 0
     if not 0 <= most <= a.shape[-1]:
@@ -83,9 +83,9 @@ def _imprecise(asked: Operand, a: TileType) -> int:
     return max(most, 1)
 
 
-def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> Operand:
+def _transposed(emit: Emitter, operand: Operand, permission: Operand, name: str) -> Operand:
     """Return an operand with its last two axes swapped, if that is asked for."""
-    if asked is None or not static_bool(asked, name):
+    if permission is None or not static_bool(permission, name):
         return operand
     value, kind = _tile(operand, "transposed")
     num_axes = len(kind.shape)
@@ -99,10 +99,10 @@ def _with_one_batch(emit: Emitter, value: Value) -> Value:
     return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
 
 
-def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
+def _tile(operand: Operand, side: str) -> tuple[Value, TileType]:
     if isinstance(operand, Value) and isinstance(operand.type, TileType):
         return operand, operand.type
-    raise mistake(f"the {which} operand of tl.dot must be a tile, got {show(operand)}")
+    raise mistake(f"the {side} operand of tl.dot must be a tile, got {show(operand)}")
 
 
 def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,8 +124,8 @@ def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> ScalarType:
     """Return the type to sum in: `out_dtype`, else that of `acc`, else the usual one."""
-    known = tile.dot_results(a.element, b.element)
-    if not known:
+    allowed = tile.dot_results(a.element, b.element)
+    if not allowed:
         raise mistake(
             f"tl.dot does not multiply {show_type(a.element)} by {show_type(b.element)}",
             remedy="cast one operand to the type of the other"
@@ -133,16 +133,16 @@ def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> 
             else "it takes float8e4nv, float8e5, float16, bfloat16, float32, float64, int8, uint8",
         )
     if out_dtype is None:
-        in_half = isinstance(acc, Value) and element(acc) == FP16 and FP16 in known
-        return FP16 if in_half else known[0]
-    wanted = static_scalar_dtype(out_dtype, "out_dtype")
-    if wanted in known:
-        return wanted
-    if wanted in (FP16, FP32) or (wanted.is_int and known[0].is_int):
-        return known[0]  # as in Triton, where float32 is the default, so that it asks for nothing
+        in_half = isinstance(acc, Value) and element(acc) == FP16 and FP16 in allowed
+        return FP16 if in_half else allowed[0]
+    sum_type = static_scalar_dtype(out_dtype, "out_dtype")
+    if sum_type in allowed:
+        return sum_type
+    if sum_type in (FP16, FP32) or (sum_type.is_int and allowed[0].is_int):
+        return allowed[0]  # as in Triton, where float32 is the default, so that it asks for nothing
     raise mistake(
-        f"tl.dot of {show_type(a.element)} does not sum in {show_type(wanted)}",
-        remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(wanted)})",
+        f"tl.dot of {show_type(a.element)} does not sum in {show_type(sum_type)}",
+        remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(sum_type)})",
     )
 
 

@@ -108,9 +108,9 @@ def dot_scaled(
     left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
     right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
     kind = FP16 if "fp16" in (left.format, right.format) else BF16
-    moved = _moved(emit, left, right) if kind == BF16 else None
-    raised = None if moved is None else operators.subtract(emit, 0, moved)
-    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, moved)
+    shift = _moved(emit, left, right) if kind == BF16 else None
+    raised = None if shift is None else operators.subtract(emit, 0, shift)
+    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, shift)
     return dot(emit, a, b, acc, out_dtype=FP32)
 
 
@@ -124,14 +124,18 @@ def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
     alike = shape(left.scale)[-1] == shape(right.scale)[-1]
     if not alike or element(left.scale) != U8 or element(right.scale) != U8:
         return None
-    one, other = _largest(emit, left.scale), _largest(emit, right.scale)
-    apart = operators.shift_right(emit, operators.subtract(emit, one, other), _MOVED_SHIFT)
-    moved = math_functions.minimum(
-        emit, math_functions.maximum(emit, apart, -_MOST_MOVED), _MOST_MOVED
+    left_largest, right_largest = _largest(emit, left.scale), _largest(emit, right.scale)
+    difference = operators.shift_right(
+        emit, operators.subtract(emit, left_largest, right_largest), _MOVED_SHIFT
     )
-    room, other_room = (_LARGEST_SCALES.get(each.format, _LARGEST_SCALE) for each in (left, right))
-    moved = math_functions.maximum(emit, moved, operators.subtract(emit, one, room))
-    return math_functions.minimum(emit, moved, operators.subtract(emit, other_room, other))
+    shift = math_functions.minimum(
+        emit, math_functions.maximum(emit, difference, -_MOST_MOVED), _MOST_MOVED
+    )
+    left_room, right_room = (
+        _LARGEST_SCALES.get(operand.format, _LARGEST_SCALE) for operand in (left, right)
+    )
+    shift = math_functions.maximum(emit, shift, operators.subtract(emit, left_largest, left_room))
+    return math_functions.minimum(emit, shift, operators.subtract(emit, right_room, right_largest))
 
 
 def _largest(emit: Emitter, scale: Value) -> Value:
@@ -150,13 +154,13 @@ def _operand(
     if not isinstance(value, Value) or len(shape(value)) not in (2, 3):
         raise mistake(f"{name} of tl.dot_scaled must be a tile of 2 or 3 axes, got {show(value)}")
     if isinstance(format_, ScalarType):  # what a constant "bf16" of a manifest is
-        format_ = next((each for each, kind in _FORMATS.items() if kind == format_), format_)
+        format_ = next((name for name, kind in _FORMATS.items() if kind == format_), format_)
     chosen = static_str(format_, f"{name}_format", tuple(_FORMATS))
     kind = _FORMATS[chosen]
     allowed = (U8,) if kind is None else (kind, ScalarType(f"u{kind.bits}", kind.bits, "uint"))
     if element(value) not in allowed:
-        wanted = " or ".join(show_type(each) for each in allowed)
-        raise mistake(f"{name} in {chosen} must be {wanted}, got {show(value)}")
+        expected = " or ".join(show_type(name) for name in allowed)
+        raise mistake(f"{name} in {chosen} must be {expected}, got {show(value)}")
     along_k = static_bool(k_pack, f"{name}_k_pack")
     if kind is not None and not along_k:
         raise mistake(f"{name}_k_pack is for e2m1 alone, got {chosen}")
@@ -172,8 +176,8 @@ def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Valu
     """Return the scales of an operand of so many elements. Raises: CompileError."""
     rows, depth = (*extents[:-2], extents[-3 - axis]), extents[axis]
     if isinstance(scale, Value) and element(scale) in (U8, FP8E4NV):
-        found = shape(scale)
-        if found[:-1] == rows and found[-1] <= depth:
+        scale_shape = shape(scale)
+        if scale_shape[:-1] == rows and scale_shape[-1] <= depth:
             return scale
     shown = ", ".join(map(str, (*rows, f"{depth} / group")))
     raise mistake(
@@ -208,11 +212,11 @@ def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
     value = operand.value
     low = operators.bit_and(emit, value, (1 << _FP4_BITS) - 1)
     high = operators.shift_right(emit, value, _FP4_BITS)
-    both = join(emit, low, high)
-    last = len(shape(both)) - 1
+    elements = join(emit, low, high)
+    last = len(shape(elements)) - 1
     order = [*range(last)]
     order.insert(last + operand.packed_axis + 1, last)
-    codes = reshape(emit, transpose(emit, both, tuple(order)), operand.extents)
+    codes = reshape(emit, transpose(emit, elements, tuple(order)), operand.extents)
     return _decoded(emit, cast(emit, codes, U16), kind)
 
 
@@ -265,8 +269,8 @@ def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:
     extents = shape(factor)
     rows, depth = operand.extents[operand.other_axis], operand.extents[operand.axis]
     group = depth // extents[-1]
-    each = broadcast_to(emit, expand_dims(emit, factor, len(extents)), (*extents, group))
-    spread = reshape(emit, each, (*extents[:-2], rows, depth))
+    factors = broadcast_to(emit, expand_dims(emit, factor, len(extents)), (*extents, group))
+    spread = reshape(emit, factors, (*extents[:-2], rows, depth))
     if operand.axis == -1:
         return spread
     last = len(extents) - 1

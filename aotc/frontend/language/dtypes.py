@@ -23,9 +23,9 @@ def attributes_of(dtype: DType) -> tuple[str, ...]:
     elif isinstance(dtype, PointerType):
         names = ("scalar", "name", *_POINTER_ATTRIBUTES)
     else:
-        own = ("int_bitwidth",) if dtype.is_int else ("fp_mantissa_width", "exponent_bias")
-        names = ("scalar", "name", "primitive_bitwidth", "itemsize", *own)
-    return (*names, *_METHODS, *(f"is_{one}" for one in _QUESTIONS))
+        extras = ("int_bitwidth",) if dtype.is_int else ("fp_mantissa_width", "exponent_bias")
+        names = ("scalar", "name", "primitive_bitwidth", "itemsize", *extras)
+    return (*names, *_METHODS, *(f"is_{question}" for question in _QUESTIONS))
 
 
 def dtype_attribute(dtype: DType, name: str) -> Operand:
@@ -33,9 +33,9 @@ def dtype_attribute(dtype: DType, name: str) -> Operand:
     scalar = dtype.element if isinstance(dtype, TileType) else dtype
     table = _TYPE_ATTRIBUTES if isinstance(dtype, TileType) else {}
     pointer = _POINTER_ATTRIBUTES if isinstance(scalar, PointerType) else {}
-    known = {**_DTYPE_ATTRIBUTES, **pointer, **table}
-    if name in known:
-        return known[name](dtype)
+    attributes = {**_DTYPE_ATTRIBUTES, **pointer, **table}
+    if name in attributes:
+        return attributes[name](dtype)
     if name in _METHODS:
         return StaticCall(name, partial(_METHODS[name], dtype))
     if name.startswith("is_"):
@@ -44,7 +44,9 @@ def dtype_attribute(dtype: DType, name: str) -> Operand:
             return StaticCall(name, lambda: answer)
     raise mistake(
         f"the type {show_type(dtype)} has no attribute {name!r}",
-        remedy=did_you_mean(name, [*known, *_METHODS, *(f"is_{one}" for one in _QUESTIONS)]),
+        remedy=did_you_mean(
+            name, [*attributes, *_METHODS, *(f"is_{question}" for question in _QUESTIONS)]
+        ),
     )
 
 
@@ -181,7 +183,7 @@ _TYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
 ATTRIBUTES = frozenset(
     (
         *(*_DTYPE_ATTRIBUTES, *_POINTER_ATTRIBUTES, *_TYPE_ATTRIBUTES, *_METHODS),
-        *(f"is_{one}" for one in _QUESTIONS),
+        *(f"is_{name}" for name in _QUESTIONS),
     )
 )
 """The attributes that some dtype has."""

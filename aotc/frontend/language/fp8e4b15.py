@@ -45,9 +45,9 @@ def from_float(emit: Emitter, value: Value) -> Value:
     magnitude = emit(arith.Min(_and(emit, bits, _MAGNITUDE), _number(emit, bits, _LARGEST))).out
     half = _number(emit, bits, 1 << _DROPPED_BITS - 1)
     rounded = emit(arith.Add(magnitude, half)).out
-    kept = emit(arith.Shr(rounded, _number(emit, bits, _DROPPED_BITS))).out
+    shortened = emit(arith.Shr(rounded, _number(emit, bits, _DROPPED_BITS))).out
     sign = _and(emit, emit(arith.Shr(bits, _number(emit, bits, 8))).out, 0x80)
-    byte = emit(arith.Cast(emit(arith.Or(sign, kept)).out, U8)).out
+    byte = emit(arith.Cast(emit(arith.Or(sign, shortened)).out, U8)).out
     return emit(arith.Bitcast(byte, FP8E4B15)).out
 
 

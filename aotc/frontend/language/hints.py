@@ -24,13 +24,13 @@ def _promised(
 ) -> tuple[Value, tuple[int, ...]]:
     value = to_value(emit, operand, f"a value for tl.{name}")
     items = values if is_tuple(values) else (values,)
-    promised = tuple(static_int(one, f"each promise of tl.{name}") for one in items)
+    promised = tuple(static_int(item, f"each promise of tl.{name}") for item in items)
     num_axes = max(1, len(shape(value)))
     if len(promised) != num_axes:
         raise mistake(
             f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}"
         )
-    if any(one < 1 for one in promised):
+    if any(item < 1 for item in promised):
         raise mistake(f"tl.{name} takes positive numbers, got {promised}")
     return value, promised
 
@@ -73,19 +73,19 @@ def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # n
     if isinstance(input, int):
         return input
     value, promised = _promised(emit, input, values, "multiple_of")
-    return _hinted(emit, value, lambda one: tile.Hint(one, divisibility=promised))
+    return _hinted(emit, value, lambda part: tile.Hint(part, divisibility=promised))
 
 
 def max_contiguous(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
     """Promise runs of `values` consecutive elements."""
     value, promised = _promised(emit, input, values, "max_contiguous")
-    return _hinted(emit, value, lambda one: tile.Hint(one, contiguity=promised))
+    return _hinted(emit, value, lambda part: tile.Hint(part, contiguity=promised))
 
 
 def max_constancy(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
     """Promise runs of `values` equal elements."""
     value, promised = _promised(emit, input, values, "max_constancy")
-    return _hinted(emit, value, lambda one: tile.Hint(one, constancy=promised))
+    return _hinted(emit, value, lambda part: tile.Hint(part, constancy=promised))
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {

@@ -46,7 +46,7 @@ class TupleType:
     def __str__(self) -> str:
         names = [f"{name}:" for name in self.fields] if self.fields else [""] * len(self.types)
         items = zip(names, self.types, strict=True)
-        return f"[{','.join(name + text_of(one) for name, one in items)}]"
+        return f"[{','.join(name + text_of(item) for name, item in items)}]"
 
 
 def type_of(operand: Operand) -> Operand:
@@ -57,22 +57,22 @@ def type_of(operand: Operand) -> Operand:
         return operand.base.type
     if is_tuple(operand):
         fields = operand.kind.fields if isinstance(operand, Record) else None
-        return TupleType(tuple(type_of(one) for one in operand), fields)
+        return TupleType(tuple(type_of(item) for item in operand), fields)
     return ConstexprType(operand)
 
 
 def type_attribute(owner: ConstexprType | TupleType, name: str) -> Operand:
     """Return an attribute of the type of a constant or a tuple. Raises: CompileError."""
-    known: dict[str, Operand] = (
+    attributes: dict[str, Operand] = (
         {"value": owner.value}
         if isinstance(owner, ConstexprType)
         else {"types": owner.types, "fields": owner.fields, "name": str(owner)}
     )
-    if name in known:
-        return known[name]
+    if name in attributes:
+        return attributes[name]
     raise mistake(
         f"the type {owner} has no attribute {name!r}",
-        remedy=did_you_mean(name, known)
+        remedy=did_you_mean(name, attributes)
         or "a constant has a dtype once a variable has its value: `x = CONSTANT`",
     )
 
@@ -100,7 +100,7 @@ class ClassUnion:
 def class_union(left: Operand, right: Operand) -> ClassUnion | None:
     """Return what `left | right` is of classes, and None of anything else."""
     if not all(
-        isinstance(one, LanguageClass | ClassUnion | Class | RecordType) for one in (left, right)
+        isinstance(side, LanguageClass | ClassUnion | Class | RecordType) for side in (left, right)
     ):
         return None
     return ClassUnion((*classes_in(left), *classes_in(right)))
@@ -111,7 +111,7 @@ def classes_in(kind: Operand) -> tuple[Operand, ...]:
     if isinstance(kind, ClassUnion):
         return kind.kinds
     if is_tuple(kind):
-        return tuple(part for one in kind for part in classes_in(one))
+        return tuple(part for item in kind for part in classes_in(item))
     return (kind,)
 
 
@@ -209,7 +209,7 @@ def class_of(subject: Operand, classes: Mapping[str, Operand]) -> Operand:
     """Return the class among `classes` that a value is a direct instance of. Raises: CompileError."""
     names = (*_MOST_SPECIFIC, type(subject).__name__)
     for name in names:
-        one = classes.get(name)
-        if isinstance(one, LanguageClass) and one.holds(subject):
-            return one
+        cls = classes.get(name)
+        if isinstance(cls, LanguageClass) and cls.holds(subject):
+            return cls
     raise mistake(f"type() does not know {show(subject)}")

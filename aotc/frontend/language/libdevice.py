@@ -122,7 +122,7 @@ def _function(name: str, signatures: dict[str, str]) -> Callable[..., Operand]:
     def function(emit: Emitter, *args: Operand) -> Operand:
         if len(args) != arity:
             raise mistake(f"libdevice.{name} takes {arity} arguments, got {len(args)}")
-        values = [to_value(emit, one, f"an argument of libdevice.{name}") for one in args]
+        values = [to_value(emit, arg, f"an argument of libdevice.{name}") for arg in args]
         signature = _matching(values, signatures)
         if signature is None and arity > 1:
             kind = common_type(values, name)
@@ -144,12 +144,12 @@ def _matching(values: list[Value], signatures: dict[str, str]) -> str | None:
 
 
 def _refuse(name: str, values: list[Value], signatures: dict[str, str]) -> CompileError:
-    wanted = " or ".join(
+    expected = " or ".join(
         "(" + ", ".join(show_type(_LETTERS[letter]) for letter in signature[:-1]) + ")"
         for signature in signatures
     )
     return mistake(
-        f"libdevice.{name} takes {wanted}, got {show(tuple(values))}",
+        f"libdevice.{name} takes {expected}, got {show(tuple(values))}",
         remedy="cast the arguments with .to(...)",
     )
 

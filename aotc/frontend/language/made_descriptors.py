@@ -50,8 +50,8 @@ def make(
             remedy="an argument that always is 1 has the type 'i32=1' in the signature",
         )
     outer = integers(emit, steps, "strides", I64, _NAME)
-    made = descriptor.DescriptorOf(pointer, [*extents, *outer], kind.block, kind.fill_nan)
-    return emit(made).out
+    desc = descriptor.DescriptorOf(pointer, [*extents, *outer], kind.block, kind.fill_nan)
+    return emit(desc).out
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {_NAME: make}

@@ -52,13 +52,13 @@ _HELD_AS = {I1: I8, FP8E4B15: U8}
 
 
 def _as_bits(
-    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, what: str
+    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, expected: str
 ) -> Operand:
     """Return a value that goes to memory as it is held there, if that is not its own type."""
     pointee = _pointee(pointer)
     if pointee is None or pointee not in _HELD_AS:
         return operand
-    value = converted(emit, operand, pointee, extents, what)
+    value = converted(emit, operand, pointee, extents, expected)
     return value if pointee == I1 else bitcast(emit, value, U8)
 
 
@@ -88,13 +88,13 @@ def _eviction(operand: Operand) -> str:
     return "" if policy == "evict_normal" else policy
 
 
-def aligned_with(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
+def aligned_with(emit: Emitter, pointer: Value, operand: Operand, role: str, name: str) -> Value:
     """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
-    value = to_value(emit, operand, what)
+    value = to_value(emit, operand, role)
     if not shape(pointer):
         if shape(value):
             raise mistake(
-                f"{what} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
+                f"{role} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
                 remedy="add offsets to the pointer to make it a tile of pointers",
             )
         return value
@@ -157,11 +157,11 @@ def load(
     )
     if isinstance(pointer, BlockPointer):
         _check_unmasked("load", mask, other)
-        found, inside = block_pointers.access(emit, pointer, boundary_check, "load")
-        source = block_pointers.as_bytes(emit, found)
+        access, inside = block_pointers.access(emit, pointer, boundary_check, "load")
+        source = block_pointers.as_bytes(emit, access)
         fill = block_pointers.padding(emit, source, inside, padding_option)
         out = emit(tile.Load(source, inside, fill, *hints)).out
-        return _from_bits(emit, found, out)
+        return _from_bits(emit, access, out)
     _check_no_block("load", boundary_check, padding_option)
     if mask is None and other is not None:
         raise mistake(
@@ -214,9 +214,9 @@ def store(
         _check_no_block("store", boundary_check)
     target, kind = pointer_argument(emit, pointer, "store")
     check_width("store", target, value, mask)
-    what = "a value to store"
-    value = _as_bits(emit, pointer, value, shape(target), what)
-    content = converted(emit, value, kind, shape(target), what)
+    role = "a value to store"
+    value = _as_bits(emit, pointer, value, shape(target), role)
+    content = converted(emit, value, kind, shape(target), role)
     content = aligned_with(emit, target, content, "the value", "store")
     masked = None if mask is None else mask_argument(emit, target, mask, "store")
     emit(

@@ -80,10 +80,10 @@ def meet(
             f"`{symbol}` does not take {show_type(left_kind)} and {show_type(right_kind)}: {error}",
             remedy="cast one of them with .to(...)",
         ) from error
-    one = _as_type(emit, left, kind, right)
-    two = _as_type(emit, right, kind, one)
-    one, two = broadcast(emit, one, two)
-    return one, two, kind
+    lhs = _as_type(emit, left, kind, right)
+    rhs = _as_type(emit, right, kind, lhs)
+    lhs, rhs = broadcast(emit, lhs, rhs)
+    return lhs, rhs, kind
 
 
 def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
@@ -113,8 +113,8 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
         for operand in operands:
             literal = not isinstance(operand, Value)
             kind = _scalar_type(operand, symbol)
-            known = kinds.get(literal)
-            kinds[literal] = kind if known is None else computation_type(known, kind)
+            previous = kinds.get(literal)
+            kinds[literal] = kind if previous is None else computation_type(previous, kind)
         if len(kinds) == 2:
             return computation_type(kinds[False], kinds[True], right_is_literal=True)
     except PromotionError as error:
@@ -146,25 +146,25 @@ def add(emit: Emitter, left: Operand, right: Operand) -> Value:
         left, right = right, left
     if _is_pointer(left):
         return _add_pointer(emit, to_value(emit, left), right)
-    one, two, _ = meet(emit, left, right, "+")
-    return emit(arith.Add(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "+")
+    return emit(arith.Add(lhs, rhs)).out
 
 
 def _add_pointer(emit: Emitter, pointer: Value, offset: Operand) -> Value:
     if _is_pointer(offset):
         raise mistake("cannot add two pointers", remedy="add an integer offset to a pointer")
-    moved = to_value(emit, offset, "an integer offset")
-    kind = element(moved)
+    step = to_value(emit, offset, "an integer offset")
+    kind = element(step)
     if not isinstance(kind, ScalarType) or not kind.is_int:
         raise mistake(
-            f"a pointer is moved by an integer, got {show(moved)}",
+            f"a pointer is moved by an integer, got {show(step)}",
             remedy="cast the offset with .to(tl.int32) or .to(tl.int64)",
         )
     if not kind.is_signed and kind.bits < I64.bits:
         # Offsets are signed: a wide unsigned one must not turn negative.
-        moved = cast(emit, moved, I64)
-    pointer, moved = broadcast(emit, pointer, moved)
-    return emit(arith.AddPtr(pointer, moved)).out
+        step = cast(emit, step, I64)
+    pointer, step = broadcast(emit, pointer, step)
+    return emit(arith.AddPtr(pointer, step)).out
 
 
 def subtract(emit: Emitter, left: Operand, right: Operand) -> Value:
@@ -179,39 +179,39 @@ def subtract(emit: Emitter, left: Operand, right: Operand) -> Value:
         if offset is None:
             offset = negate(emit, to_value(emit, right, "an integer offset"))
         return _add_pointer(emit, to_value(emit, left), offset)
-    one, two, _ = meet(emit, left, right, "-")
-    return emit(arith.Sub(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "-")
+    return emit(arith.Sub(lhs, rhs)).out
 
 
 def multiply(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Multiply numbers."""
-    one, two, _ = meet(emit, left, right, "*")
-    return emit(arith.Mul(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "*")
+    return emit(arith.Mul(lhs, rhs)).out
 
 
 def divide(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Divide as floats: the quotient of integers is fp32."""
-    one, two, kind = meet(emit, left, right, "/", arithmetic="division")
+    lhs, rhs, kind = meet(emit, left, right, "/", arithmetic="division")
     if kind.is_int:
-        one, two = cast(emit, one, FP32), cast(emit, two, FP32)
-    return emit(arith.Div(one, two)).out
+        lhs, rhs = cast(emit, lhs, FP32), cast(emit, rhs, FP32)
+    return emit(arith.Div(lhs, rhs)).out
 
 
 def floor_divide(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Divide integers, truncating towards zero."""
-    one, two, kind = meet(emit, left, right, "//", arithmetic="division")
+    lhs, rhs, kind = meet(emit, left, right, "//", arithmetic="division")
     if kind.is_float:
         raise mistake(
             f"`//` is for integers, got {show(left)} and {show(right)}",
             remedy="use tl.floor(x / y)",
         )
-    return emit(arith.Div(one, two)).out
+    return emit(arith.Div(lhs, rhs)).out
 
 
 def remainder(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Take the remainder with the sign of the dividend."""
-    one, two, _ = meet(emit, left, right, "%", arithmetic="division")
-    return emit(arith.Rem(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "%", arithmetic="division")
+    return emit(arith.Rem(lhs, rhs)).out
 
 
 def power(emit: Emitter, left: Operand, right: Operand) -> Value:
@@ -229,19 +229,19 @@ def power(emit: Emitter, left: Operand, right: Operand) -> Value:
 def _bitwise(
     emit: Emitter, left: Operand, right: Operand, symbol: str
 ) -> tuple[Value, Value, ScalarType]:
-    one, two, kind = meet(emit, left, right, symbol)
+    lhs, rhs, kind = meet(emit, left, right, symbol)
     if kind.is_float:
         raise mistake(
             f"`{symbol}` is for integers and truth values, got {show(left)} and {show(right)}",
             remedy="to work on the bits of a float, use .to(tl.int32, bitcast=True)",
         )
-    return one, two, kind
+    return lhs, rhs, kind
 
 
 def _emit_bitwise(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Emit:
     def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        one, two, _ = _bitwise(emit, left, right, symbol)
-        return emit(op(one, two)).out
+        lhs, rhs, _ = _bitwise(emit, left, right, symbol)
+        return emit(op(lhs, rhs)).out
 
     return emit_op
 
@@ -254,31 +254,31 @@ bit_xor = _emit_bitwise(arith.Xor, "^")
 def _shifted(
     emit: Emitter, left: Operand, right: Operand, symbol: str
 ) -> tuple[Value, Value, ScalarType]:
-    one, two, kind = _bitwise(emit, left, right, symbol)
+    lhs, rhs, kind = _bitwise(emit, left, right, symbol)
     if isinstance(right, int) and not 0 <= right < kind.bits:
-        emit.remark(f"shifting {show(one)} by {right} is undefined: it has {kind.bits} bits")
-    return one, two, kind
+        emit.remark(f"shifting {show(lhs)} by {right} is undefined: it has {kind.bits} bits")
+    return lhs, rhs, kind
 
 
 def shift_left(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Shift the bits of an integer to the left."""
-    one, two, _ = _shifted(emit, left, right, "<<")
-    return emit(arith.Shl(one, two)).out
+    lhs, rhs, _ = _shifted(emit, left, right, "<<")
+    return emit(arith.Shl(lhs, rhs)).out
 
 
 def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Shift right: arithmetic where the left operand is signed, whatever type the two meet in."""
-    one, two, kind = _shifted(emit, left, right, ">>")
+    lhs, rhs, kind = _shifted(emit, left, right, ">>")
     # A number on the left has no sign of its own: it is shifted as what it meets is.
     decides = element(
-        left if isinstance(left, Value) else right if isinstance(right, Value) else one
+        left if isinstance(left, Value) else right if isinstance(right, Value) else lhs
     )
     if not isinstance(decides, ScalarType) or decides.is_signed == kind.is_signed:
-        return emit(arith.Shr(one, two)).out
+        return emit(arith.Shr(lhs, rhs)).out
     if kind.is_bool:
-        return emit(arith.Shr(one, two)).out
+        return emit(arith.Shr(lhs, rhs)).out
     view = SCALARS[f"{'i' if decides.is_signed else 'u'}{kind.bits}"]
-    shifted = emit(arith.Shr(bitcast(emit, one, view), bitcast(emit, two, view))).out
+    shifted = emit(arith.Shr(bitcast(emit, lhs, view), bitcast(emit, rhs, view))).out
     return bitcast(emit, shifted, kind)
 
 
@@ -287,8 +287,8 @@ def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
 
 def _emit_compare(predicate: arith.Predicate, symbol: str) -> Emit:
     def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        one, two, _ = meet(emit, left, right, symbol)
-        return emit(arith.Compare(one, two, predicate)).out
+        lhs, rhs, _ = meet(emit, left, right, symbol)
+        return emit(arith.Compare(lhs, rhs, predicate)).out
 
     return emit_op
 
@@ -310,14 +310,14 @@ def truth(emit: Emitter, operand: Operand, symbol: str) -> Value:
 
 def logical_and(emit: Emitter, left: Operand, right: Operand) -> Value:
     """And of two truth values, both computed."""
-    one, two = broadcast(emit, truth(emit, left, "and"), truth(emit, right, "and"))
-    return emit(arith.And(one, two)).out
+    lhs, rhs = broadcast(emit, truth(emit, left, "and"), truth(emit, right, "and"))
+    return emit(arith.And(lhs, rhs)).out
 
 
 def logical_or(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Or of two truth values, both computed."""
-    one, two = broadcast(emit, truth(emit, left, "or"), truth(emit, right, "or"))
-    return emit(arith.Or(one, two)).out
+    lhs, rhs = broadcast(emit, truth(emit, left, "or"), truth(emit, right, "or"))
+    return emit(arith.Or(lhs, rhs)).out
 
 
 # ---- unary ------------------------------------------------------------------------------------
@@ -339,8 +339,8 @@ def invert(emit: Emitter, operand: Operand) -> Value:
     if not isinstance(kind, ScalarType) or not kind.is_int:
         raise mistake(f"`~` is for integers and truth values, got {show(value)}")
     extents = value.type.shape if isinstance(value.type, TileType) else ()
-    ones = -1 if kind.is_signed else (1 << kind.bits) - 1
-    return emit(arith.Xor(value, constant(emit, ones, kind, extents))).out
+    all_bits = -1 if kind.is_signed else (1 << kind.bits) - 1
+    return emit(arith.Xor(value, constant(emit, all_bits, kind, extents))).out
 
 
 def logical_not(emit: Emitter, operand: Operand) -> Value:
@@ -494,16 +494,17 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
 def _compute_around_kernels(
     symbol: str, function: Callable[..., Operand], *operands: Operand
 ) -> Operand:
-    plain = [without_constexpr(one) for one in operands]
-    for one in plain:
-        if isinstance(one, External):
-            raise not_known(one)
-    if symbol == "|" and all(isinstance(one, dict) for one in plain):
-        left, right = (type_cast("dict[Operand, Operand]", one) for one in plain)
+    plain = [without_constexpr(operand) for operand in operands]
+    for operand in plain:
+        if isinstance(operand, External):
+            raise not_known(operand)
+    if symbol == "|" and all(isinstance(operand, dict) for operand in plain):
+        left, right = (type_cast("dict[Operand, Operand]", operand) for operand in plain)
         return {**left, **right}
-    has_lists = any(isinstance(one, list) for one in plain)
+    has_lists = any(isinstance(operand, list) for operand in plain)
     plain = [
-        tuple(type_cast("list[Operand]", one)) if isinstance(one, list) else one for one in plain
+        tuple(type_cast("list[Operand]", operand)) if isinstance(operand, list) else operand
+        for operand in plain
     ]
     result = compute(symbol, function, *plain)
     if has_lists and is_tuple(result):
@@ -515,14 +516,14 @@ def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
     """Take `x` where the condition holds, else `y`; all three broadcast."""
     chosen = cast(emit, to_value(emit, condition, "a condition"), I1)
     if _is_pointer(x) and _is_pointer(y):
-        one, two = to_value(emit, x), to_value(emit, y)
-        if element(one) != element(two):
-            raise mistake(f"`where` chooses between one type, got {show(one)} and {show(two)}")
-    elif {element(one) for one in (x, y) if isinstance(one, Value)} == {FP8E4B15}:
+        lhs, rhs = to_value(emit, x), to_value(emit, y)
+        if element(lhs) != element(rhs):
+            raise mistake(f"`where` chooses between one type, got {show(lhs)} and {show(rhs)}")
+    elif {element(lhs) for lhs in (x, y) if isinstance(lhs, Value)} == {FP8E4B15}:
         # Nothing is computed in it, but elements may be chosen.
-        one = _as_type(emit, x, FP8E4B15, y)
-        two = _as_type(emit, y, FP8E4B15, one)
+        lhs = _as_type(emit, x, FP8E4B15, y)
+        rhs = _as_type(emit, y, FP8E4B15, lhs)
     else:
-        one, two, _ = meet(emit, x, y, "where")
-    chosen, one, two = broadcast(emit, chosen, one, two)
-    return emit(arith.Select(chosen, one, two)).out
+        lhs, rhs, _ = meet(emit, x, y, "where")
+    chosen, lhs, rhs = broadcast(emit, chosen, lhs, rhs)
+    return emit(arith.Select(chosen, lhs, rhs)).out

@@ -70,7 +70,8 @@ def static_print(
     """Print while compiling."""
     del end, file, flush
     texts = [
-        show(one) if isinstance(one, Value) or is_tuple(one) else text_of(one) for one in values
+        show(value) if isinstance(value, Value) or is_tuple(value) else text_of(value)
+        for value in values
     ]
     emit.prints.append(static_str(sep, "sep").join(texts))
 
@@ -104,10 +105,10 @@ def device_print(emit: Emitter, prefix: Operand, *args: Operand, hex: Operand = 
     if not args:
         emit(tile.Print(x, y, z, None, text and f" {text.strip()}"))
     for number, arg in enumerate(args):
-        place = f"(operand {number}) " if len(args) > 1 else ""
+        position = f"(operand {number}) " if len(args) > 1 else ""
         value = _printable(emit, to_value(emit, arg, "a value to print"))
         name = text.strip().removesuffix(":")
-        emit(tile.Print(x, y, z, value, f" {name}: {place}", in_hex))
+        emit(tile.Print(x, y, z, value, f" {name}: {position}", in_hex))
 
 
 def _printable(emit: Emitter, value: Value) -> Value:

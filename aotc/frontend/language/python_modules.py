@@ -17,10 +17,10 @@ _MAX_ITEMS = 1 << 16
 
 
 def _bounded(items: Iterable[Operand]) -> list[Operand]:
-    made: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
-    if len(made) > _MAX_ITEMS:
+    listed: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
+    if len(listed) > _MAX_ITEMS:
         raise mistake(f"more than {_MAX_ITEMS} items are too many")
-    return made
+    return listed
 
 
 def _chain(*parts: Iterable[Operand]) -> list[Operand]:
@@ -32,7 +32,7 @@ def _chain_of(parts: Iterable[Iterable[Operand]]) -> list[Operand]:
 
 
 def _starmap(function: Callable[..., Operand], items: Iterable[Iterable[Operand]]) -> list[Operand]:
-    return [function(*one) for one in items]
+    return [function(*args) for args in items]
 
 
 def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:

@@ -59,13 +59,13 @@ def replaced(record: Operand, /, **changes: Operand) -> Record:
 
 def named_tuple(args: Sequence[Operand], kwargs: Mapping[str, Operand]) -> RecordType:
     """Return what `collections.namedtuple(…)` makes. Raises: CompileError."""
-    given = bind_arguments(_NAMED_TUPLE, args, kwargs)
-    name, listed = given["typename"], given["field_names"]
+    arguments = bind_arguments(_NAMED_TUPLE, args, kwargs)
+    name, listed = arguments["typename"], arguments["field_names"]
     if isinstance(listed, str):
         listed = tuple(listed.replace(",", " ").split())
     if not isinstance(name, str) or not is_tuple(listed):
         raise mistake("a named tuple has a name, and a list of the names of its fields")
-    fields = tuple(one for one in listed if isinstance(one, str))
-    defaults = given.get("defaults", ())
+    fields = tuple(field for field in listed if isinstance(field, str))
+    defaults = arguments.get("defaults", ())
     values = defaults if is_tuple(defaults) else ()
     return RecordType(name, fields, dict(zip(reversed(fields), reversed(values), strict=False)))

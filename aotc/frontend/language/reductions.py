@@ -109,10 +109,10 @@ def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], nam
                 f"it returns {len(items)}"
             )
         results: list[Value] = []
-        for one, kind in zip(items, kinds, strict=True):
-            if isinstance(one, int | float) and isinstance(kind, ScalarType):
-                one = constant(emit, one, kind)  # noqa: PLW2901 - the same result, typed
-            value = to_value(emit, one, f"a scalar from {function}")
+        for operand, kind in zip(items, kinds, strict=True):
+            if isinstance(operand, int | float) and isinstance(kind, ScalarType):
+                operand = constant(emit, operand, kind)  # noqa: PLW2901 - the same result, typed
+            value = to_value(emit, operand, f"a scalar from {function}")
             if value.type != kind:
                 raise mistake(
                     f"the combine function {function} must return {show_type(kind)}, "
@@ -130,7 +130,7 @@ def _inputs(emit: Emitter, operand: Operand, name: str) -> list[Value]:
     items = operand if is_tuple(operand) else (operand,)
     if not items:
         raise mistake(f"tl.{name} needs at least one tile")
-    values = [_tile(emit, one, name) for one in items]
+    values = [_tile(emit, item, name) for item in items]
     for value in values[1:]:
         if shape(value) != shape(values[0]):
             raise mistake(f"the tiles of tl.{name} must have one shape, got {show(tuple(values))}")
@@ -195,8 +195,8 @@ def _widened(
     """Cast a tile to `dtype`, if there is one, or to what `widen` makes of its type."""
     value = _tile(emit, operand, name)
     kind = _scalar_element(value, name)
-    wanted = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
-    return cast(emit, value, wanted)
+    sum_type = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
+    return cast(emit, value, sum_type)
 
 
 def _for_extremum(emit: Emitter, operand: Operand, name: str) -> Value:
@@ -316,7 +316,7 @@ def _with_indices(
     extents = shape(value)
     position = 0 if axis is None else static_axis(axis, len(extents))
     index = emit(tile.Arange(0, extents[position])).out
-    flat = tuple(extents[one] if one == position else 1 for one in range(len(extents)))
+    flat = tuple(extents[i] if i == position else 1 for i in range(len(extents)))
     index = broadcast_to(emit, reshape(emit, index, flat), extents)
     best, where = _reduce(emit, [value, index], position, combine, keep_dims=False)
     if _is_float(best):  # it is a NaN only if all are, and the first of them is at 0
@@ -326,7 +326,7 @@ def _with_indices(
     if not static_bool(keep_dims, "keep_dims"):
         return outs
     axes = tuple(range(len(source))) if axis is None else (position,)
-    return tuple(expand_dims(emit, one, axes) for one in outs)
+    return tuple(expand_dims(emit, i, axes) for i in outs)
 
 
 # ---- named scans ------------------------------------------------------------------------------

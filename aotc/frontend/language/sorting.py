@@ -103,9 +103,9 @@ def _flat(emit: Emitter, cube: _Cube, rows: tuple[int, ...]) -> Value:
 def _halves(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
     """Return the keys whose index has 0 at `bit`, and those that have 1 there."""
     axis, last = 1 + cube.bits.index(bit), len(cube.bits)
-    order = (*(one for one in range(last + 1) if one != axis), axis)
+    order = (*(i for i in range(last + 1) if i != axis), axis)
     parts = emit(tile.Split(transpose(emit, cube.keys, order)))
-    bits = tuple(one for one in cube.bits if one != bit)
+    bits = tuple(i for i in cube.bits if i != bit)
     return _Cube(parts.lhs, bits), _Cube(parts.rhs, bits)
 
 

@@ -27,7 +27,7 @@ _TARGET = RecordType("GPUTarget", ("backend", "arch", "warp_size"))
 
 def arch_of(target: str) -> int:
     """Return the compute capability of a target as Triton has it, 90 for sm_90a; 0 of none."""
-    digits = "".join(one for one in target if one.isdigit())
+    digits = "".join(char for char in target if char.isdigit())
     return int(digits) if digits else 0
 
 

@@ -28,10 +28,12 @@ SIGNATURE = {"x_ptr": "*i32", "out_ptr": "*i32"}
 
 def _ran(sources: Sources, value: str, num_ctas: int = NUM_CTAS) -> tuple[np.ndarray, np.ndarray]:
     """Return two clusters' rows, by cluster and rank, and what the kernel makes of them."""
-    made = sources.translate(_kernel(ROWS.replace("VALUE", value)), SIGNATURE, num_ctas=num_ctas)
+    translation = sources.translate(
+        _kernel(ROWS.replace("VALUE", value)), SIGNATURE, num_ctas=num_ctas
+    )
     x = np.random.default_rng(0).integers(-99, 99, (2, num_ctas, 32)).astype(np.int32)
     out = np.full_like(x, -1)
-    run(made.kernel, (2,), [x, out])
+    run(translation.kernel, (2,), [x, out])
     return x, out
 
 
@@ -62,8 +64,8 @@ def test_each_cta_reads_the_one_that_it_chooses(sources: Sources, num_ctas: int)
 def test_each_cta_gets_its_parts_of_all(sources: Sources, num_ctas: int) -> None:
     parts = f"x.reshape({num_ctas}, {32 // num_ctas})"
     x, out = _ran(sources, f"x = al.cluster_transpose({parts}).reshape(32)", num_ctas)
-    given = x.reshape(2, num_ctas, num_ctas, -1)
-    np.testing.assert_array_equal(out, given.swapaxes(1, 2).reshape(x.shape))
+    blocks = x.reshape(2, num_ctas, num_ctas, -1)
+    np.testing.assert_array_equal(out, blocks.swapaxes(1, 2).reshape(x.shape))
 
 
 def test_scalars_go_as_tiles_do(sources: Sources) -> None:
@@ -151,12 +153,12 @@ TURN_TYPES = {"x_ptr": "*i32", "out_ptr": "*i32", "counter_ptr": "*i32", "n": "i
 def test_programs_see_what_others_wrote_before_the_barrier(
     sources: Sources, programs: int, times: int
 ) -> None:
-    made = sources.translate(_kernel(TURN, TURN_PARAMS), TURN_TYPES)
+    translation = sources.translate(_kernel(TURN, TURN_PARAMS), TURN_TYPES)
     out = np.arange(8, dtype=np.int32)
     expected = out.copy()
     expected[:programs] = np.roll(out[:programs], -times) * 3**times
     counter = np.zeros(1, np.int32)
-    run(made.kernel, (programs,), [np.zeros(8, np.int32), out, counter, times])
+    run(translation.kernel, (programs,), [np.zeros(8, np.int32), out, counter, times])
     np.testing.assert_array_equal(out, expected)
     assert counter == [0]  # an even number of barriers
 
@@ -169,18 +171,18 @@ al.grid_barrier(counter_ptr)
 tl.store(out_ptr + at, tl.sum(tl.load(x_ptr + tl.arange(0, 8)), 0))
 """
     types = dict.fromkeys(("x_ptr", "out_ptr", "counter_ptr"), "*i32")
-    made = sources.translate(_kernel(body, ", ".join(types)), types, num_ctas=4)
+    translation = sources.translate(_kernel(body, ", ".join(types)), types, num_ctas=4)
     x, out, counter = np.zeros(8, np.int32), np.zeros(8, np.int32), np.zeros(1, np.int32)
-    run(made.kernel, (2,), [x, out, counter])
+    run(translation.kernel, (2,), [x, out, counter])
     assert out.tolist() == [28] * 8
     assert counter == [-(1 << 31)]
 
 
 def test_a_program_that_does_not_come_is_reported(sources: Sources) -> None:
     body = "if tl.program_id(0) > 0:\n    al.grid_barrier(x_ptr)"
-    made = sources.translate(_kernel(body, "x_ptr"), {"x_ptr": "*i32"})
+    translation = sources.translate(_kernel(body, "x_ptr"), {"x_ptr": "*i32"})
     with pytest.raises(InterpretError, match="waits for ever: not all programs come to it"):
-        run(made.kernel, (3,), [np.zeros(1, np.int32)])
+        run(translation.kernel, (3,), [np.zeros(1, np.int32)])
 
 
 @pytest.mark.parametrize(

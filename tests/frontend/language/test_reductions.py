@@ -60,15 +60,15 @@ def both(a, b, c, d):
 @pytest.mark.parametrize(
     ("expression", "x", "expected"),
     REDUCTIONS,
-    ids=[f"{one}-{index}" for index, (one, _, _) in enumerate(REDUCTIONS)],
+    ids=[f"{label}-{index}" for index, (label, _, _) in enumerate(REDUCTIONS)],
 )
 def test_reductions_and_scans(
     sources: Sources, expression: str, x: np.ndarray, expected: np.ndarray
 ) -> None:
     out_type = "fp64" if x.dtype.kind == "f" else "i32"
     shape = np.shape(expected)
-    got = evaluate(sources, expression, x, out_type, shape, COMBINES)
-    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
+    actual = evaluate(sources, expression, x, out_type, shape, COMBINES)
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_cumulative_sum_of_bf16_is_not_rounded_on_its_way(sources: Sources) ->
     """A sum of 255 and ones that is kept in bf16 stays at 256."""
     x = np.ones((4, 8), np.float32)
     x[0] = 255
-    got = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
-    np.testing.assert_array_equal(got, x.cumsum(0))
+    actual = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
+    np.testing.assert_array_equal(actual, x.cumsum(0))
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -125,8 +125,8 @@ def _message(sources: Sources, body: str) -> str:
     ],
 )
 def test_values(sources: Sources, body: str, expected: int | None) -> None:
-    found = _numbers(sources, body)
-    assert (found[0] if expected is not None else found[2]) == (expected or 15)
+    actual = _numbers(sources, body)
+    assert (actual[0] if expected is not None else actual[2]) == (expected or 15)
 
 
 def test_records_go_through_branches_loops_and_functions(sources: Sources) -> None:

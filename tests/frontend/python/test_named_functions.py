@@ -59,8 +59,8 @@ def test_a_constant_may_be_a_function_in_a_function(tmp_path: Path) -> None:
     module = written_module(tmp_path / "inner.py", APPLY)
     act, scaled, captures = module.make(2.0)
     for function in (act, module.plain):
-        made = aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": function})
-        assert "arith.sqrt" in made.asm["tile"]
+        program = aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": function})
+        assert "arith.sqrt" in program.asm["tile"]
     assert "arith.sqrt" in aotc.compile(captures, signature={"p": "*fp32"}).asm["tile"]
     with pytest.raises(CompileError, match="factor has no value here: it is a variable of make"):
         aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": scaled})
@@ -84,5 +84,5 @@ def test_a_constant_may_be_a_function_of_the_language(tmp_path: Path) -> None:
         (module.now, "i64", tl.extra.cuda.globaltimer, "globaltimer"),
         (module.now, "i32", tl.extra.cuda.smid, "smid"),
     ):
-        made = aotc.compile(kernel, signature={"p": f"*{kind}"}, constants={"F": function})
-        assert op in made.asm["tile"]
+        program = aotc.compile(kernel, signature={"p": f"*{kind}"}, constants={"F": function})
+        assert op in program.asm["tile"]
