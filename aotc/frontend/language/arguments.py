@@ -1,9 +1,9 @@
-"""Binding a call's arguments to parameters, by Python's rules: the one place that does it.
+"""Bind a call's arguments to parameters by Python's rules.
 
-Functions of the source, lambdas, functions of the language, records and ranges all say what they
-take as `Parameters`. Defaults are left to the caller, who knows when they may be evaluated.
+Functions of the source, lambdas, functions of the language, records and ranges all declare `Parameters`.
+The caller evaluates defaults.
 
-A kernel's own parameters are no call: what gives each a type or a value is in `signature.py`.
+A kernel's own parameters get their types and values in `signature.py`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> 
 
 
 def default_expressions(node: ast.arguments) -> dict[str, ast.expr]:
-    """Return the default expression of each parameter that has one."""
+    """Return the default expressions by parameter name."""
     positional = [arg.arg for arg in (*node.posonlyargs, *node.args)]
     defaults = dict(zip(reversed(positional), reversed(node.defaults), strict=False))
     for arg, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):

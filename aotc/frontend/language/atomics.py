@@ -1,11 +1,11 @@
-"""Atomic updates of memory: operands brought to what `tile.atomic_rmw` and `tile.atomic_cas` take.
+"""Atomic updates of memory: operand checks and conversions for `tile.atomic_rmw` and `tile.atomic_cas`.
 
-The types each function takes are Triton's: additions of integers of 32 and 64 bits and of floats from
-16 bits, minimum and maximum of integers and of fp32 and fp64, logic of integers, exchanges of 32
-and 64 bits. Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
+The types are Triton's. Addition takes integers of 32 and 64 bits and floats from 16 bits; minimum and
+maximum take integers, fp32 and fp64. Bitwise operations take integers, exchanges 32 and 64 bits.
+ Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
 
-An atomic load is an update that changes nothing, an atomic store an exchange: what passes and
-`verify` know of updates holds for them.
+An atomic load is an update without a change, an atomic store an exchange, so passes and `verify`
+handle both as updates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _order(
 
 
 def _content(emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str) -> Value:
-    """Return a value that goes to memory, in the pointee's type and the pointer's shape."""
+    """Return the operand to store, in the pointee's type and the pointer's shape."""
     value = converted(emit, operand, kind, shape(pointer), "a value for an atomic")
     return aligned_with(emit, pointer, value, "the value", name)
 
@@ -49,7 +49,7 @@ def _updated(
     operands: tuple[Operand, Operand, Operand],
     order: tuple[tile.AtomicSem, tile.AtomicScope],
 ) -> Value:
-    """Update memory for tl.NAME by a pointer, a value and a mask; return what was there."""
+    """Emit tl.NAME on a pointer, a value and a mask; return the old value."""
     pointer, val, mask = operands
     target, element = pointer_argument(emit, pointer, name)
     if not _takes(kind, element):
@@ -61,7 +61,7 @@ def _updated(
 
 
 def _takes(kind: tile.AtomicKind, element: ScalarType) -> bool:
-    """Return whether Triton has the update for pointers: that of a descriptor also picks floats of 16 bits."""
+    """Return whether Triton has the update for pointers; descriptors also take min and max of 16-bit floats."""
     is_half = element.is_float and element.bits == 16
     return tile.supports_atomic(kind, element) and not (is_half and kind in ("min", "max"))
 
@@ -96,7 +96,7 @@ def atomic_cas(
     sem: Operand = None,
     scope: Operand = None,
 ) -> Value:
-    """Replace what is in memory by `val` where it equals `cmp`; return what was there."""
+    """Replace the value in memory by `val` where it equals `cmp`; return the old value."""
     target, element = pointer_argument(emit, pointer, "atomic_cas")
     if not tile.supports_atomic("cas", element):
         raise mistake(
@@ -119,7 +119,7 @@ def atomic_load(
     sem: Operand = None,
     scope: Operand = None,
 ) -> Value:
-    """Return what is in memory, read in one step."""
+    """Load from memory atomically."""
     target, element = pointer_argument(emit, pointer, "atomic_load")
     bits = _BITS.get(element.bits)
     if bits is None:
@@ -156,7 +156,7 @@ def atomic_poll(
     scope: Operand = None,
     timeout_ns: Operand = None,
 ) -> Value:
-    """Wait until a number in memory is the expected one; return False if that takes too long."""
+    """Poll memory until it holds the expected number; return False on a timeout."""
     target, element = pointer_argument(emit, pointer, "atomic_poll")
     if shape(target) or not element.is_int or element.bits not in _BITS:
         raise mistake(

@@ -1,9 +1,8 @@
-"""The CTAs of a cluster in the source: their ranks, barriers, and the tiles that they exchange.
+"""The CTAs of a cluster in the source: ranks, barriers and exchanges of tiles.
 
-Triton has no words for these, so they are in `aotc.language` alone. A kernel that uses one is
-written for one CTA: with `num_ctas` above 1 all CTAs of a cluster run it, with tiles of their own,
-and the grid counts clusters. With one CTA every word has its trivial meaning, so that the same source
-runs where there are no clusters.
+Triton has no such functions, so only `aotc.language` has them. A kernel with one of them is written
+for a single CTA: with `num_ctas` above 1 all CTAs of a cluster run it on their own tiles, and the grid
+counts clusters. With one CTA each function is trivial, so the same source runs without clusters.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def cluster_barrier(emit: Emitter) -> None:
 
 
 def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
-    """Give a value to the CTA `to[rank]`; return the one that this CTA is given."""
+    """Send a value to the CTA `to[rank]`; return the received one."""
     if not is_tuple(to):
         raise mistake(
             f"cluster_permute takes one rank for each CTA, a tuple, got {show(to)}",
@@ -64,14 +63,14 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
 
 
 def cluster_shift(emit: Emitter, value: Operand, distance: Operand = 1) -> Value:
-    """Give a value to the CTA `distance` ranks further; return the one that this CTA is given."""
+    """Send a value to the CTA `distance` ranks further; return the received one."""
     by, size = static_int(distance, "the distance of cluster_shift"), cluster_size(emit)
     ranks = [(rank + by) % size for rank in range(size)]
     return _permuted(emit, value, ranks, "cluster_shift")
 
 
 def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
-    """Return what the CTA of a rank has as this value."""
+    """Return this value as held by the CTA of a rank."""
     operand = to_value(emit, value, "a value for cluster_read")
     number = to_value(emit, rank, "a rank")
     if not isinstance(number.type, ScalarType) or not number.type.is_int:
@@ -83,7 +82,7 @@ def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
 
 
 def cluster_transpose(emit: Emitter, value: Operand) -> Value:
-    """Give each CTA its part of a tile; return the parts that this CTA is given."""
+    """Send each CTA its part of a tile; return the received parts."""
     operand, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
     extents = shape(operand)
     if not extents or extents[0] != size:
@@ -96,7 +95,7 @@ def cluster_transpose(emit: Emitter, value: Operand) -> Value:
 
 
 def grid_barrier(emit: Emitter, counter: Operand) -> None:
-    """Wait for all programs of the grid, which count themselves at a pointer."""
+    """Wait for all programs of the grid, with an arrival counter in memory."""
     pointer, kind = pointer_argument(emit, counter, "grid_barrier")
     if shape(pointer) or kind not in (I32, U32):
         raise mistake(
@@ -130,4 +129,4 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "cluster_transpose": cluster_transpose,
     "grid_barrier": grid_barrier,
 }
-"""What `aotc.language` has for clusters and grids, and `triton.language` has not."""
+"""Functions of `aotc.language` for clusters and grids."""

@@ -1,11 +1,11 @@
-"""Turning operands into run-time values of the type and shape an operation needs.
+"""Conversion of operands to run-time values of the type and shape an operation needs.
 
-Constants become `arith.constant`, already as large as the tile they meet, so no splat of a
-constant is ever built. Casts follow Triton's rules for which conversions exist; one `arith.cast`
-is enough for each that does, because going through fp32 in between never rounds twice.
+Constants become `arith.constant` of the other operand's shape, so no constant is ever splatted. Casts
+follow Triton's table of conversions. One `arith.cast` is enough for each, because going through fp32
+in between never rounds twice.
 
-Invariant: a function that returns a `Value` leaves its operands as they were, and returns the
-operand itself when nothing has to change.
+Invariant: functions here never change their operands, and return the operand itself if it already
+has the type and shape.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _fitting(value: Number, dtype: ScalarType) -> Number:
 def converted(
     emit: Emitter, operand: Operand, dtype: ScalarType, extents: Shape, expected: str
 ) -> Value:
-    """Return an operand cast to `dtype`; a number that fits is made in place, as a tile."""
+    """Cast an operand to `dtype`; a number within its range becomes a tile constant."""
     if isinstance(operand, int | float) and _fits(operand, dtype):
         return constant(emit, operand, dtype, extents)
     return cast(emit, to_value(emit, operand, expected), dtype)
@@ -167,7 +167,7 @@ def not_a_value(operand: Operand, expected: str) -> CompileError:
 
 
 def expect_computable(kind: ElementType, subject: str) -> None:
-    """Refuse a type that is for storage alone. Raises: CompileError."""
+    """Refuse a storage-only type. Raises: CompileError."""
     if kind == FP8E4B15:
         raise mistake(
             f"{subject} does not take float8e4b15, which is for storage",
@@ -247,7 +247,7 @@ def static_dtype(operand: Operand, subject: str = "the type") -> DType:
 
 
 def static_scalar_dtype(operand: Operand, subject: str = "the type") -> ScalarType:
-    """Return a dtype that is not a pointer. Raises: CompileError for anything else."""
+    """Return a scalar dtype. Raises: CompileError for pointers and other operands."""
     dtype = static_dtype(operand, subject)
     if not isinstance(dtype, ScalarType):
         raise mistake(f"{subject} must be a scalar dtype, got {show_type(dtype)}")
@@ -391,7 +391,7 @@ def to_scalar(emit: Emitter, value: Value) -> Value:
         raise mistake(f"expected a scalar or a tile of one element, got {show(value)}")
     if len(value.type.shape) > 1:
         value = emit(tile.Reshape(value, (1,))).out
-    # A reduction over one element is that element: the combine block never runs.
+    # A reduction of one element returns it; the combine block never runs.
     return emit(tile.Reduce([value], 0, _first_of(element(value)))).outs[0]
 
 

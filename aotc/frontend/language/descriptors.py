@@ -1,10 +1,9 @@
-"""Tensor descriptors: tiles of a tensor that is described, loaded, stored and combined.
+"""Tensor descriptors: load, store and reduction of a described tensor's tiles.
 
-A descriptor is a parameter of the kernel, made of a pointer and numbers (`made_descriptors.py`), or
-of a map in memory (`descriptor_maps.py`).
-`desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the
-others. Extents and strides are the launch's; the tile's shape and the dtype are known while
-compiling.
+A descriptor is a parameter of the kernel, built from a pointer and numbers (`made_descriptors.py`), or
+a map in memory (`descriptor_maps.py`).
+`desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are the same function, and so on.
+Extents and strides come with the launch; the tile's shape and dtype are compile-time constants.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
 
 
 def check_block_shape(subject: str, kind: DescriptorType) -> None:
-    """Check that tiles of this type can be moved. Raises: CompileError."""
+    """Check the block shape against the limits of TMA. Raises: CompileError."""
     block, size_bytes = kind.block, kind.element.size_bytes
     whole = all(extent > 0 and extent & (extent - 1) == 0 for extent in block)
     if not whole or not 1 <= len(block) <= descriptor.MAX_RANK:
@@ -74,7 +73,7 @@ def _block(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> 
 
 
 def load(emit: Emitter, desc: Operand, offsets: Operand) -> Value:
-    """Load the tile that begins at `offsets`."""
+    """Load the tile at `offsets`."""
     value, kind = _descriptor(desc, "load")
     return emit(descriptor.DescriptorLoad(value, _coords(emit, offsets, kind, "load"))).out
 
@@ -87,7 +86,7 @@ def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> Non
 
 
 def prefetch(emit: Emitter, desc: Operand, offsets: Operand) -> None:
-    """Begin to bring the tile that begins at `offsets` to the L2 cache."""
+    """Prefetch the tile at `offsets` into the L2 cache."""
     target, kind = _descriptor(desc, "prefetch")
     emit(descriptor.DescriptorPrefetch(target, _coords(emit, offsets, kind, "prefetch")))
 
@@ -160,7 +159,7 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
             )
         is_in_memory = isinstance(target.op, descriptor.DescriptorAt)
         if is_in_memory and kind in descriptor.BITWISE and type_.element == I64:
-            # Its map says that elements are signed, of which hardware takes no bits.
+            # The map has signed elements; the hardware has no bitwise reduction of them.
             raise mistake(
                 f"{name} does not take a descriptor of int64 whose map is in memory",
                 remedy="let the map be one of uint64",
@@ -173,7 +172,7 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
 
 
 def _check_known(desc: Value, property_name: str) -> None:
-    """Check that the launch says what a tensor is like. Raises: CompileError."""
+    """Check that the tensor is described by the launch. Raises: CompileError."""
     if isinstance(desc.op, descriptor.DescriptorAt):
         raise mistake(
             f"the {property_name} of a tensor whose map is in memory is not known to the kernel",
@@ -197,7 +196,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "load_tensor_descriptor": load,
     "store_tensor_descriptor": store,
 }
-"""Functions of `tl` that take a descriptor first."""
+"""Functions of `tl` with a descriptor as first argument."""
 
 METHODS: dict[str, Callable[..., Operand]] = {
     "load": load,
@@ -207,7 +206,7 @@ METHODS: dict[str, Callable[..., Operand]] = {
     "scatter": scatter,
     **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},
 }
-"""Functions that are written as methods of a descriptor."""
+"""Methods of a descriptor."""
 
 TAKE_DESCRIPTORS = tuple(METHODS.values())
 

@@ -1,9 +1,9 @@
-"""`tl.dot`: operands checked and brought to what `tile.dot` takes.
+"""`tl.dot`: operand checks and conversions for `tile.dot`.
 
-Types are Triton's: both operands of one type (fp8 kinds may mix), accumulators of fp8 and fp16 in fp32 or
-fp16, of bf16 and fp32 in fp32, of fp64 in fp64, of 8-bit integers in int32. fp32 operands are
-multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: what is
-smaller than an instruction of the hardware is padded, or computed without it.
+Types are Triton's: both operands have one type, except that fp8 kinds may mix. fp8 and fp16 accumulate in
+fp32 or fp16, bf16 and fp32 in fp32, fp64 in fp64, 8-bit integers in int32. fp32 operands are
+multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: dots smaller
+than an MMA instruction are padded, or computed without it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def dot(
 
 
 def _imprecise(limit: Operand, a: TileType) -> int:
-    """Return how much of K may be summed imprecisely; 0 for all, which is the default.
+    """Return the extent of K that may be summed imprecisely; 0, the default, for all of it.
 
-    A program that asks for 0 wants every instruction promoted. Of other types than fp8 all sums are precise.
+    An explicit 0 becomes 1: promote after every instruction. Types other than fp8 always sum precisely.
     """
     if limit is None:
         return 0
@@ -83,9 +83,9 @@ def _imprecise(limit: Operand, a: TileType) -> int:
     return max(most, 1)
 
 
-def _transposed(emit: Emitter, operand: Operand, permission: Operand, name: str) -> Operand:
-    """Return an operand with its last two axes swapped, if that is asked for."""
-    if permission is None or not static_bool(permission, name):
+def _transposed(emit: Emitter, operand: Operand, flag: Operand, name: str) -> Operand:
+    """Swap the last two axes of an operand if `flag` is true."""
+    if flag is None or not static_bool(flag, name):
         return operand
     value, kind = _tile(operand, "transposed")
     num_axes = len(kind.shape)
@@ -94,7 +94,7 @@ def _transposed(emit: Emitter, operand: Operand, permission: Operand, name: str)
 
 
 def _with_one_batch(emit: Emitter, value: Value) -> Value:
-    """Return a tile whose axes but the last two are one."""
+    """Merge all axes of a tile but the last two."""
     extents = shape(value)
     return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
 
@@ -123,7 +123,7 @@ def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> ScalarType:
-    """Return the type to sum in: `out_dtype`, else that of `acc`, else the usual one."""
+    """Return the accumulator type: `out_dtype`, else the type of `acc`, else the default."""
     allowed = tile.dot_results(a.element, b.element)
     if not allowed:
         raise mistake(
@@ -139,7 +139,7 @@ def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> 
     if sum_type in allowed:
         return sum_type
     if sum_type in (FP16, FP32) or (sum_type.is_int and allowed[0].is_int):
-        return allowed[0]  # as in Triton, where float32 is the default, so that it asks for nothing
+        return allowed[0]  # as in Triton: float32 is the default, so it counts as no request
     raise mistake(
         f"tl.dot of {show_type(a.element)} does not sum in {show_type(sum_type)}",
         remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(sum_type)})",

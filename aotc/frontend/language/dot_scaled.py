@@ -1,14 +1,14 @@
 """`tl.dot_scaled`: dots of tiles in microscaling formats.
 
-Elements of 4 to 16 bits share a scale in groups along K. No target that aotc knows so far multiplies
-them as they are, so they are brought to bf16, or to fp16 if one operand is, times their scale, and
-multiplied there. That is exact unless a scaled element is outside of the wider type's range.
+Elements of 4 to 16 bits share a scale in groups along K. No target of aotc multiplies these formats
+directly. So elements are cast to bf16, or to fp16 if one operand is fp16, and multiplied by their scale
+before the dot. The result is exact unless a scaled element overflows the wider type.
 
 A scale is a power of two, by its exponent plus 127 as uint8, 255 standing for NaN; or a float8e4nv.
 
-Large scales of one operand make elements infinite, although small ones of the other would bring products
-back. So where both have powers of two, a part of them goes from one to the other. It is the same for all
-rows and columns of a group, as a product has one scale of each:
+Large scales of one operand can overflow to infinity although small scales of the other would bring
+products back into range. So where both scales are powers of two, part of the exponent moves from one to
+the other. The shift is the same for all rows and columns of a group:
 
     a 2^127 * b 2^-117  ->  a 2^111 * b 2^-101
 
@@ -60,19 +60,18 @@ _EXPONENT_SHIFT = 23
 _LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
 _NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
 
-# The largest scale by which every number of a format is finite in bf16.
+# The largest scale with all numbers of a format finite in bf16.
 _LARGEST_SCALES = {"e2m1": 252, "e4m3": 246, "e5m2": 239}
 _LARGEST_SCALE = 254
-# By how much scales of 2^8 more in one operand move, and how far at most unless elements are infinite.
+# A difference of exponents moves by itself >> _MOVED_SHIFT, at most _MOST_MOVED unless elements overflow.
 _MOVED_SHIFT, _MOST_MOVED = 3, 16
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """Hold an operand: its elements, of which those of 4 bits are packed along `packed_axis`.
+    """An operand: elements, 4-bit ones packed along `packed_axis`, and scales.
 
-    `extents` are in elements; `axis` is the one that both operands have, K. `scale` is (M or N,
-    K / group), or None.
+    `extents` count elements; `axis` is the shared axis, K. `scale` is (M or N, K / group), or None.
     """
 
     value: Value
@@ -115,9 +114,9 @@ def dot_scaled(
 
 
 def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
-    """Return the exponents that go from the scales of the left operand to the right one's, by group.
+    """Return the exponents to move from the left operand's scales to the right's, by group.
 
-    They lie along the last axis, the others have one. None where an operand has no powers of two.
+    They lie along the last axis; the other extents are 1. None if a scale is no power of two.
     """
     if left.scale is None or right.scale is None:
         return None
@@ -153,7 +152,7 @@ def _operand(
 ) -> _Operand:
     if not isinstance(value, Value) or len(shape(value)) not in (2, 3):
         raise mistake(f"{name} of tl.dot_scaled must be a tile of 2 or 3 axes, got {show(value)}")
-    if isinstance(format_, ScalarType):  # what a constant "bf16" of a manifest is
+    if isinstance(format_, ScalarType):  # a constant "bf16" in a manifest is a dtype
         format_ = next((name for name, kind in _FORMATS.items() if kind == format_), format_)
     chosen = static_str(format_, f"{name}_format", tuple(_FORMATS))
     kind = _FORMATS[chosen]
@@ -187,7 +186,7 @@ def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Valu
 
 
 def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None) -> Value:
-    """Return the elements times their scales, of which exponents are `raised`."""
+    """Return the elements times their scales, with `raised` added to the scales' exponents."""
     value = operand.value
     if operand.format == "e2m1":
         value = _unpacked(emit, operand, kind)
@@ -202,7 +201,7 @@ def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | 
     else:
         factor = _raised_factor(emit, operand.scale, raised)
     factor = _spread(emit, operand, factor)
-    if kind == BF16:  # which has the range of fp32
+    if kind == BF16:  # bf16 has the range of fp32
         return operators.multiply(emit, value, cast(emit, factor, BF16))
     return cast(emit, operators.multiply(emit, cast(emit, value, FP32), factor), kind)
 
@@ -246,7 +245,7 @@ def _factor(emit: Emitter, scale: Value) -> Value:
 
 
 def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
-    """Return scales times powers of two as fp32; what is below bf16 is zero, what is above infinite."""
+    """Return scales times powers of two as fp32; bf16 underflow gives zero, overflow infinity."""
     codes = cast(emit, scale, I32)
     exponent = math_functions.minimum(emit, operators.add(emit, codes, raised), _NAN_EXPONENT)
     normal = operators.shift_left(emit, math_functions.maximum(emit, exponent, 0), _EXPONENT_SHIFT)

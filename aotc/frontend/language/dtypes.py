@@ -1,7 +1,7 @@
-"""What a kernel may ask of a dtype: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
+"""Attributes of dtypes: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
 
-Dtypes in a kernel are the types of `aotc.ir.types` themselves, so their attributes are a table
-here and not methods there: they belong to the language, not to the IR.
+Dtypes in a kernel are the types of `aotc.ir.types`. Their attributes are a table here, because they
+belong to the language and not to the IR.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aotc.ir.types import FP8E4B15, PointerType, ScalarType, TileType
 
 
 def attributes_of(dtype: DType) -> tuple[str, ...]:
-    """Return the names of the attributes that a dtype has in Triton."""
+    """Return the names of a dtype's attributes in Triton."""
     if isinstance(dtype, TileType):
         names = ("scalar", "name", *_TYPE_ATTRIBUTES)
     elif isinstance(dtype, PointerType):
@@ -59,7 +59,7 @@ def _dtype_question(dtype: DType, name: str) -> bool | None:
     if name == "fp8":  # Triton looks for it in the name of the type
         scalar = _scalar(dtype)
         return is_fp8(scalar.pointee if isinstance(scalar, PointerType) else scalar)
-    # The type of a tile or a pointer is no scalar type, whatever it is made of.
+    # A tile or pointer type is never a scalar type.
     return name == ("block" if isinstance(dtype, TileType) else "ptr")
 
 
@@ -160,7 +160,7 @@ _METHODS: dict[str, Callable[..., Operand]] = {
     "get_int_min_value": _smallest,
     "with_element_ty": _with_element_ty,
 }
-"""Methods of dtypes besides those that ask what one is."""
+"""Methods of dtypes other than `is_NAME`."""
 
 _POINTER_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
     "element_ty": _pointee,
@@ -186,4 +186,4 @@ ATTRIBUTES = frozenset(
         *(f"is_{name}" for name in _QUESTIONS),
     )
 )
-"""The attributes that some dtype has."""
+"""The attributes of all dtypes."""

@@ -1,11 +1,11 @@
 """Promises about values: `tl.multiple_of` and its like.
 
-A promise holds for the value itself, not for the result of the call only: Triton attaches it to what
-computes the value. So a call may stand as a statement, before or after other uses, and under other names.
+A promise holds for the value itself, not only for the call's result: Triton attaches it to the defining
+op. So the call may be a statement, before or after other uses, and under other names.
 
-A `tile.hint` stands behind the value, or at the start of the branch or loop that promises. All uses there
-take its result once the kernel is translated; until then variables keep the value, which loops and branches
-compare.
+A `tile.hint` follows the value's definition, or opens the branch or loop with the promise. All uses in its
+scope take its result once the kernel is translated. Until then variables keep the original value, because
+loops and branches compare variables by value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _promised(
 
 
 def _hinted(emit: Emitter, value: Value, make: Callable[[Value], tile.Hint]) -> Value:
-    """Place a hint, behind the earlier ones that this block has of the value."""
+    """Insert a hint after this block's earlier hints of the value."""
     while (emit.block, value) in emit.hints:
         value = emit.hints[emit.block, value].out
     hint = make(value)
@@ -47,7 +47,7 @@ def _hinted(emit: Emitter, value: Value, make: Callable[[Value], tile.Hint]) -> 
 
 
 def _behind(block: Block, value: Value) -> Op | None:
-    """Return the op of `block` before which `value` is first known there; None is its end."""
+    """Return the first op of `block` after the definition of `value`; None is the block's end."""
     defined_here = value.op is not None and value.op.block is block
     return value.op.next if value.op is not None and defined_here else block.first
 
@@ -69,7 +69,7 @@ def _is_inside(op: Op, block: Block | None) -> bool:
 
 
 def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
-    """Promise that the first element of each run is a multiple of `values`."""
+    """Promise: the first element of each run is a multiple of `values`."""
     if isinstance(input, int):
         return input
     value, promised = _promised(emit, input, values, "multiple_of")

@@ -18,7 +18,7 @@ def _integers(value: Value) -> bool:
 
 
 def gather(emit: Emitter, src: Operand, index: Operand, axis: Operand) -> Value:
-    """Return the elements of `src` that `index` names along an axis, modulo its extent."""
+    """Gather elements of `src` by `index` along an axis, modulo its extent."""
     source, indices = to_value(emit, src, "a tile"), to_value(emit, index, "a tile of indices")
     if not isinstance(source.type, TileType) or not isinstance(element(source), ScalarType):
         raise mistake(f"tl.gather takes a tile of numbers, got {show(source)}")

@@ -63,9 +63,9 @@ def inline_asm_elementwise(
 def _with_immediates(
     text: str, constraints: str, args: Sequence[Operand]
 ) -> tuple[str, str, list[Operand]]:
-    """Write numbers of the constraint `n`, which are known while compiling, into the text.
+    """Write compile-time operands (constraint `n`) into the text.
 
-    With any, each argument has one constraint. Returns text, constraints and arguments without them.
+    If there are any, each argument has one constraint. Returns text, constraints and arguments without them.
     """
     parts = [part.strip() for part in constraints.split(",")]
     if _IMMEDIATE not in parts:

@@ -1,6 +1,6 @@
-"""The classes of the language, as `isinstance` and `type` know them, and the types that values have.
+"""The language's classes for `isinstance` and `type`, and the types of values.
 
-Types of tensors are those of `aotc.ir.types`. Constants and tuples have the two declared here.
+Tensors have the types of `aotc.ir.types`. The types of constants and tuples are declared here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
 
 @dataclass(frozen=True)
 class ConstexprType:
-    """Hold the type of a constant: which constant it is."""
+    """The type of a constant, holding its value."""
 
     value: Operand
 
@@ -50,7 +50,7 @@ class TupleType:
 
 
 def type_of(operand: Operand) -> Operand:
-    """Return what `.type` is of a value or constant of a kernel."""
+    """Return `.type` of a value or constant of a kernel."""
     if isinstance(operand, Value):
         return operand.type
     if isinstance(operand, BlockPointer):
@@ -98,7 +98,7 @@ class ClassUnion:
 
 
 def class_union(left: Operand, right: Operand) -> ClassUnion | None:
-    """Return what `left | right` is of classes, and None of anything else."""
+    """Return the union `left | right` of classes, or None for other operands."""
     if not all(
         isinstance(side, LanguageClass | ClassUnion | Class | RecordType) for side in (left, right)
     ):
@@ -164,7 +164,7 @@ _MOST_SPECIFIC = (
 
 
 def language_classes(makers: Mapping[str, Callable[..., Operand]]) -> dict[str, LanguageClass]:
-    """Return the classes by name; those with a maker can be called."""
+    """Return the classes by name; a class with a maker is callable."""
 
     def refuse(name: str) -> Callable[..., Operand]:
         def call(*args: Operand, **kwargs: Operand) -> Operand:
@@ -185,16 +185,16 @@ def language_classes(makers: Mapping[str, Callable[..., Operand]]) -> dict[str, 
 
 
 def python_class(name: str, kind: type[object], make: Callable[..., Operand]) -> LanguageClass:
-    """Return one of Python's classes, of which constants are instances."""
+    """Return one of Python's classes, a class of constants."""
     return LanguageClass(
         name, make, takes_values=True, holds=lambda operand: isinstance(operand, kind)
     )
 
 
 def is_instance(subject: Operand, kind: Operand) -> bool:
-    """Return whether a kernel's value is an instance of one of the language's classes.
+    """Evaluate `isinstance` on a kernel's value and the language's classes.
 
-    None is one of `tl.constexpr`: Triton asks `isinstance` about the value that a constant has.
+    None is an instance of `tl.constexpr`: Triton tests the value inside a constant.
     Raises: CompileError.
     """
     if isinstance(kind, LanguageClass):
@@ -206,7 +206,7 @@ def is_instance(subject: Operand, kind: Operand) -> bool:
 
 
 def class_of(subject: Operand, classes: Mapping[str, Operand]) -> Operand:
-    """Return the class among `classes` that a value is a direct instance of. Raises: CompileError."""
+    """Return the direct class of a value among `classes`. Raises: CompileError."""
     names = (*_MOST_SPECIFIC, type(subject).__name__)
     for name in names:
         cls = classes.get(name)

@@ -1,9 +1,9 @@
 """Functions of NVIDIA's libdevice, as `triton.language.extra.libdevice` names them.
 
-A signature is a string of one letter for each argument and one for the result: `f` fp32, `d`
-fp64, `i`/`u` 32-bit and `l`/`v` 64-bit integers, signed and unsigned, `b` a truth value that
-libdevice returns as an i32. Most functions come for fp32 and fp64 under the names `__nv_NAMEf` and
-`__nv_NAME`, so they need only their number of arguments.
+A signature is a string of one letter for each argument and one for the result: `f` fp32, `d` fp64,
+`i`/`u` signed and unsigned 32-bit and `l`/`v` 64-bit integers, `b` a truth value returned as an i32.
+Most functions have an fp32 and an fp64 version, `__nv_NAMEf` and `__nv_NAME`, so they need only their
+number of arguments.
 
 Source: libdevice User's Guide, "Function List".
 """

@@ -1,7 +1,7 @@
-"""Descriptors that a kernel makes itself: of a pointer, extents, strides and the shape of a tile.
+"""Descriptors made in a kernel from a pointer, extents, strides and a tile's shape.
 
-Where these are arguments of the launch, or computed of nothing else, the launcher encodes the
-tensor map; else tiles are accessed through pointers. The schedule decides which.
+If all of these are launch arguments, or computed from them alone, the launcher can encode the tensor
+map; else tiles are accessed through pointers. The schedule decides.
 """
 
 from __future__ import annotations
@@ -55,4 +55,4 @@ def make(
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {_NAME: make}
-"""Functions of `tl` that return a descriptor."""
+"""Functions of `tl` returning a descriptor."""

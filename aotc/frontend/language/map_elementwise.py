@@ -51,7 +51,7 @@ def map_elementwise(
 
 
 def _check_results(yielded: list[Value], count: int) -> None:
-    """Refuse what is no scalar, or no whole groups of `pack`. Raises: CompileError."""
+    """Check that results are scalars in whole groups of `pack`. Raises: CompileError."""
     for scalar in yielded:
         if isinstance(scalar.type, TileType):
             raise mistake(f"the function of {_NAME} must return scalars, it returns {show(scalar)}")
@@ -66,7 +66,7 @@ def _check_results(yielded: list[Value], count: int) -> None:
 
 
 def _refuse_effects(body: Block) -> None:
-    """Refuse ops that do more than compute, where they stand. Raises: CompileError."""
+    """Refuse ops with side effects, at their locations. Raises: CompileError."""
     for op in body.walk():
         if _has_effects(op):
             with at(op.loc):

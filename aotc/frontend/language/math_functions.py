@@ -1,7 +1,7 @@
 """Elementwise functions of the language: exponentials, roots, rounding, minima, divisions.
 
-Floating functions take fp32 and fp64 only, as Triton's do: a half-precision argument is an error
-that says to cast, because a silent widening would hide what is computed.
+Floating functions take fp32 and fp64 only, as Triton's do. A half-precision argument is an error with
+a cast as remedy, because silent widening would hide the precision.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def umulhi(emit: Emitter, x: Operand, y: Operand) -> Value:
     lhs, rhs, kind = meet(emit, x, y, "umulhi")
     if not kind.is_int or kind.bits not in (32, 64):
         raise mistake(f"tl.umulhi takes integers of 32 or 64 bits, got {show(x)} and {show(y)}")
-    # "u": the product is of the unsigned readings, whatever the declared type.
+    # "u": the product of the unsigned bit patterns, also for signed types.
     if kind.is_signed:
         unsigned = ScalarType(f"u{kind.bits}", kind.bits, "uint")
         lhs = emit(arith.Bitcast(lhs, unsigned)).out
@@ -268,7 +268,7 @@ METHODS: dict[str, Callable[..., Operand]] = {
     "logical_and": _logical(operators.logical_and),
     "logical_or": _logical(operators.logical_or),
 }
-"""What is written as a method only."""
+"""Functions available as methods only."""
 
 PYTHON_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "min": _smallest_or_largest(min, minimum, "min"),

@@ -1,4 +1,4 @@
-"""Loads and stores: pointers, masks and hints brought to what `tile.load` and `tile.store` take.
+"""Loads and stores: checks and conversions of pointers, masks and hints for `tile.load` and `tile.store`.
 
 Truth values have no memory format of their own: a pointer to them is read and written as bytes.
 Cache modifiers are kept without their dot (`ca`, `cg`, `cv`, `wb`, `cs`, `wt`), and eviction
@@ -33,7 +33,7 @@ _EVICTIONS = ("", "evict_normal", "evict_first", "evict_last")
 
 
 def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
-    """Return a pointer operand of tl.NAME and what it points at. Raises: CompileError."""
+    """Return a pointer operand of tl.NAME and its pointee. Raises: CompileError."""
     value = to_value(emit, operand, f"a pointer for tl.{name}")
     kind = element(value)
     if not isinstance(kind, PointerType):
@@ -48,13 +48,13 @@ def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value,
 
 
 _HELD_AS = {I1: I8, FP8E4B15: U8}
-"""The types that elements have in memory, where they have another one in a kernel."""
+"""Types of elements in memory, where they differ from the type in a kernel."""
 
 
 def _as_bits(
     emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, expected: str
 ) -> Operand:
-    """Return a value that goes to memory as it is held there, if that is not its own type."""
+    """Convert a value to its memory format, if the pointee has another one."""
     pointee = _pointee(pointer)
     if pointee is None or pointee not in _HELD_AS:
         return operand
@@ -63,7 +63,7 @@ def _as_bits(
 
 
 def _from_bits(emit: Emitter, pointer: Operand, value: Value) -> Value:
-    """Return what was read from memory in the type that the pointer says."""
+    """Convert a loaded value from its memory format to the pointee."""
     pointee = _pointee(pointer)
     if pointee == FP8E4B15:
         return bitcast(emit, value, FP8E4B15)
@@ -89,7 +89,7 @@ def _eviction(operand: Operand) -> str:
 
 
 def aligned_with(emit: Emitter, pointer: Value, operand: Operand, role: str, name: str) -> Value:
-    """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
+    """Broadcast a value or mask to its pointer's shape. Raises: CompileError if larger."""
     value = to_value(emit, operand, role)
     if not shape(pointer):
         if shape(value):
@@ -113,7 +113,7 @@ def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) ->
 
 
 def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
-    """Broadcast a tile of pointers to the shape it shares with the operand that goes with it."""
+    """Broadcast a tile of pointers to the common shape with its mask or value."""
     extents = shape(pointer)
     if not extents:
         return pointer
@@ -124,7 +124,7 @@ def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
 
 
 def check_width(name: str, pointer: Value, *others: Operand) -> None:
-    """Refuse a write of a tile that is larger than the pointers: several lanes would write to one address.
+    """Refuse a store of a tile larger than its pointers: several lanes would write to one address.
 
     Raises: CompileError.
     """
@@ -149,7 +149,7 @@ def load(
     eviction_policy: Operand = "",
     volatile: Operand = False,
 ) -> Value:
-    """Read what pointers point at; `other`, or anything, where the mask is false."""
+    """Load through pointers; where the mask is false, `other` or an undefined value."""
     hints = (
         _cache(cache_modifier, _LOAD_CACHES),
         _eviction(eviction_policy),

@@ -1,8 +1,8 @@
 """The operators of the language: arithmetic, comparison, bits and logic on operands.
 
-Each operator has one entry in `BINARY`, `COMPARE` or `UNARY`: how Python computes it on two
-constants, and how it is emitted when an operand is a run-time value. The rules are Triton's:
-`//` and `%` of run-time integers truncate as C does, those of constants floor as Python does;
+Each operator has one entry in `BINARY`, `COMPARE` or `UNARY`: Python's function for constants, and
+the emission for run-time values. The rules are Triton's: `//` and `%` of run-time integers truncate
+as in C, of constants they floor as in Python;
 `/` of integers is fp32; `>>` is arithmetic for signed and logical for unsigned integers.
 
 Invariant: two constants give a constant; anything else gives a `Value`.
@@ -107,7 +107,7 @@ def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, like: Operand = 
 
 
 def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
-    """Return the type that several operands meet in: run-time ones first, then the literals."""
+    """Return the common type of several operands: of run-time ones first, then the literals."""
     kinds: dict[bool, ScalarType] = {}
     try:
         for operand in operands:
@@ -267,9 +267,9 @@ def shift_left(emit: Emitter, left: Operand, right: Operand) -> Value:
 
 
 def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
-    """Shift right: arithmetic where the left operand is signed, whatever type the two meet in."""
+    """Shift right, arithmetically if the left operand is signed, regardless of the common type."""
     lhs, rhs, kind = _shifted(emit, left, right, ">>")
-    # A number on the left has no sign of its own: it is shifted as what it meets is.
+    # A Python number on the left takes its signedness from the right operand.
     decides = element(
         left if isinstance(left, Value) else right if isinstance(right, Value) else lhs
     )
@@ -356,7 +356,7 @@ def _plus(emit: Emitter, operand: Operand) -> Value:
 
 
 def _bounded(symbol: str, compute: Callable[[Operand, Operand], Operand]) -> Callable[..., Operand]:
-    """Compute on constants, but refuse results that would not fit into memory."""
+    """Compute on constants; refuse results too large for memory."""
 
     def compute_bounded(left: Operand, right: Operand) -> Operand:
         if isinstance(left, int) and isinstance(right, int):
@@ -384,8 +384,7 @@ class BinaryOperator:
 
 
 def _equal(left: Operand, right: Operand) -> bool:
-    # A dtype given as a constant in a manifest arrives as a dtype, and a kernel may compare it
-    # with the name it was given by.
+    # A constant such as "bf16" of a manifest is a dtype here. A kernel may compare it with the name.
     if isinstance(left, str) and isinstance(right, ScalarType):
         left, right = right, left
     if isinstance(left, ScalarType) and isinstance(right, str):
@@ -398,7 +397,7 @@ def _not_equal(left: Operand, right: Operand) -> bool:
 
 
 def _python(name: str) -> Callable[..., Operand]:
-    # Operands are checked by what Python makes of them, so its functions are taken as they are.
+    # Python's own functions check their operands, so they are used directly.
     return getattr(operator, name)
 
 
@@ -470,7 +469,7 @@ _AROUND_KERNELS = (Constexpr, External, list, dict)
 
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
-    """Compute on constants. Raises: CompileError with what Python has against it."""
+    """Compute on constants. Raises: CompileError with Python's message."""
     comparing = symbol in ("==", "!=", "not")
     for operand in operands:
         if isinstance(operand, _AROUND_KERNELS):

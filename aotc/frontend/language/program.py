@@ -43,7 +43,7 @@ def num_programs(emit: Emitter, axis: Operand) -> Value:
 
 
 def assume(emit: Emitter, cond: Operand) -> None:
-    """Promise that a condition holds."""
+    """Promise a condition."""
     if not isinstance(cond, Value):
         if not static_bool(cond, "the assumption"):
             raise mistake("tl.assume is given a condition that is known to be false")
@@ -112,7 +112,7 @@ def device_print(emit: Emitter, prefix: Operand, *args: Operand, hex: Operand = 
 
 
 def _printable(emit: Emitter, value: Value) -> Value:
-    """Return a number in a type that is printed, 32 bits wide at least."""
+    """Cast a number to a printable type, at least 32 bits wide."""
     kind = element(value)
     if isinstance(kind, PointerType):
         return bitcast(emit, value, U64)
@@ -150,7 +150,7 @@ def globaltimer(emit: Emitter) -> Value:
 
 
 def smid(emit: Emitter) -> Value:
-    """Return the number of the multiprocessor that runs the program, an i32."""
+    """Return the program's multiprocessor id, an i32."""
     return emit(assembly.InlineAsm("mov.u32 $0, %smid;", "=r", (I32,), 1, ())).outs[0]
 
 
@@ -183,4 +183,4 @@ CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "num_warps": num_warps,
     "num_threads": num_threads,
 }
-"""What the language has in `tl.extra.cuda`."""
+"""Functions of `tl.extra.cuda`."""

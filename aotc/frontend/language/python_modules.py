@@ -1,6 +1,6 @@
-"""Modules of Python's library whose functions are pure, for code around kernels.
+"""Pure modules of Python's library, for code around kernels.
 
-What `itertools` makes is a list, which is limited in length. Paths are those of Linux.
+Iterators of `itertools` become lists of limited length. Paths are Linux paths.
 """
 
 from __future__ import annotations
@@ -82,4 +82,4 @@ PYTHON_MODULES: Mapping[str, dict[str, Operand]] = {
     "operator": _members("operator", {name: getattr(operator, name) for name in _OPERATORS}),
     "os.path": _members("os.path", {name: getattr(posixpath, name) for name in _PATHS}),
 }
-"""Functions by the module and the name that they have in Python."""
+"""Functions by module and name in Python."""

@@ -1,8 +1,8 @@
-"""Random numbers: Philox, a function of a seed and an offset that is as good as random.
+"""Random numbers: the counter-based generator Philox.
 
-Nothing is kept between calls: equal seeds and offsets give equal numbers on every target and in any
-program, and the same numbers as in Triton. A call makes four 32-bit numbers, so the functions with
-a `4x` cost what the others cost.
+There is no state: equal seeds and offsets give equal numbers on every target and in any program, and
+the same numbers as in Triton. A call makes four 32-bit numbers, so the `4x` functions cost no more than
+the others.
 
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", section 3.3.
 """
@@ -21,14 +21,14 @@ from aotc.ir.core import Value
 from aotc.ir.types import I32, I64, U32, U64, ScalarType
 
 _ROUNDS = 10
-_LEAST_UNIFORM = 1.0e-7  # of what a logarithm is taken
+_LEAST_UNIFORM = 1.0e-7  # keeps the logarithm finite
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Say by what words of a type are multiplied, by what keys grow, how they become floats.
+    """Constants of Philox for a word type: multipliers, key increments, scale to floats.
 
-    `scale` is the largest number by which the greatest signed word stays below 1 in fp32.
+    `scale` is the largest factor that keeps the greatest signed word below 1 in fp32.
     """
 
     signed: ScalarType

@@ -1,13 +1,13 @@
-"""Reductions and scans: the named ones, and those with a combine function of the user's.
+"""Reductions and scans, named ones and ones with a user's combine function.
 
 A combine is a block of scalar ops. Named reductions build theirs directly; a user's function is
-translated into one, with scalars for parameters. Widening follows Triton: sums and products of
-narrow integers are computed in 32 bits, minima and maxima of anything narrow in 32 bits, and sums of
-half-precision floats stay as they are. Cumulative sums and products of bf16 are computed in fp32, as
-they are up to Triton 3.8: a bf16 holds no more than 8 bits, so a sum that is kept stops to grow soon.
+translated into one, with scalars for parameters. Widening follows Triton: sums and products of narrow
+integers are computed in 32 bits, as are minima and maxima of all narrow types. Sums of half-precision
+floats are not widened. Cumulative sums and products of bf16 are computed in fp32, as up to Triton 3.8:
+with 8 bits of mantissa a running bf16 sum soon stops growing.
 
-With indices, the smaller index wins among equal values unless the caller does not care, and a NaN is
-left out, as it is of minima and maxima without.
+With indices, the smaller index wins among equal values unless `tie_break_left` is false. NaN is
+ignored, as in minima and maxima without indices.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _widened(
     name: str,
     widen: Callable[[ScalarType], ScalarType],
 ) -> Value:
-    """Cast a tile to `dtype`, if there is one, or to what `widen` makes of its type."""
+    """Cast a tile to `dtype`, or to its type widened by `widen` if `dtype` is None."""
     value = _tile(emit, operand, name)
     kind = _scalar_element(value, name)
     sum_type = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
@@ -274,10 +274,10 @@ def _arg_extremum(name: str, predicate: arith.Predicate) -> Callable[..., Value]
 
 
 def _indexed(predicate: arith.Predicate, tie_break_left: bool) -> Combine:  # noqa: FBT001
-    """Keep the better value and its index; among equals the smaller index, if asked.
+    """Combine two values with indices; on a tie keep the smaller index if `tie_break_left`.
 
-    A number is better than a NaN. Triton's comparison alone drops what it is compared with at a NaN, so
-    the result would depend on the order in which elements meet, and that on the layout.
+    A number beats a NaN. With Triton's plain comparison a NaN drops the number on one side, so the result
+    would depend on the order of elements, and so on the layout.
     """
 
     def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
@@ -353,7 +353,7 @@ def softmax(
     keep_dims: Operand = None,
     ieee_rounding: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Value:
-    """Return exp(x - max) over its sum, along `dim`, which is the first axis by default."""
+    """Return exp(x - max) over its sum along `dim`, by default the first axis."""
     del keep_dims
     axis = 0 if dim is None else dim
     value = _tile(emit, x, "softmax")

@@ -1,8 +1,7 @@
-"""Functions that make tiles and change their shape; none of them moves or computes elements.
+"""Creation and reshaping of tiles; nothing here moves or computes elements.
 
-Shapes are compile-time tuples of powers of two. What Triton lets reorder elements (`view`,
-`ravel`, `cat` with `can_reorder`) keeps them in row-major order here: one of the orders allowed,
-and the one a reader expects.
+Shapes are compile-time tuples of powers of two. Functions with unspecified element order in Triton
+(`view`, `ravel`, `cat` with `can_reorder`) keep row-major order here.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ def unsqueeze(emit: Emitter, x: Operand, dim: Operand) -> Value:
 def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
     """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError.
 
-    A `:` for an axis that is not there does nothing, as in Triton: real kernels index scalars so.
+    A `:` beyond the last axis does nothing, as in Triton: existing kernels index scalars with it.
     """
     items = index if is_tuple(index) else (index,)
     for axis, item in enumerate(items):
@@ -241,7 +240,7 @@ def join(emit: Emitter, a: Operand, b: Operand) -> Value:
 
 
 def split(emit: Emitter, a: Operand) -> tuple[Value, ...]:
-    """Return the two halves of a tile along its last axis, which must have extent 2."""
+    """Return the two halves of a tile along its last axis of extent 2."""
     value = to_value(emit, a, "a tile")
     extents = shape(value)
     if extents[-1:] != (2,):

@@ -12,7 +12,7 @@ from aotc.ir.types import ScalarType
 
 
 def items(operand: Operand, role: str, rank: int, name: str) -> Sequence[Operand]:
-    """Return the entries of a list that tl.NAME takes. Raises: CompileError if they are not `rank`."""
+    """Return the `rank` entries of a list argument of tl.NAME. Raises: CompileError."""
     if not is_tuple(operand) or len(operand) != rank:
         actual = f"{len(operand)}" if is_tuple(operand) else show(operand)
         raise mistake(

@@ -1,13 +1,12 @@
 """Sorting along the last axis: bitonic networks of pairwise minima and maxima.
 
-An axis of 2**n elements becomes n axes of extent 2, one for each bit of the index. Elements whose
-indices differ in one bit are the two halves along its axis, so an exchange is split, minimum,
-maximum, join, and whatever has to move between threads is a change of layouts like any other.
+An axis of 2**n elements becomes n axes of extent 2, one for each bit of the index. Elements with
+indices that differ in one bit are the two halves along its axis. So a compare-exchange is split, minimum,
+maximum, join, and movement between threads is an ordinary layout conversion.
 
-What is compared are signed integers that order as the elements do, one for each element: for
-floats the total order of IEEE 754, in which -0 is before 0 and a NaN beyond the infinity of its
-sign. So an element is never lost, and the bits of an integer, inverted, order the other way round:
-runs that are to be sorted the other way are inverted and then treated as all the others.
+The keys compared are signed integers with the order of the elements. Floats have the total order of
+IEEE 754: -0 before 0, and a NaN beyond the infinity of its sign. So no element is lost. Inverting a key's
+bits reverses the order, so runs to be sorted in the other direction are inverted first.
 
 Source: K. E. Batcher, "Sorting networks and their applications" (1968); for the greatest k,
 A. Shanbhag et al., "Efficient top-k query processing on massively parallel hardware" (2018).
@@ -46,7 +45,7 @@ def _key_type(kind: ScalarType) -> ScalarType:
 
 
 def _to_keys(emit: Emitter, value: Value, kind: ScalarType) -> Value:
-    """Return signed integers that order as the elements do."""
+    """Return signed integer keys with the order of the elements."""
     key = _key_type(kind)
     if kind.is_float:
         bits = cast(emit, bitcast(emit, value, SCALARS[f"i{kind.bits}"]), key)
@@ -68,7 +67,7 @@ def _from_keys(emit: Emitter, keys: Value, kind: ScalarType) -> Value:
 
 
 def _fold_negative(emit: Emitter, bits: Value, kind: ScalarType) -> Value:
-    """Invert all but the sign of negative floats, whose magnitudes grow downwards; undoes itself."""
+    """Invert all bits but the sign of negative floats, to order them as integers; an involution."""
     sign = operators.shift_right(emit, bits, _key_type(kind).bits - 1)
     magnitude = operators.bit_and(emit, sign, (1 << kind.bits - 1) - 1)
     return operators.bit_xor(emit, bits, magnitude)
@@ -101,7 +100,7 @@ def _flat(emit: Emitter, cube: _Cube, rows: tuple[int, ...]) -> Value:
 
 
 def _halves(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
-    """Return the keys whose index has 0 at `bit`, and those that have 1 there."""
+    """Split keys by `bit` of their index, 0 first."""
     axis, last = 1 + cube.bits.index(bit), len(cube.bits)
     order = (*(i for i in range(last + 1) if i != axis), axis)
     parts = emit(tile.Split(transpose(emit, cube.keys, order)))
@@ -114,7 +113,7 @@ def _inverted(emit: Emitter, cube: _Cube) -> _Cube:
 
 
 def _inverted_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
-    """Invert the keys whose index has `digit` at `bit`; an index without that bit has 0."""
+    """Invert the keys with `digit` at `bit` of their index; a missing bit counts as 0."""
     if bit not in cube.bits:
         return cube if digit else _inverted(emit, cube)
     kind = element(cube.keys)
@@ -129,7 +128,7 @@ def _inverted_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Hold the steps of a network, and which of two keys is first."""
+    """The steps of a sorting network, and its order."""
 
     emit: Emitter
     descending: bool
@@ -249,7 +248,7 @@ def bitonic_merge(
     dim: Operand = None,
     descending: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Value:
-    """Sort along the last axis what first rises and then falls, or the other way round."""
+    """Sort a bitonic sequence along the last axis."""
     value, kind = _sortable(emit, x, dim, "bitonic_merge")
     network = _Network(emit, static_bool(descending, "descending"))
     cube = _cube(emit, _to_keys(emit, value, kind))

@@ -1,6 +1,6 @@
-"""`triton.language.target_info`: what a kernel, or its file, may ask about the GPU.
+"""`triton.language.target_info`: a kernel's or file's queries about the GPU.
 
-The answers are those of the target that is compiled for, and constants.
+The answers are constants of the compilation's target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = (
     "is_hip_cdna4",
     "is_hip_gfx1250",
 )
-"""What the module has, in the releases that have it."""
+"""Functions of the module, in releases with it."""
 
 _TARGET = RecordType("GPUTarget", ("backend", "arch", "warp_size"))
 
