@@ -1,4 +1,4 @@
-"""The importable language agrees with what the frontend understands."""
+"""The importable language agrees with the frontend."""
 
 from __future__ import annotations
 

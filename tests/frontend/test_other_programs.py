@@ -1,4 +1,4 @@
-"""What programs written for other releases of Triton use besides."""
+"""Features of programs written for other releases of Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIGNATURE = {"x": "*i32", "n": "i32"}
 
 
 def result(sources: Sources, text: str, n: int) -> int:
-    """Return what a kernel stores at `x` when it is given `n`."""
+    """Return a kernel's output at `x`, given `n`."""
     translation = sources.translate(text, _SIGNATURE)
     x = np.zeros(8, np.int32)
     run(translation.kernel, (1,), [x, n])

@@ -129,7 +129,7 @@ def test_heuristics_know_which_arguments_are_none(sources: Sources) -> None:
     ],
 )
 def test_what_heuristics_cannot_know(sources: Sources, expression: str) -> None:
-    """Of an argument that a launch passes they know that it is there, and nothing else."""
+    """Heuristics know an argument's presence, not its value."""
     text = f"""
     @triton.heuristics({{"X": lambda args: {expression}}})
     @triton.jit

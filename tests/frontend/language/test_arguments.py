@@ -1,4 +1,4 @@
-"""Binding arguments agrees with Python, whatever the parameters and the call."""
+"""Argument binding agrees with Python for random parameters and calls."""
 
 from __future__ import annotations
 

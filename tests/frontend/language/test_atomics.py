@@ -1,4 +1,4 @@
-"""The atomic functions of the language: values, types, order, and what they refuse."""
+"""The atomic functions of the language: values, types, order, and errors."""
 
 from __future__ import annotations
 

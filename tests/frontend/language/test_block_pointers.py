@@ -1,4 +1,4 @@
-"""Block pointers: what they are read as, where they may be carried, and what is refused."""
+"""Block pointers: loads and stores, use in control flow, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _source(body: str) -> str:
 
 
 def _moved(sources: Sources, body: str, rows: int, columns: int) -> np.ndarray:
-    """Return what a kernel stores that copies blocks; rows by columns, in 12 by 16."""
+    """Run a kernel copying blocks of (rows, columns); return its (12, 16) output."""
     kernel = sources.translate(_source(body), SIGNATURE).kernel
     x = np.arange(1, rows * columns + 1, dtype=np.float32)
     out = np.full(12 * 16, -1, np.float32)

@@ -1,4 +1,4 @@
-"""Words for the CTAs of a cluster and of a grid: what they become, what they mean, what is wrong with them."""
+"""Functions for the CTAs of a cluster and a grid: emitted ops, results, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGNATURE = {"x_ptr": "*i32", "out_ptr": "*i32"}
 
 
 def _ran(sources: Sources, value: str, num_ctas: int = NUM_CTAS) -> tuple[np.ndarray, np.ndarray]:
-    """Return two clusters' rows, by cluster and rank, and what the kernel makes of them."""
+    """Return two clusters' rows, by cluster and rank, and the kernel's output."""
     translation = sources.translate(
         _kernel(ROWS.replace("VALUE", value)), SIGNATURE, num_ctas=num_ctas
     )

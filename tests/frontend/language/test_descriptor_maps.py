@@ -1,4 +1,4 @@
-"""Descriptors of maps in memory: what the functions become, and what is refused."""
+"""Descriptors of maps in memory: emitted ops and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor descriptors in kernels: what the methods become, and what is refused."""
+"""Tensor descriptors in kernels: emitted ops and errors."""
 
 from __future__ import annotations
 

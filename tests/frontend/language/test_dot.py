@@ -1,4 +1,4 @@
-"""`tl.dot`: what it computes, in which types, and what it refuses."""
+"""`tl.dot`: values, types, and errors."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
     [
         *(("float8e4nv", "None", 0), ("float8e4nv", "0", 1), ("float8e5", "1", 1)),
         *(("float8e5", "31", 31), ("float8e4nv", "32", 32)),
-        # All other sums are precise, whatever is asked for.
+        # All other sums are precise at any setting.
         *(("float16", "16", 0), ("bfloat16", "64", 0), ("float32", "0", 0)),
     ],
 )

@@ -162,7 +162,7 @@ def test_the_least_scale_and_the_one_that_is_no_number(sources: Sources, other: 
     b = np.ones((K, N), FORMATS[other][1])
     sa = np.full((M, 2), 127, np.uint8)
     sa[0], sa[1, 1] = 0, 255
-    # From zero on: beside 1 a product of 2^-127 is nothing, whatever its scale is taken for.
+    # Accumulates from zero: added to 1, a product of 2^-127 vanishes with any scale.
     actual = _run(sources, ("e2m1", other), (a, b), (sa, None), start=0.0)
     assert (actual[0] == (K * 6 * 2.0**-127 if other == "bf16" else 0)).all()
     assert np.isnan(actual[1]).all()

@@ -1,4 +1,4 @@
-"""fp8e4b15: every byte, every fp16, and what is refused."""
+"""fp8e4b15: every byte, every fp16, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 def values() -> np.ndarray:
-    """Return the number that each byte is, by the definition of the format."""
+    """Return the number of each byte, by the definition of the format."""
     exponent, mantissa = (_BYTES >> 3 & 0xF).astype(int), (_BYTES & 7).astype(int)
     fraction = np.where(exponent == 0, mantissa, mantissa + 8)
     magnitude = np.ldexp(fraction.astype(np.float64), np.maximum(exponent, 1) - 15 - 3)

@@ -1,4 +1,4 @@
-"""A hint holds for the value, wherever and under whatever name it is promised."""
+"""A hint holds for the value, at any position and under any name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELPER = f"@triton.jit\ndef promise(o):\n    {HINT}\n"
 
 
 def _promises(value: Value) -> dict[str, tuple[int, ...]]:
-    """Return what the hints directly behind a value's definition say."""
+    """Return the promises of the hints directly after a value's definition."""
     promises: dict[str, tuple[int, ...]] = {}
     while isinstance(value.op, tile.Hint):
         names = ("divisibility", "contiguity", "constancy")
@@ -70,7 +70,7 @@ def test_uses_take_the_promise(sources: Sources, body: str) -> None:
 
 
 def _start(value: Value) -> Value:
-    """Return the value, or what a loop that carries it starts with if it is not hinted itself."""
+    """Return the value, or the initial value of its loop variable if it has no hint."""
     if value.op is None and isinstance(value.owner, Block):
         loop = value.owner.parent
         if isinstance(loop, scf.For):

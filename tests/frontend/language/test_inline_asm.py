@@ -1,4 +1,4 @@
-"""Assembly in the source of a kernel: what it becomes, what it computes, and what is refused."""
+"""Assembly in the source of a kernel: emitted ops, results, and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def message(sources: Sources, expression: str, p: str = "*i32") -> str:
     return sources.body_error(body(expression), {"p": p, "n": "i32"}, params="p, n").render()
 
 
-# ---- what it becomes --------------------------------------------------------------------------
+# ---- emitted ops ------------------------------------------------------------------------------
 
 
 def test_pure_assembly_is_an_op_that_may_go(sources: Sources) -> None:
@@ -105,7 +105,7 @@ def test_constants_make_up_the_text(sources: Sources) -> None:
     assert '"add.s32 $0, $1, 1;"' in ir
 
 
-# ---- what it computes -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 
 def test_one_float_at_a_time(sources: Sources) -> None:

@@ -1,4 +1,4 @@
-"""`isinstance`, `type`, `.type` and questions of types say what Triton's compiler says."""
+"""`isinstance`, `type`, `.type` and queries on types agree with Triton's compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tl.map_elementwise` and lambdas: what they compute, on a GPU's PTX as well, and what is refused."""
+"""`tl.map_elementwise` and lambdas: results, also of the PTX, and errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _X = np.random.default_rng(11).integers(1, 60, 64).astype(np.int32)
 
 
 def results(sources: Sources, body: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a kernel that ends with `body` stores as `y` and `z`."""
+    """Run a kernel ending with `body`; return its outputs `y` and `z`."""
     lines = [f"    {line}" for line in body.splitlines()]
     text = "\n".join([_FUNCTIONS + _HEAD, *lines])
     translation = sources.translate(text, {"x_ptr": "*i32", "y_ptr": "*i32", "z_ptr": "*i32"})

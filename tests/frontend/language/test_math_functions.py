@@ -12,7 +12,7 @@ POSITIVE = np.abs(X) + 0.25
 
 
 def _swizzled(i: int, j: int, size_i: int, size_j: int, size_g: int) -> int:
-    """Return 10 * row + column of the place that (i, j) is given, found by walking."""
+    """Return 10 * row + column of the swizzled (i, j), by enumeration."""
     walked = [
         10 * row + column
         for first in range(0, size_i, size_g)

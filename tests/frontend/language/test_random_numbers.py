@@ -1,4 +1,4 @@
-"""Random numbers: the words that are published, and what is made of them."""
+"""Random numbers: published words, and the distributions made from them."""
 
 from __future__ import annotations
 

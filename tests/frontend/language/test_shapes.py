@@ -1,4 +1,4 @@
-"""Functions that make and reshape tiles, run on tile IR against NumPy."""
+"""Creation and reshaping of tiles, run on tile IR against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel may ask about the GPU that it is compiled for."""
+"""Queries of a kernel about its target GPU."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ COUNTS = [2, 17, 33, 49, 64, 65, 66, 500]
 
 
 def chain(count: int, body: str, otherwise: str = "", *, test: str = "n == {}") -> str:
-    """Return a chain of `count` links, each with a body in which `{}` is its number."""
+    """Return an if-chain of `count` links; `{}` in the body is the link's number."""
     lines: list[str] = []
     for number in range(count):
         word = "elif" if number else "if"
@@ -30,7 +30,7 @@ def kernel(text: str, after: str = "", before: str = "") -> str:
 
 
 def results(sources: Sources, text: str, numbers: list[int]) -> list[float]:
-    """Return what a kernel stores for each n."""
+    """Return a kernel's output for each n."""
     signature = {"p": "*fp32", "n": "i32", "m": "i32"}
     translation = sources.translate(text, signature).kernel
     stored: list[float] = []
@@ -69,7 +69,7 @@ def test_without_else(sources: Sources, count: int) -> None:
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("form", ["elif", "if"])
 def test_returns_of_a_helper(sources: Sources, count: int, form: str) -> None:
-    """A variable before, changed by what follows, and a chain of `if` and `return` alike."""
+    """A variable set before and changed after, and a chain of `if` and `return` alike."""
     text = chain(count, "return x * {}")
     if form == "if":
         text = text.replace("elif", "if")

@@ -1,4 +1,4 @@
-"""Autotuners and heuristics as files write them: how many configs are read, what constants are made."""
+"""Autotuners and heuristics in files: numbers of configs, and computed constants."""
 
 from __future__ import annotations
 
@@ -497,7 +497,7 @@ def test_heuristics_after_the_definition(sources: Sources) -> None:
 
 
 def stored(sources: Sources, text: str) -> int:
-    """Return what the kernel stores, of the constants that heuristics and defaults give it."""
+    """Return the kernel's output with the constants of heuristics and defaults."""
     path = sources.write(f"import math\nfrom triton import heuristics\n{_IMPORTS}{text}")
     signature = {"x": "*i32", "n": "i32", "stride": "i32=1"}
     translation = translate(path, "k", signature, {"H": 9, "BLOCK": 64}, target="sm_90a")

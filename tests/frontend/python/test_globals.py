@@ -12,7 +12,7 @@ from tests.frontend.conftest import Sources
 
 
 def value_of(sources: Sources, definitions: str, expression: str = "X", **options: object) -> str:
-    """Return what a kernel prints of a global."""
+    """Return a kernel's print of a global."""
     text = f"{definitions}\n@triton.jit\ndef k():\n    tl.static_print({expression})\n"
     return sources.translate(text, **options).prints[0]  # type: ignore[arg-type]
 
@@ -216,7 +216,7 @@ def test_globals_that_functions_rebind_are_not_known(sources: Sources) -> None:
 
 
 def test_globals_that_are_only_declared_are_not_known(sources: Sources) -> None:
-    """As a platform is that a module finds when it is asked; the branch for all others is taken."""
+    """Like a platform detected at run time by a module; the branch for all others is taken."""
     declared = "platform: object\n"
     error = sources.error(f"{declared}@triton.jit\ndef k():\n    y = platform.count_cores() + 1\n")
     assert "not known without running the file" in error.message
@@ -286,7 +286,7 @@ def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
 
 
 def test_functions_that_stand_in_for_kernels_are_not_taken(sources: Sources) -> None:
-    """As files do that can be imported without Triton."""
+    """As in files importable without Triton."""
     text = """
         import nothing
         if nothing.has_triton():

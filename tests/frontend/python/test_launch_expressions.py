@@ -1,4 +1,4 @@
-"""Heuristics that a launcher can decide: their text computes what the function returns."""
+"""Heuristics decided by a launcher: their expression agrees with the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions as constants: of another file, in a function, of the language; and what each of them sees."""
+"""Functions as constants: of another file, nested, of the language; and their scopes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def now(p, F: tl.constexpr):
 
 
 def test_a_constant_may_be_a_function_in_a_function(tmp_path: Path) -> None:
-    """One that Triton has decorated; it sees the functions beside it, not those of the module."""
+    """A nested function with Triton's decorator sees its siblings, not the module's functions."""
     module = written_module(tmp_path / "inner.py", APPLY)
     act, scaled, captures = module.make(2.0)
     for function in (act, module.plain):

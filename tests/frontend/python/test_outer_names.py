@@ -1,4 +1,4 @@
-"""What kernels in functions see of the functions around them."""
+"""Names of enclosing functions in nested kernels."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.frontend.conftest import Sources
 def outputs(
     sources: Sources, text: str, args: list[object], signature: dict[str, str], **constants
 ):
-    """Run a kernel that writes eight i32 values to `out`; return them."""
+    """Run a kernel with an output of eight i32 values; return them."""
     out = np.full(8, -1, np.int32)
     translation = sources.translate(text, {"out": "*i32", **signature}, constants)
     run(translation.kernel, (1,), [out, *args])

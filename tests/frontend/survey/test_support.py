@@ -1,4 +1,4 @@
-"""What a kernel's source uses that the language does not have, told without types."""
+"""A kernel's use of unsupported features, reported without types."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_refused_a_build_refuses_alike(
     ]
     with pytest.raises(CompileError) as caught:
         translate(str(sources.folder / "kernel.py"), "k", {"n": "i32"}, {})
-    # What a build knows by its type is "a value" here.
+    # A value with a type in a build is "a value" here.
     assert caught.value.feature.replace("int32", "a value") == refusals[0].feature
     assert caught.value.message.replace("int32", "a value") == refusals[0].message
 
