@@ -1,4 +1,4 @@
-"""Whether two outcomes of a case are the same, and all the cases there are."""
+"""Comparison of two outcomes of a case, and the list of all cases."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.oracle.values import NUMPY, is_float
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Return all cases, whose names differ."""
+    """Return all cases, with unique names."""
     return (*operators(), *functions())
 
 
 def disagreement(case: Case, expected: Outcome, actual: Outcome) -> str | None:
-    """Return how an outcome differs from the one that is wanted, or None.
+    """Describe the difference between two outcomes, or return None.
 
-    NaNs are alike. Zeros of different signs are not, unless the case is approximate.
+    NaNs are equal. Zeros of different signs are not, unless the case is approximate.
     """
     if isinstance(expected, Refused) or isinstance(actual, Refused):
         if isinstance(expected, Refused) and isinstance(actual, Refused):

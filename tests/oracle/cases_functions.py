@@ -95,14 +95,14 @@ def most(x, i, y, j):
 
 
 def _distinct(name: str, count: int) -> Array:
-    """Return numbers of which no two are alike, in no order."""
+    """Return distinct numbers, shuffled."""
     values = np.random.default_rng(count).permutation(count)
     offset = 0 if name.startswith("uint") or name in FP8 else count // 2
     return (values - offset).astype(np.float32 if is_float(name) else np.int64).astype(NUMPY[name])
 
 
 def _numbers(name: str) -> Array:
-    """Return 32 special values that are ordered: the extremes of a type, and both zeros."""
+    """Return 32 special values without NaN, such as the extremes of a type and both zeros."""
     values = special(name)
     return np.resize(values[~np.isnan(values.astype(np.float64))], 32)
 
@@ -114,7 +114,7 @@ def _reductions() -> Iterator[Case]:
             sums = tile(name, large(name, 32), 4, 8)
         orders, ties = tile(name, _numbers(name), 4, 8), tile(name, plain(name, 32), 4, 8)
         for axis in ("None", "0", "1", "-1"):
-            if name not in FP8:  # whose sums depend on their order
+            if name not in FP8:  # sums of fp8 depend on their order
                 yield Case(f"reduce/sum,{name},{axis}", f"r = tl.sum(a, {axis})", (sums,))
             body = f"r = tl.max(a, {axis})\ns = tl.min(a, {axis})"
             yield Case(f"reduce/extremes,{name},{axis}", body, (orders,), 2)
@@ -154,7 +154,7 @@ def _reductions() -> Iterator[Case]:
             yield Case(f"combine/{function} most,{name}", body, pair[:1], 2, _COMBINES)
         if name in FP8:
             continue
-        # A reduction may exchange what it combines, a scan may not.
+        # A reduction may exchange operands, a scan may not.
         body = "r, s = tl.associative_scan((a, b), 0, affine)"
         yield Case(f"combine/affine,{name}", body, pair, 2, _COMBINES)
         for arguments in ("0", "1", "-1", "1, reverse=True"):
@@ -203,7 +203,7 @@ def _shapes() -> Iterator[Case]:
         for label, body in _SHAPES.items():
             values = tile(name, _numbers(name), 4, 8)
             if label.startswith(("sort", "topk")):
-                # Two zeros are equal to Triton, which leaves them as they come to lie.
+                # Triton sorts -0 and 0 as equal, in unspecified order.
                 values = tile(
                     name, np.where(values.values == 0, 1, values.values).reshape(-1), 4, 8
                 )
@@ -285,7 +285,7 @@ def _memory() -> Iterator[Case]:
             body = f"r = tl.load(a_ptr + {index}, mask={index} < 9, other=b)"
             yield Case(f"load/{name},other {kind}", body, (values, other))
         for kind in TYPES:
-            # What is stored becomes the type that is pointed at.
+            # A store casts its value to the pointee.
             stored = tile(kind, np.abs(plain(kind, 16)) if kind != "int1" else plain(kind, 16))
             body = f"tl.store(a_ptr + {index}, b)\nr = tl.load(a_ptr + {index})"
             yield Case(f"store/{name},{kind}", body, (values, stored))

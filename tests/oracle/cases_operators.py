@@ -40,7 +40,7 @@ def _pairs(left: str, right: str) -> tuple[Array, Array]:
 
 
 def _divisible(left: str, right: str) -> tuple[Array, Array]:
-    """Return pairs of integers whose quotient is defined."""
+    """Return pairs of integers with a defined quotient."""
     dividend, divisor = _pairs(left, right)
     if not is_float(right):
         divisor = np.where(divisor == 0, np.ones(1, divisor.dtype), divisor)

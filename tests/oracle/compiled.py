@@ -1,4 +1,4 @@
-"""What aotc makes of a case: its frontend translates it, its interpreter runs the tile IR."""
+"""A case through aotc: translated by its frontend, run by its interpreter of tile IR."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.oracle.values import NUMPY, SIGNATURE_NAMES
 
 
 def answer(case: Case, expected: Outcome, folder: Path) -> Outcome:
-    """Return the results of a case, which is refused if they lack the types and shapes of `expected`.
+    """Run a case; it is refused if its results lack the types and shapes of `expected`.
 
     The kernel is written into `folder`.
     """

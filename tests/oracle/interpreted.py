@@ -1,8 +1,8 @@
-"""What Triton's own interpreter makes of a case, on a CPU; `pip install aotc[oracle]`.
+"""A case through Triton's own interpreter, on a CPU; `pip install aotc[oracle]`.
 
-A kernel is called as Triton's executor calls it, with pointers into NumPy arrays, so no PyTorch is
-needed. Where the interpreter computes something else than a GPU does, `repairs.py` replaces it: what
-is tested is Triton's language (its `semantic.py`, `standard.py`, `core.py`), which stays as it is.
+A kernel is called as by Triton's executor, with pointers into NumPy arrays, so no PyTorch is needed.
+`repairs.py` replaces computations of the interpreter that differ from a GPU's. Triton's language itself
+(`semantic.py`, `standard.py`, `core.py`) is under test and unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def answer(case: Case, folder: Path) -> Outcome:
     memory = [operand.values.copy() for operand in case.inputs]
     kinds = [operand.dtype for operand in case.inputs]
     pointers = [pointer(array, kind) for array, kind in zip(memory, kinds, strict=True)]
-    pointers += [None] * case.num_results  # what the source names and does not use
+    pointers += [None] * case.num_results  # imported by the source, but unused
     try:
         run_source(text, "k", folder, pointers, (1,), _found=variables)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises is its refusal
@@ -77,7 +77,7 @@ def run_source(
 ) -> None:
     """Run a kernel of `text` over a grid, with the language patched as Triton's executor does.
 
-    `names` are known in the text. Raises: whatever Triton does.
+    `names` are globals of the text. Raises: any error of Triton.
     """
     module = _load(text, folder / f"case{next(_count)}.py")
     right = {word: meaning for word, (_, meaning) in repairs.GLOBALS.items()}

@@ -1,9 +1,9 @@
 """Random programs through both interpreters: the tile IR through aotc's, its source through Triton's.
 
-`python -m tests.oracle.record --programs 500` runs those of the first 500 seeds of `tests/fuzz`. The
-source is written from the tile IR, so this asks what `docs/internals/fuzzing.md` asks of aotc's own frontend, of
-one that others wrote. Programs with descriptors or with words that Triton's interpreter does not
-know (libdevice, assembly) are passed over.
+`python -m tests.oracle.record --programs 500` runs the first 500 seeds of `tests/fuzz`. The source is
+written from the tile IR. `docs/internals/fuzzing.md` compares that source with aotc's own frontend; this
+module compares it with an independent one. Programs with ops unknown to Triton's interpreter
+(descriptors, libdevice, assembly) are skipped.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _LIMITS: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, "only int8 supported", "a dot of uint8"),
     (AssertionError, "input_precision must be one of", "a dot of bf16 parts"),
 )
-"""What Triton's interpreter refuses, and the compiler does not."""
+"""Errors of Triton's interpreter alone, not of its compiler."""
 
 
 class PassedOver(Exception):  # noqa: N818 - what the program is
-    """Report a program that Triton's interpreter has no words for."""
+    """Report a program with ops unknown to Triton's interpreter."""
 
 
 def compare_seeds(seeds: Iterable[int]) -> int:
-    """Run the programs of `seeds`; print what differs. Return the exit status."""
+    """Run the programs of `seeds`; print the differences. Return the exit status."""
     counts: Counter[str] = Counter()
     with TemporaryDirectory() as folder:
         for seed in seeds:
@@ -88,7 +88,7 @@ def disagreement(program: Program, folder: Path) -> str | None:
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
         ]
         interpreted.run_source(text, kernel.name, folder, handles, program.grid)
-    except Exception as error:  # whatever it raises is a finding
+    except Exception as error:  # any error is a finding
         cause = error.__cause__ or error
         for kind, words, reason in _LIMITS:
             if isinstance(cause, kind) and words in str(cause):

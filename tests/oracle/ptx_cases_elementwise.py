@@ -37,7 +37,7 @@ def is_float(name: str) -> bool:
 
 
 def drawn(rng: np.random.Generator, name: str, count: int = N, low: int = -60) -> Any:
-    """Return numbers that every type of the tests holds without overflow."""
+    """Return numbers in the range of every tested type."""
     if is_float(name):
         return (rng.standard_normal(count) * 8).astype(np.float32).astype(DTYPES[name])
     low = 0 if name[0] == "u" else low

@@ -1,4 +1,4 @@
-"""Functions that are called, clusters, random numbers, pipelines, prints and small floats of a scale."""
+"""Calls, clusters, random numbers, pipelines, prints and microscaling formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions, scans, matrix products, atomics, and what moves elements within a tile."""
+"""Reductions, scans, matrix products, atomics, and data movement within a tile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tile_case(
     shape: tuple[int, int] = (32, 64),
     **options: Any,
 ) -> Case:
-    """Make a case that loads a tile `v` of x and stores what `compute` says."""
+    """Make a case: load a tile `v` of x, run the body, compare its output with `compute`."""
     out = out or kind
 
     def inputs(rng: np.random.Generator) -> dict[str, Any]:

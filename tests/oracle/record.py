@@ -1,7 +1,7 @@
-"""Ask Triton's interpreter: `python -m tests.oracle.record` writes down what it answers.
+"""Record the outcomes of Triton's interpreter: `python -m tests.oracle.record`.
 
-`--check` compares with what is written down instead, and fails if that is stale; `--programs N` runs
-random programs through both interpreters. Needs `pip install -e '.[oracle]'`.
+`--check` compares with the recording instead, and fails if it is stale; `--programs N` runs random
+programs through both interpreters. Needs `pip install -e '.[oracle]'`.
 """
 
 from __future__ import annotations

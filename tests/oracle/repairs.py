@@ -1,9 +1,9 @@
-"""Where Triton's interpreter computes something else than Triton's compiler, and what is right.
+"""Repairs of Triton's interpreter for results that differ from its compiler's.
 
-`REPAIRS` is the list: which method of the interpreter, why it is wrong, and what takes its place.
-Nothing of the language itself (promotion, casts, widening, combine functions, signatures) is
-touched: that is what the oracle is for. What is replaced is how the interpreter's builder computes
-one operation on NumPy arrays, most of it because it holds bf16 and fp8 as plain integers.
+`REPAIRS` lists the wrong methods of the interpreter, the reasons, and their replacements. The language
+itself (promotion, casts, widening, combine functions, signatures) is under test and unchanged. Repairs
+replace single operations of the interpreter's builder on NumPy arrays, mostly because it holds bf16 and
+fp8 as plain integers.
 
 Written for Triton 3.9.0. Repairs are written from the PTX ISA and IEEE 754, not from aotc.
 """
@@ -27,11 +27,11 @@ Handle = Any
 Builder = interpreter.InterpreterBuilder
 
 
-# ---- numbers that the interpreter holds as bits -----------------------------------------------
+# ---- floats held as integers by the interpreter -----------------------------------------------
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype that reads the bits of a type as numbers."""
+    """Return the NumPy dtype to view the bits of a type as numbers."""
     return _NUMPY_OF.get(kind.scalar) or interpreter._get_np_dtype(kind.scalar)
 
 
@@ -105,7 +105,7 @@ def _create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     if z.dtype.scalar not in _AS_BITS:
         return _ORIGINALS["create_fma"](self, x, y, z)
     a, b, c = (_numbers(operand).astype(np.float64) for operand in (x, y, z))
-    # A product of two bf16 has 16 bits. What is added to it fits fp64 beside it, or is far away.
+    # A product of two bf16 has 16 bits. The addend fits fp64 beside it, or is far away.
     return _handle(_rounded(a * b + c, z.dtype), z.dtype)
 
 
@@ -120,7 +120,7 @@ def _create_dot(self: Any, a: Handle, b: Handle, d: Handle, precision: Any, limi
     return _handle(_rounded(out, d.dtype), d.dtype)
 
 
-# ---- functions that flush ---------------------------------------------------------------------
+# ---- functions flushing subnormals ------------------------------------------------------------
 
 
 def _flushing(function: Callable[[Array], Array]) -> Callable[[Any, Handle], Handle]:
@@ -218,7 +218,7 @@ def _scan_all(self: Any, input: Any) -> Any:  # noqa: A002
     ]
 
 
-# ---- names that the interpreter leaves to Python ----------------------------------------------
+# ---- Python builtins in kernels ---------------------------------------------------------------
 
 
 def _range(*bounds: Any, **hints: Any) -> Any:
@@ -257,14 +257,14 @@ GLOBALS: dict[str, tuple[str, Any]] = {
     "min": ("Python compares whole tiles; the compiler takes tl.minimum", _extreme("minimum")),
     "max": ("Python compares whole tiles; the compiler takes tl.maximum", _extreme("maximum")),
 }
-"""Names of a kernel that mean something else in Python: why, and what they mean."""
+"""Python builtins with another meaning in a kernel: the reason and the replacement."""
 
 # ---- the list ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Name methods of a class of the interpreter, or functions of it, say why they are wrong, and what is right."""
+    """A replacement for wrong methods of a class, or functions of a module, of the interpreter."""
 
     owner: Any
     methods: tuple[str, ...]

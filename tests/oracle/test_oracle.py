@@ -1,4 +1,4 @@
-"""What aotc computes is what Triton's interpreter computes: recorded, and live where it is there."""
+"""aotc agrees with Triton's interpreter: recorded, and live if Triton is installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _differs(case: Case, folder: Path) -> str | None:
 
 
 def test_every_case_is_recorded() -> None:
-    """A case that is changed is asked again: `python -m tests.oracle.record`."""
+    """Record changed cases again with `python -m tests.oracle.record`."""
     digests = {case.name: recorded.digest(case) for case in cases()}
     assert len(digests) == len(cases())
     assert {name: answered for name, (answered, _) in recorded.read().items()} == digests

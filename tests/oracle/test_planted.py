@@ -1,7 +1,6 @@
-"""Mistakes planted in the frontend, one at a time: the recorded answers must tell each of them.
+"""Planted mistakes in the frontend: the recorded outcomes must expose each.
 
-A mistake is a piece of a function's text that is replaced; the function's code is exchanged while the
-test runs. The first three passed every test of the frontend before there was an oracle.
+A mistake replaces a piece of a function's text; the function's code is exchanged during the test. The first three passed every test of the frontend before there was an oracle.
 """
 
 from __future__ import annotations
