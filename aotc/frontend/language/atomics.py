@@ -36,13 +36,15 @@ def _order(
     return type_cast("tile.AtomicSem", order), type_cast("tile.AtomicScope", reach)
 
 
-def _content(emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str) -> Value:
+def _stored_operand(
+    emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str
+) -> Value:
     """Return the operand to store, in the pointee's type and the pointer's shape."""
     value = converted(emit, operand, kind, shape(pointer), "a value for an atomic")
     return aligned_with(emit, pointer, value, "the value", name)
 
 
-def _updated(
+def _emit_update(
     emit: Emitter,
     name: str,
     kind: tile.AtomicKind,
@@ -52,21 +54,21 @@ def _updated(
     """Emit tl.NAME on a pointer, a value and a mask; return the old value."""
     pointer, val, mask = operands
     target, element = pointer_argument(emit, pointer, name)
-    if not _takes(kind, element):
-        allowed = [scalar for scalar in SCALARS.values() if _takes(kind, scalar)]
-        raise _refused(name, element, ", ".join(map(show_type, allowed)))
-    value = _content(emit, target, val, element, name)
+    if not _supports(kind, element):
+        allowed = [scalar for scalar in SCALARS.values() if _supports(kind, scalar)]
+        raise _unsupported_type(name, element, ", ".join(map(show_type, allowed)))
+    value = _stored_operand(emit, target, val, element, name)
     masked = None if mask is None else mask_argument(emit, target, mask, name)
     return emit(tile.AtomicRmw(target, value, kind, masked, *order)).out
 
 
-def _takes(kind: tile.AtomicKind, element: ScalarType) -> bool:
+def _supports(kind: tile.AtomicKind, element: ScalarType) -> bool:
     """Return whether Triton has the update for pointers; descriptors also take min and max of 16-bit floats."""
     is_half = element.is_float and element.bits == 16
     return tile.supports_atomic(kind, element) and not (is_half and kind in ("min", "max"))
 
 
-def _refused(name: str, element: ScalarType, allowed: str) -> CompileError:
+def _unsupported_type(name: str, element: ScalarType, allowed: str) -> CompileError:
     return mistake(
         f"tl.{name} does not take a pointer to {show_type(element)}",
         remedy=f"it takes pointers to {allowed}",
@@ -83,7 +85,7 @@ def _update(kind: tile.AtomicKind) -> Callable[..., Operand]:
         scope: Operand = None,
     ) -> Operand:
         operands = pointer, val, mask
-        return _updated(emit, f"atomic_{kind}", kind, operands, _order(sem, scope))
+        return _emit_update(emit, f"atomic_{kind}", kind, operands, _order(sem, scope))
 
     return run
 
@@ -104,7 +106,7 @@ def atomic_cas(
             remedy="it takes pointers to types of 16, 32 or 64 bits",
         )
     compare, value = (
-        _content(emit, target, operand, element, "atomic_cas") for operand in (cmp, val)
+        _stored_operand(emit, target, operand, element, "atomic_cas") for operand in (cmp, val)
     )
     return emit(tile.AtomicCas(target, compare, value, *_order(sem, scope))).out
 
@@ -123,7 +125,7 @@ def atomic_load(
     target, element = pointer_argument(emit, pointer, "atomic_load")
     bits = _BITS.get(element.bits)
     if bits is None:
-        raise _refused("atomic_load", element, "types of 16, 32 or 64 bits")
+        raise _unsupported_type("atomic_load", element, "types of 16, 32 or 64 bits")
     order = _order(sem, scope, ("acquire", "relaxed"), "acquire")
     words = bitcast(emit, target, PointerType(bits))
     zero = constant(emit, 0, bits, shape(target))
@@ -131,7 +133,7 @@ def atomic_load(
         masked = None if mask is None else mask_argument(emit, target, mask, "atomic_load")
         return bitcast(emit, emit(tile.AtomicRmw(words, zero, "or", masked, *order)).out, element)
     if mask is not None:
-        raise _refused("atomic_load", element, "types of 32 or 64 bits, with a mask")
+        raise _unsupported_type("atomic_load", element, "types of 32 or 64 bits, with a mask")
     return bitcast(emit, emit(tile.AtomicCas(words, zero, zero, *order)).out, element)
 
 
@@ -143,9 +145,9 @@ def atomic_store(
     sem: Operand = None,
     scope: Operand = None,
 ) -> None:
-    """Write to memory in one step."""
+    """Store to memory atomically."""
     order = _order(sem, scope, ("release", "relaxed"), "release")
-    _updated(emit, "atomic_store", "xchg", (pointer, val, mask), order)
+    _emit_update(emit, "atomic_store", "xchg", (pointer, val, mask), order)
 
 
 def atomic_poll(
@@ -162,7 +164,7 @@ def atomic_poll(
         raise mistake(
             f"tl.atomic_poll waits for one integer of 16, 32 or 64 bits, got {show(target)}"
         )
-    expected = _content(emit, target, expected_value, element, "atomic_poll")
+    expected = _stored_operand(emit, target, expected_value, element, "atomic_poll")
     limit = None if timeout_ns is None else converted(emit, timeout_ns, I64, (), "a timeout")
     start = None if limit is None else globaltimer(emit)
     with emit.into(Block()) as before:

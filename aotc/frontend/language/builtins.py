@@ -504,7 +504,7 @@ def module_member(module: Module, name: str) -> Operand:
 
 
 def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
-    """Return the error to raise: the module has nothing of this name."""
+    """Return the error for a name missing in the module."""
     is_language = module in ("triton.language", "aotc.language")
     short = "tl" if is_language else module.replace("triton.language.", "tl.")
     remedy = did_you_mean(name, contents)

@@ -19,7 +19,7 @@ from aotc.ir.types import I32, U32, ScalarType
 
 
 def cluster_size(emit: Emitter) -> int:
-    """Return how many CTAs a cluster has: `num_ctas` of the configuration."""
+    """Return the number of CTAs in a cluster: `num_ctas` of the configuration."""
     emit.runs_by_cta = True
     return emit.num_ctas
 
@@ -59,14 +59,14 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
             f"cluster_permute takes each rank from 0 to {size - 1} once, got {shown}",
             remedy="a CTA that gives its value to nobody has None",
         )
-    return _permuted(emit, value, ranks, "cluster_permute")
+    return _permute(emit, value, ranks, "cluster_permute")
 
 
 def cluster_shift(emit: Emitter, value: Operand, distance: Operand = 1) -> Value:
     """Send a value to the CTA `distance` ranks further; return the received one."""
     by, size = static_int(distance, "the distance of cluster_shift"), cluster_size(emit)
     ranks = [(rank + by) % size for rank in range(size)]
-    return _permuted(emit, value, ranks, "cluster_shift")
+    return _permute(emit, value, ranks, "cluster_shift")
 
 
 def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
@@ -105,7 +105,7 @@ def grid_barrier(emit: Emitter, counter: Operand) -> None:
     emit(grid.GridBarrier(pointer))
 
 
-def _permuted(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> Value:
+def _permute(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> Value:
     value = to_value(emit, operand, f"a value for {name}")
     if list(to) == list(range(len(to))):
         return value

@@ -114,7 +114,7 @@ def converted(
 
 
 def _fits(value: Number, dtype: ScalarType) -> bool:
-    """Return whether casting a number to `dtype` would keep it, rounding of floats aside."""
+    """Return whether `dtype` holds a number, up to rounding of floats."""
     if dtype.is_float:
         return dtype.bits > 8 and type_of_number(value) != FP64
     if isinstance(value, float):
@@ -142,7 +142,7 @@ def to_value(emit: Emitter, operand: Operand, expected: str = "a value") -> Valu
 
 
 def missing(feature: Missing) -> CompileError:
-    """Return the error to raise: aotc does not have this part of the language yet."""
+    """Return the error for a part of the language missing in aotc."""
     return mistake(
         f"aotc does not have tl.{feature.name} yet",
         remedy="see docs/reference/language.md for what it has",
@@ -151,7 +151,7 @@ def missing(feature: Missing) -> CompileError:
 
 
 def not_a_value(operand: Operand, expected: str) -> CompileError:
-    """Return the error to raise: `operand` is no number, scalar or tile."""
+    """Return the error for an operand other than a number, scalar or tile."""
     if isinstance(operand, Missing):
         return missing(operand)
     if isinstance(operand, Unbound):
@@ -368,7 +368,7 @@ def common_shape(left: Shape, right: Shape) -> Shape:
 
 
 def spread(emit: Emitter, value: Value, extents: Shape) -> Value:
-    """Bring a value to `extents`, adding leading axes as broadcasting does."""
+    """Broadcast a value to `extents`, adding leading axes."""
     if isinstance(value.type, TileType):
         for _ in range(len(extents) - len(value.type.shape)):
             value = emit(tile.ExpandDims(value, 0)).out

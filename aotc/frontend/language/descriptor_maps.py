@@ -31,7 +31,7 @@ def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name:
     return emit(descriptor.DescriptorAt(pointer, kind.element, kind.block)).out
 
 
-def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
+def _as_descriptor(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
     """Return `desc` if it is a descriptor, else a descriptor of the tensor map it points to."""
     if not is_descriptor(desc):
         return _descriptor_at(emit, desc, kind, name)
@@ -45,7 +45,7 @@ def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> V
 def reinterpret(emit: Emitter, desc_ptr: Operand, block_shape: Operand, dtype: Operand) -> Value:
     """Return the descriptor of the tensor map at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(block_shape))
-    return _seen_as(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
+    return _as_descriptor(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
 
 
 def load(
@@ -53,7 +53,7 @@ def load(
 ) -> Value:
     """Load a tile through the tensor map at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(shape))
-    desc = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
+    desc = _as_descriptor(emit, desc_pointer, kind, "_experimental_descriptor_load")
     return descriptors.load(emit, desc, offsets)
 
 
@@ -64,7 +64,7 @@ def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand
     kind = element(content)
     if not isinstance(kind, ScalarType) or not shape(content):
         raise mistake(f"{name} takes a tile of numbers, got {show(content)}")
-    desc = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
+    desc = _as_descriptor(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
     descriptors.store(emit, desc, offsets, content)
 
 

@@ -54,8 +54,8 @@ def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) ->
     coords: list[Value] = []
     for offset in operand:
         value = to_scalar(emit, to_value(emit, offset, "an offset"))
-        kind_of_one = element(value)
-        if not isinstance(kind_of_one, ScalarType) or not kind_of_one.is_int:
+        offset_kind = element(value)
+        if not isinstance(offset_kind, ScalarType) or not offset_kind.is_int:
             raise mistake(f"the offsets of {name} must be integers, got {show(value)}")
         coords.append(cast(emit, value, I32))
     return coords
@@ -94,7 +94,7 @@ def prefetch(emit: Emitter, desc: Operand, offsets: Operand) -> None:
 def _rows(
     emit: Emitter, desc: Operand, rows: Operand, column: Operand, name: str
 ) -> tuple[Value, DescriptorType, Value, Value]:
-    """Return a descriptor of one row, its type, and the indices of rows and of the first column.
+    """Check gather/scatter operands; return descriptor, its type, row indices and first column.
 
     Raises: CompileError.
     """
@@ -111,15 +111,15 @@ def _rows(
             remedy="pass the tensor as an argument, or make its descriptor in the kernel",
         )
     index = to_value(emit, rows, "the rows")
-    kind_of_one = element(index)
-    is_index = isinstance(kind_of_one, ScalarType) and kind_of_one.is_int
+    index_kind = element(index)
+    is_index = isinstance(index_kind, ScalarType) and index_kind.is_int
     if not is_index or len(shape(index)) != 1:
         raise mistake(
             f"the rows of {name} must be a tile of one axis of integers, got {show(index)}"
         )
     first = to_scalar(emit, to_value(emit, column, "a column"))
-    kind_of_first = element(first)
-    if not isinstance(kind_of_first, ScalarType) or not kind_of_first.is_int:
+    column_kind = element(first)
+    if not isinstance(column_kind, ScalarType) or not column_kind.is_int:
         raise mistake(f"the column of {name} must be an integer, got {show(first)}")
     return target, kind, cast(emit, index, I32), cast(emit, first, I32)
 
@@ -171,7 +171,7 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     return run
 
 
-def _check_known(desc: Value, property_name: str) -> None:
+def _check_described(desc: Value, property_name: str) -> None:
     """Check that the tensor is described by the launch. Raises: CompileError."""
     if isinstance(desc.op, descriptor.DescriptorAt):
         raise mistake(
@@ -181,13 +181,13 @@ def _check_known(desc: Value, property_name: str) -> None:
 
 
 def _shape(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
-    _check_known(desc, "shape")
+    _check_described(desc, "shape")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorExtent(desc, axis)).out for axis in axes)
 
 
 def _strides(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
-    _check_known(desc, "strides")
+    _check_described(desc, "strides")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorStride(desc, axis)).out for axis in axes)
 

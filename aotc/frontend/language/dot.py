@@ -44,17 +44,17 @@ def dot(
     trans_b: Operand = None,
 ) -> Value:
     """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
-    a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
-    b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
+    a, a_type = _tile(_transpose_if(emit, input, trans_a, "trans_a"), "first")
+    b, b_type = _tile(_transpose_if(emit, other, trans_b, "trans_b"), "second")
     if FP8E4B15 in (a_type.element, b_type.element):  # no MMA takes it, and fp16 holds it
         (a, a_type), (b, b_type) = (_tile(cast(emit, operand, FP16), "") for operand in (a, b))
     batch, num_axes = a_type.shape[:-2], len(a_type.shape)
     if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
         # One axis for all batches, as hardware has none of them.
-        a, b = _with_one_batch(emit, a), _with_one_batch(emit, b)
+        a, b = _merge_batches(emit, a), _merge_batches(emit, b)
         extents = (*batch, a_type.shape[-2], b_type.shape[-1])
         if isinstance(acc, Value):
-            acc = _with_one_batch(emit, _accumulator(acc, TileType(element(acc), extents)))
+            acc = _merge_batches(emit, _accumulator(acc, TileType(element(acc), extents)))
         how = (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype)
         return emit(tile.Reshape(dot(emit, a, b, acc, *how), extents)).out
     extents = _dot_shape(a_type.shape, b_type.shape)
@@ -64,11 +64,11 @@ def dot(
     else:
         total = _accumulator(acc, TileType(target, extents))
     how = _precision(input_precision, allow_tf32)
-    imprecise = _imprecise(max_num_imprecise_acc, a_type)
+    imprecise = _imprecise_extent(max_num_imprecise_acc, a_type)
     return emit(tile.Dot(a, b, total, how, imprecise)).out
 
 
-def _imprecise(limit: Operand, a: TileType) -> int:
+def _imprecise_extent(limit: Operand, a: TileType) -> int:
     """Return the extent of K that may be summed imprecisely; 0, the default, for all of it.
 
     An explicit 0 becomes 1: promote after every instruction. Types other than fp8 always sum precisely.
@@ -83,7 +83,7 @@ def _imprecise(limit: Operand, a: TileType) -> int:
     return max(most, 1)
 
 
-def _transposed(emit: Emitter, operand: Operand, flag: Operand, name: str) -> Operand:
+def _transpose_if(emit: Emitter, operand: Operand, flag: Operand, name: str) -> Operand:
     """Swap the last two axes of an operand if `flag` is true."""
     if flag is None or not static_bool(flag, name):
         return operand
@@ -93,8 +93,8 @@ def _transposed(emit: Emitter, operand: Operand, flag: Operand, name: str) -> Op
     return emit(tile.Trans(value, order)).out if num_axes > 1 else value
 
 
-def _with_one_batch(emit: Emitter, value: Value) -> Value:
-    """Merge all axes of a tile but the last two."""
+def _merge_batches(emit: Emitter, value: Value) -> Value:
+    """Merge all axes before the last two into one batch axis."""
     extents = shape(value)
     return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
 

@@ -63,8 +63,8 @@ _NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
 # The largest scale with all numbers of a format finite in bf16.
 _LARGEST_SCALES = {"e2m1": 252, "e4m3": 246, "e5m2": 239}
 _LARGEST_SCALE = 254
-# A difference of exponents moves by itself >> _MOVED_SHIFT, at most _MOST_MOVED unless elements overflow.
-_MOVED_SHIFT, _MOST_MOVED = 3, 16
+# Exponents move by the difference of scales >> _SHIFT_SHARE_LOG2, at most _MAX_SHIFT unless elements overflow.
+_SHIFT_SHARE_LOG2, _MAX_SHIFT = 3, 16
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ def dot_scaled(
     left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
     right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
     kind = FP16 if "fp16" in (left.format, right.format) else BF16
-    shift = _moved(emit, left, right) if kind == BF16 else None
+    shift = _shift_between_scales(emit, left, right) if kind == BF16 else None
     raised = None if shift is None else operators.subtract(emit, 0, shift)
-    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, shift)
+    a, b = _apply_scales(emit, left, kind, raised), _apply_scales(emit, right, kind, shift)
     return dot(emit, a, b, acc, out_dtype=FP32)
 
 
-def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
+def _shift_between_scales(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
     """Return the exponents to move from the left operand's scales to the right's, by group.
 
     They lie along the last axis; the other extents are 1. None if a scale is no power of two.
@@ -125,10 +125,10 @@ def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
         return None
     left_largest, right_largest = _largest(emit, left.scale), _largest(emit, right.scale)
     difference = operators.shift_right(
-        emit, operators.subtract(emit, left_largest, right_largest), _MOVED_SHIFT
+        emit, operators.subtract(emit, left_largest, right_largest), _SHIFT_SHARE_LOG2
     )
     shift = math_functions.minimum(
-        emit, math_functions.maximum(emit, difference, -_MOST_MOVED), _MOST_MOVED
+        emit, math_functions.maximum(emit, difference, -_MAX_SHIFT), _MAX_SHIFT
     )
     left_room, right_room = (
         _LARGEST_SCALES.get(operand.format, _LARGEST_SCALE) for operand in (left, right)
@@ -138,7 +138,7 @@ def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
 
 
 def _largest(emit: Emitter, scale: Value) -> Value:
-    """Return the largest scales of all rows, NaN left out, as int32."""
+    """Return the largest scale of all rows, ignoring NaN, as int32."""
     codes = cast(emit, scale, I32)
     is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
     numbers = operators.select(emit, is_nan, constant(emit, 0, I32), codes)
@@ -172,7 +172,7 @@ def _operand(
 
 
 def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Value:
-    """Return the scales of an operand of so many elements. Raises: CompileError."""
+    """Check the shape of an operand's scales. Raises: CompileError."""
     rows, depth = (*extents[:-2], extents[-3 - axis]), extents[axis]
     if isinstance(scale, Value) and element(scale) in (U8, FP8E4NV):
         scale_shape = shape(scale)
@@ -185,11 +185,13 @@ def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Valu
     )
 
 
-def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None) -> Value:
+def _apply_scales(
+    emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None
+) -> Value:
     """Return the elements times their scales, with `raised` added to the scales' exponents."""
     value = operand.value
     if operand.format == "e2m1":
-        value = _unpacked(emit, operand, kind)
+        value = _unpack(emit, operand, kind)
     else:
         format_ = _FORMATS[operand.format]
         assert format_ is not None
@@ -200,14 +202,14 @@ def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | 
         factor = _factor(emit, operand.scale)
     else:
         factor = _raised_factor(emit, operand.scale, raised)
-    factor = _spread(emit, operand, factor)
+    factor = _per_element(emit, operand, factor)
     if kind == BF16:  # bf16 has the range of fp32
         return operators.multiply(emit, value, cast(emit, factor, BF16))
     return cast(emit, operators.multiply(emit, cast(emit, value, FP32), factor), kind)
 
 
-def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
-    """Return elements of 4 bits, the first of two in the low ones, as wide ones."""
+def _unpack(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
+    """Unpack 4-bit elements, the first of each pair in the low bits, to `kind`."""
     value = operand.value
     low = operators.bit_and(emit, value, (1 << _FP4_BITS) - 1)
     high = operators.shift_right(emit, value, _FP4_BITS)
@@ -216,13 +218,13 @@ def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
     order = [*range(last)]
     order.insert(last + operand.packed_axis + 1, last)
     codes = reshape(emit, transpose(emit, elements, tuple(order)), operand.extents)
-    return _decoded(emit, cast(emit, codes, U16), kind)
+    return _decode(emit, cast(emit, codes, U16), kind)
 
 
-def _decoded(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
-    """Return numbers of 4 bits: sign, exponent and mantissa in place, and the other bias made up.
+def _decode(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
+    """Convert e2m1 codes: move sign, exponent and mantissa into position, then correct the bias.
 
-    Numbers below the normal ones become such of the wider type, so one multiplication serves all.
+    Subnormal codes become subnormals of the wider type, so one multiplication corrects all.
     """
     mantissa_bits, bias = (7, 127) if kind == BF16 else (10, 15)
     magnitude = operators.shift_left(emit, operators.bit_and(emit, codes, 7), mantissa_bits - 1)
@@ -263,8 +265,8 @@ def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
     return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, I32), bits), FP32)
 
 
-def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:
-    """Return a factor for each element."""
+def _per_element(emit: Emitter, operand: _Operand, factor: Value) -> Value:
+    """Broadcast the scales of groups to elements."""
     extents = shape(factor)
     rows, depth = operand.extents[operand.other_axis], operand.extents[operand.axis]
     group = depth // extents[-1]

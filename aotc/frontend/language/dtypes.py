@@ -29,7 +29,7 @@ def attributes_of(dtype: DType) -> tuple[str, ...]:
 
 
 def dtype_attribute(dtype: DType, name: str) -> Operand:
-    """Return an attribute of a dtype, as a kernel asks for it. Raises: CompileError."""
+    """Return an attribute of a dtype in a kernel. Raises: CompileError."""
     scalar = dtype.element if isinstance(dtype, TileType) else dtype
     table = _TYPE_ATTRIBUTES if isinstance(dtype, TileType) else {}
     pointer = _POINTER_ATTRIBUTES if isinstance(scalar, PointerType) else {}
@@ -110,7 +110,7 @@ def _mantissa_bits(dtype: ScalarType | PointerType) -> int:
 
 
 def _exponent_bias(dtype: DType) -> int:
-    """Return by how much the exponent of a float is larger in its bits."""
+    """Return the bias of a float's exponent."""
     scalar = _scalar(dtype)
     if scalar == FP8E4B15:
         return 15

@@ -19,7 +19,7 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import tile
 
 
-def _promised(
+def _checked_promise(
     emit: Emitter, operand: Operand, values: Operand, name: str
 ) -> tuple[Value, tuple[int, ...]]:
     value = to_value(emit, operand, f"a value for tl.{name}")
@@ -35,18 +35,18 @@ def _promised(
     return value, promised
 
 
-def _hinted(emit: Emitter, value: Value, make: Callable[[Value], tile.Hint]) -> Value:
+def _insert_hint(emit: Emitter, value: Value, make: Callable[[Value], tile.Hint]) -> Value:
     """Insert a hint after this block's earlier hints of the value."""
     while (emit.block, value) in emit.hints:
         value = emit.hints[emit.block, value].out
     hint = make(value)
-    emit(hint, before=_behind(emit.block, value))
+    emit(hint, before=_op_after(emit.block, value))
     emit.hints[emit.block, value] = hint
     hint.out.hint = value.hint
     return hint.out
 
 
-def _behind(block: Block, value: Value) -> Op | None:
+def _op_after(block: Block, value: Value) -> Op | None:
     """Return the first op of `block` after the definition of `value`; None is the block's end."""
     defined_here = value.op is not None and value.op.block is block
     return value.op.next if value.op is not None and defined_here else block.first
@@ -72,20 +72,20 @@ def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # n
     """Promise: the first element of each run is a multiple of `values`."""
     if isinstance(input, int):
         return input
-    value, promised = _promised(emit, input, values, "multiple_of")
-    return _hinted(emit, value, lambda part: tile.Hint(part, divisibility=promised))
+    value, promised = _checked_promise(emit, input, values, "multiple_of")
+    return _insert_hint(emit, value, lambda part: tile.Hint(part, divisibility=promised))
 
 
 def max_contiguous(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
     """Promise runs of `values` consecutive elements."""
-    value, promised = _promised(emit, input, values, "max_contiguous")
-    return _hinted(emit, value, lambda part: tile.Hint(part, contiguity=promised))
+    value, promised = _checked_promise(emit, input, values, "max_contiguous")
+    return _insert_hint(emit, value, lambda part: tile.Hint(part, contiguity=promised))
 
 
 def max_constancy(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
     """Promise runs of `values` equal elements."""
-    value, promised = _promised(emit, input, values, "max_constancy")
-    return _hinted(emit, value, lambda part: tile.Hint(part, constancy=promised))
+    value, promised = _checked_promise(emit, input, values, "max_constancy")
+    return _insert_hint(emit, value, lambda part: tile.Hint(part, constancy=promised))
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {

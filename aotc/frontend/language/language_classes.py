@@ -38,7 +38,7 @@ class ConstexprType:
 
 @dataclass(frozen=True)
 class TupleType:
-    """Hold the types of a tuple's items, with the names of its fields if it has any."""
+    """The type of a tuple: types of its items, names of its fields if any."""
 
     types: tuple[Operand, ...]
     fields: tuple[str, ...] | None = None
@@ -82,7 +82,7 @@ def type_attribute(owner: ConstexprType | TupleType, name: str) -> Operand:
 
 @dataclass(frozen=True, eq=False)
 class LanguageClass(StaticCall):
-    """Name a class; `holds` says of an operand whether it is an instance."""
+    """A class of the language; `holds` tests whether an operand is an instance."""
 
     holds: Callable[[Operand], bool] = lambda operand: operand is None
 
@@ -92,7 +92,7 @@ class LanguageClass(StaticCall):
 
 @dataclass(frozen=True, eq=False)
 class ClassUnion:
-    """Hold the classes of `A | B`."""
+    """The classes of `A | B`."""
 
     kinds: tuple[Operand, ...]
 
@@ -107,7 +107,7 @@ def class_union(left: Operand, right: Operand) -> ClassUnion | None:
 
 
 def classes_in(kind: Operand) -> tuple[Operand, ...]:
-    """Return the classes of a tuple or a union; any other class is alone."""
+    """Return the classes of a tuple or a union, or the class itself."""
     if isinstance(kind, ClassUnion):
         return kind.kinds
     if is_tuple(kind):
@@ -136,7 +136,7 @@ def _is_base_type(operand: Operand) -> bool:
 
 
 def _is_constant(operand: Operand) -> bool:
-    """Answer for `tl.constexpr` outside of kernels."""
+    """Decide `isinstance(…, tl.constexpr)` outside of kernels."""
     return not isinstance(operand, Value | BlockPointer) and not is_tuple(operand)
 
 

@@ -184,7 +184,7 @@ def cdiv(emit: Emitter, x: Operand, div: Operand) -> Operand:
 def swizzle2d(
     emit: Emitter, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
 ) -> tuple[Operand, Operand]:
-    """Return where place (i, j) comes if rows are walked in groups of `size_g`, column by column."""
+    """Swizzle (i, j): walk rows in groups of `size_g`, column by column within a group."""
 
     def apply(op: type[ast.operator], left: Operand, right: Operand) -> Operand:
         return operators.binary(emit, operators.BINARY[op], left, right)
@@ -226,7 +226,7 @@ def where(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
 
 
 def logical_argument(emit: Emitter, operand: Operand) -> Value:
-    """Return a scalar operand as a truth value: is it not zero."""
+    """Convert a condition to truth values: nonzero is true."""
     return cast(emit, to_value(emit, operand, "a condition"), I1)
 
 

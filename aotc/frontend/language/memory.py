@@ -41,28 +41,28 @@ def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value,
             f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
             remedy=f"add offsets to a pointer argument: tl.{name}(x_ptr + offsets, …)",
         )
-    bits = _HELD_AS.get(kind.pointee)
+    bits = _MEMORY_TYPES.get(kind.pointee)
     if bits is not None:
         value, kind = bitcast(emit, value, PointerType(bits)), PointerType(bits)
     return value, kind.pointee
 
 
-_HELD_AS = {I1: I8, FP8E4B15: U8}
+_MEMORY_TYPES = {I1: I8, FP8E4B15: U8}
 """Types of elements in memory, where they differ from the type in a kernel."""
 
 
-def _as_bits(
+def _to_memory_format(
     emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, expected: str
 ) -> Operand:
     """Convert a value to its memory format, if the pointee has another one."""
     pointee = _pointee(pointer)
-    if pointee is None or pointee not in _HELD_AS:
+    if pointee is None or pointee not in _MEMORY_TYPES:
         return operand
     value = converted(emit, operand, pointee, extents, expected)
     return value if pointee == I1 else bitcast(emit, value, U8)
 
 
-def _from_bits(emit: Emitter, pointer: Operand, value: Value) -> Value:
+def _from_memory_format(emit: Emitter, pointer: Operand, value: Value) -> Value:
     """Convert a loaded value from its memory format to the pointee."""
     pointee = _pointee(pointer)
     if pointee == FP8E4B15:
@@ -112,7 +112,7 @@ def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) ->
     return mask
 
 
-def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
+def _broadcast_pointers(emit: Emitter, pointer: Value, *others: Operand) -> Value:
     """Broadcast a tile of pointers to the common shape with its mask or value."""
     extents = shape(pointer)
     if not extents:
@@ -161,23 +161,23 @@ def load(
         source = block_pointers.as_bytes(emit, access)
         fill = block_pointers.padding(emit, source, inside, padding_option)
         out = emit(tile.Load(source, inside, fill, *hints)).out
-        return _from_bits(emit, access, out)
+        return _from_memory_format(emit, access, out)
     _check_no_block("load", boundary_check, padding_option)
     if mask is None and other is not None:
         raise mistake(
             "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
         )
     source, kind = pointer_argument(emit, pointer, "load")
-    source = _widened(emit, source, mask, other)
+    source = _broadcast_pointers(emit, source, mask, other)
     masked = None if mask is None else mask_argument(emit, source, mask, "load")
     filler = None
     if other is not None:
         if _pointee(pointer) == FP8E4B15:
-            other = _as_bits(emit, pointer, other, shape(source), "`other`")
+            other = _to_memory_format(emit, pointer, other, shape(source), "`other`")
         scalar = converted(emit, other, kind, shape(source), "`other`")
         filler = aligned_with(emit, source, scalar, "`other`", "load")
     out = emit(tile.Load(source, masked, filler, *hints)).out
-    return _from_bits(emit, pointer, out)
+    return _from_memory_format(emit, pointer, out)
 
 
 def _check_unmasked(name: str, mask: Operand, other: Operand = None) -> None:
@@ -206,7 +206,7 @@ def store(
     cache_modifier: Operand = "",
     eviction_policy: Operand = "",
 ) -> None:
-    """Write a value, converted to the pointee's type, where the mask is true."""
+    """Store a value, cast to the pointee, where the mask is true."""
     if isinstance(pointer, BlockPointer):
         _check_unmasked("store", mask)
         pointer, mask = block_pointers.access(emit, pointer, boundary_check, "store")
@@ -215,7 +215,7 @@ def store(
     target, kind = pointer_argument(emit, pointer, "store")
     check_width("store", target, value, mask)
     role = "a value to store"
-    value = _as_bits(emit, pointer, value, shape(target), role)
+    value = _to_memory_format(emit, pointer, value, shape(target), role)
     content = converted(emit, value, kind, shape(target), role)
     content = aligned_with(emit, target, content, "the value", "store")
     masked = None if mask is None else mask_argument(emit, target, mask, "store")

@@ -65,7 +65,7 @@ def meet(
     *,
     arithmetic: Arithmetic = "plain",
 ) -> tuple[Value, Value, ScalarType]:
-    """Bring two numbers to the type and shape they are computed in. Raises: CompileError."""
+    """Convert two numbers to their common type and shape. Raises: CompileError."""
     left_kind, right_kind = _scalar_type(left, symbol), _scalar_type(right, symbol)
     try:
         kind = computation_type(
@@ -123,7 +123,7 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
 
 
 def meet_all(emit: Emitter, operands: Sequence[Operand], symbol: str) -> tuple[Value, ...]:
-    """Bring several numbers to their common type and shape. Raises: CompileError."""
+    """Convert several numbers to their common type and shape. Raises: CompileError."""
     kind = common_type(operands, symbol)
     largest = max(
         (operand for operand in operands if isinstance(operand, Value)),
@@ -376,7 +376,7 @@ def _bounded(symbol: str, compute: Callable[[Operand, Operand], Operand]) -> Cal
 
 @dataclass(frozen=True, eq=False)
 class BinaryOperator:
-    """Hold one operator: its symbol, how constants are computed, how an op is emitted."""
+    """A binary operator: its symbol, its function on constants, its emission."""
 
     symbol: str
     compute: Callable[[Operand, Operand], Operand]
@@ -433,7 +433,7 @@ COMPARE: dict[type[ast.cmpop], BinaryOperator] = {
 
 @dataclass(frozen=True, eq=False)
 class UnaryOperator:
-    """Hold one operator: its symbol, how a constant is computed, how an op is emitted."""
+    """A unary operator: its symbol, its function on a constant, its emission."""
 
     symbol: str
     compute: Callable[[Operand], Operand]

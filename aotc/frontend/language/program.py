@@ -155,12 +155,12 @@ def smid(emit: Emitter) -> Value:
 
 
 def num_warps(emit: Emitter) -> int:
-    """Return how many warps compute."""
+    """Return the number of computing warps."""
     return emit.num_warps
 
 
 def num_threads(emit: Emitter) -> int:
-    """Return how many threads compute."""
+    """Return the number of computing threads."""
     return 32 * emit.num_warps
 
 

@@ -77,7 +77,7 @@ def literal_type(value: float) -> ScalarType:
 
 
 def integer_type(left: ScalarType, right: ScalarType) -> ScalarType:
-    """Return the type two integers meet in: C's usual arithmetic conversions."""
+    """Return the common type of two integers: C's usual arithmetic conversions."""
     if left.is_signed == right.is_signed:
         return left if left.bits > right.bits else right
     unsigned, signed = (right, left) if left.is_signed else (left, right)

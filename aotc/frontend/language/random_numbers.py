@@ -165,7 +165,7 @@ def uint_to_uniform_float(emit: Emitter, x: Operand) -> Value:
 
 
 def pair_uniform_to_normal(emit: Emitter, u1: Operand, u2: Operand) -> tuple[Value, Value]:
-    """Return two normal numbers for two uniform ones, by the transform of Box and Muller."""
+    """Transform two uniform numbers to two normal ones (Box-Muller)."""
     functions = math_functions.FUNCTIONS
     logarithm = functions["log"](emit, math_functions.maximum(emit, _LEAST_UNIFORM, u1))
     radius = functions["sqrt"](emit, operators.multiply(emit, -2.0, logarithm))

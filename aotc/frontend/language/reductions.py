@@ -144,7 +144,7 @@ def reduce(
     combine_fn: Operand,
     keep_dims: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Operand:
-    """Combine a tile, or several in step, along an axis with a function of the user's."""
+    """Reduce one or several tiles along an axis with a user's function."""
     inputs = _inputs(emit, input, "reduce")
     combine = _user_combine(emit, combine_fn, inputs, "reduce")
     outs = _reduce(emit, inputs, axis, combine, keep_dims)
@@ -158,7 +158,7 @@ def associative_scan(
     combine_fn: Operand,
     reverse: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Operand:
-    """Combine a tile, or several in step, with all elements before along an axis."""
+    """Scan one or several tiles along an axis with a user's function."""
     inputs = _inputs(emit, input, "associative_scan")
     combine = _user_combine(emit, combine_fn, inputs, "associative_scan")
     outs = _scan(emit, inputs, axis, combine, reverse)

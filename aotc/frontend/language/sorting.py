@@ -78,7 +78,7 @@ def _fold_negative(emit: Emitter, bits: Value, kind: ScalarType) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Cube:
-    """Hold keys of shape (rows, 2, …, 2); `bits` are the bits of the index, axis by axis."""
+    """Keys of shape (rows, 2, …, 2); `bits` maps axes to bits of the index."""
 
     keys: Value
     bits: tuple[int, ...]
@@ -92,14 +92,14 @@ def _cube(emit: Emitter, keys: Value) -> _Cube:
 
 
 def _flat(emit: Emitter, cube: _Cube, rows: tuple[int, ...]) -> Value:
-    """Return the keys in the order of their indices, under leading axes `rows`."""
+    """Reshape keys to (*rows, n) in the order of their indices."""
     ordered = sorted(cube.bits, reverse=True)
     order = (0, *(1 + cube.bits.index(bit) for bit in ordered))
     keys = transpose(emit, cube.keys, order)
     return reshape(emit, keys, *rows, 1 << len(ordered))
 
 
-def _halves(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
+def _split_at(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
     """Split keys by `bit` of their index, 0 first."""
     axis, last = 1 + cube.bits.index(bit), len(cube.bits)
     order = (*(i for i in range(last + 1) if i != axis), axis)
@@ -108,14 +108,14 @@ def _halves(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
     return _Cube(parts.lhs, bits), _Cube(parts.rhs, bits)
 
 
-def _inverted(emit: Emitter, cube: _Cube) -> _Cube:
+def _invert(emit: Emitter, cube: _Cube) -> _Cube:
     return _Cube(operators.bit_xor(emit, cube.keys, -1), cube.bits)
 
 
-def _inverted_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
+def _invert_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
     """Invert the keys with `digit` at `bit` of their index; a missing bit counts as 0."""
     if bit not in cube.bits:
-        return cube if digit else _inverted(emit, cube)
+        return cube if digit else _invert(emit, cube)
     kind = element(cube.keys)
     assert isinstance(kind, ScalarType)
     digits = cast(emit, emit(tile.Arange(0, 2)).out, kind)
@@ -134,7 +134,7 @@ class _Network:
     descending: bool
 
     def exchange(self, low: _Cube, high: _Cube, bit: int) -> _Cube:
-        """Put two halves in order, pair by pair, and together along `bit`."""
+        """Compare-exchange two halves and join them along `bit`."""
         first, second = self.first(low, high), self.second(low, high)
         return _Cube(self.emit(tile.Join(first.keys, second.keys)).out, (*low.bits, bit))
 
@@ -149,36 +149,36 @@ class _Network:
     def merge(self, cube: _Cube, num_bits: int) -> _Cube:
         """Sort bitonic runs of 2**num_bits keys."""
         for bit in reversed(range(num_bits)):
-            cube = self.exchange(*_halves(self.emit, cube, bit), bit)
+            cube = self.exchange(*_split_at(self.emit, cube, bit), bit)
         return cube
 
     def sort_runs(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Sort runs of 2**num_bits keys; every second one is sorted inverted, and stays so.
+        """Sort runs of 2**num_bits keys, every second one inverted, and leave those inverted.
 
-        Runs of one key are sorted, and none is inverted.
+        Runs of one key need no work; none is inverted.
         """
         if not num_bits:
             return cube
-        cube = _inverted_at(self.emit, cube, 1)
+        cube = _invert_at(self.emit, cube, 1)
         for bit in range(num_bits):
-            low, high = _halves(self.emit, cube, bit)
+            low, high = _split_at(self.emit, cube, bit)
             if bit:
                 # Halves are sorted, the high one inverted; from here on runs of both halves are.
-                low = _inverted_at(self.emit, low, bit + 1)
-                high = _inverted_at(self.emit, high, bit + 1, 0)
+                low = _invert_at(self.emit, low, bit + 1)
+                high = _invert_at(self.emit, high, bit + 1, 0)
             cube = self.merge(self.exchange(low, high, bit), bit)
         return cube
 
     def choose(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Keep the first 2**num_bits keys of all, in order; runs of so many are sorted."""
+        """Keep the first 2**num_bits keys in sorted order; runs of that length are already sorted."""
         for bit in range(num_bits, len(cube.bits)):
-            low, high = _halves(self.emit, cube, bit)
+            low, high = _split_at(self.emit, cube, bit)
             if num_bits:
-                high = _inverted(self.emit, high)
+                high = _invert(self.emit, high)
             # The one forwards, the other backwards: the first of each pair are the first of all.
             cube = self.first(low, high)
             if num_bits:
-                cube = self.merge(_inverted_at(self.emit, cube, bit + 1), num_bits)
+                cube = self.merge(_invert_at(self.emit, cube, bit + 1), num_bits)
         return cube
 
 

@@ -26,7 +26,7 @@ _TARGET = RecordType("GPUTarget", ("backend", "arch", "warp_size"))
 
 
 def arch_of(target: str) -> int:
-    """Return the compute capability of a target as Triton has it, 90 for sm_90a; 0 of none."""
+    """Return the compute capability of a target as in Triton: 90 for sm_90a, 0 for no target."""
     digits = "".join(char for char in target if char.isdigit())
     return int(digits) if digits else 0
 
@@ -46,7 +46,7 @@ def target_info_member(name: str, target: str) -> StaticCall:
     def is_cuda() -> Operand:
         return True
 
-    def is_of_another_maker() -> Operand:
+    def is_other_vendor() -> Operand:
         return False
 
     functions = {
@@ -57,4 +57,4 @@ def target_info_member(name: str, target: str) -> StaticCall:
     if name not in NAMES:
         full = f"tl.target_info.{name}"
         raise mistake(f"unknown name {full}", remedy=did_you_mean(name, NAMES), feature=full)
-    return StaticCall(f"tl.target_info.{name}", functions.get(name, is_of_another_maker))
+    return StaticCall(f"tl.target_info.{name}", functions.get(name, is_other_vendor))
