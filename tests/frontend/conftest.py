@@ -1,4 +1,4 @@
-"""Fixtures: a kernel from a piece of source, as tile IR, as an error, or as numbers."""
+"""Fixtures: translate a piece of source to tile IR or an error, and run it."""
 
 from __future__ import annotations
 

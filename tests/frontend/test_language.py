@@ -119,7 +119,7 @@ def kernel(
 
 
 def test_constants_type_check_as_what_they_are(tmp_path: Path) -> None:
-    """As numbers, dtypes and functions, with defaults, and called; a mistake is still found."""
+    """Numbers, dtypes and functions, with defaults, and called; a mistake is reported."""
     pytest.importorskip("pyright")
     (tmp_path / "good.py").write_text(CHECKED)
     (tmp_path / "bad.py").write_text("import aotc.language as tl\n\ntl.arange('0', 4)\n")

@@ -207,7 +207,7 @@ def test_items_and_parameters_have_different_names(sources: Sources) -> None:
 
 
 def test_heuristics_that_need_a_launch_are_told(tmp_path: Path) -> None:
-    """Presence of arguments and other constants are known without one, the value under its own name is not."""
+    """Without a launch, presence of arguments and other constants are known, a constant's own value is not."""
     (tmp_path / "k.py").write_text("""
 import triton
 import triton.language as tl

@@ -32,7 +32,7 @@ v = tl.where(a < b, a, b)"""
 
 
 def _pairs(left: str, right: str) -> tuple[Array, Array]:
-    """Return all pairs of special values of one type, some of two."""
+    """Return pairs of special values: all within one type, some across two."""
     left_values, right_values = special(left), special(right)
     count = 16 if left == right else 2
     rows = [np.roll(right_values, 3 * shift) for shift in range(count)]
@@ -58,7 +58,7 @@ def _both(left: str, right: str, values: tuple[Array, Array]) -> tuple[Input, In
 def _binary() -> Iterator[Case]:
     for left in TYPES:
         for right in TYPES:
-            if not _is_asked(left, right):
+            if not _has_cases(left, right):
                 continue
             pair, name = _both(left, right, _pairs(left, right)), f"{left},{right}"
             yield Case(f"arithmetic/{name}", _ARITHMETIC, pair, 3)
@@ -80,8 +80,8 @@ def _binary() -> Iterator[Case]:
                 yield Case(f"extremes/{name}", _EXTREMES, pair, 5)
 
 
-def _is_asked(left: str, right: str) -> bool:
-    """Return whether a pair of types is: with fp8, not all are."""
+def _has_cases(left: str, right: str) -> bool:
+    """Return whether a pair of types has cases; fp8 meets only the types of `_BESIDE_FP8`."""
     return (left not in FP8 or right in _BESIDE_FP8) and (right not in FP8 or left in _BESIDE_FP8)
 
 
@@ -165,7 +165,7 @@ def _convertible(source: str, target: str) -> Array:
 
 
 def _ties(source: str, target: str) -> Array:
-    """Return numbers of `source` about halfway between two of `target`, and beyond its range."""
+    """Return numbers of `source` near ties of `target`, and beyond its range."""
     import ml_dtypes
 
     info = ml_dtypes.finfo(NUMPY[target])

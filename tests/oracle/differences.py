@@ -63,5 +63,5 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
 
 
 def reason(name: str) -> str | None:
-    """Return why a case may differ, or None."""
+    """Return the reason for a case's difference, or None."""
     return next((why for pattern, why in DIFFERENCES if fnmatchcase(name, pattern)), None)

@@ -36,7 +36,7 @@ _count = itertools.count()
 
 
 def answer(case: Case, folder: Path) -> Outcome:
-    """Return the results of a case as Triton's interpreter has them.
+    """Run a case with Triton's interpreter.
 
     The kernel is written into `folder`, where each has a file of its own: its source is read again.
     """

@@ -65,7 +65,7 @@ def compare_seeds(seeds: Iterable[int]) -> int:
 
 
 def disagreement(program: Program, folder: Path) -> str | None:
-    """Return how the two interpreters differ on a program, or None. Raises: PassedOver."""
+    """Describe the interpreters' difference on a program, or return None. Raises: PassedOver."""
     kernel = program.kernel()
     try:
         text = write_source(kernel)

@@ -1,4 +1,4 @@
-"""Casts, operators and functions of elements."""
+"""Casts, operators and elementwise functions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _cast(source: str, target: str) -> Case:
 
 
 def _is_castable(source: str, target: str) -> bool:
-    """Return whether Triton converts the one to the other."""
+    """Return whether Triton has the conversion."""
     narrow = {source, target} & {"fp8e4nv", "fp8e5"}
     wide = {source, target} - {"fp8e4nv", "fp8e5"}
     return not narrow or (len(wide) == 1 and wide <= {"fp16", "bf16", "fp32"})

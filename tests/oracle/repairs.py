@@ -46,7 +46,7 @@ def _numbers(handle: Handle) -> Array:
 
 
 def _handle(numbers: Array, kind: Any) -> Handle:
-    """Return numbers as the interpreter holds them."""
+    """Return a handle of the interpreter for numbers."""
     data = np.asarray(numbers)
     if kind.scalar in _AS_BITS:
         data = np.ascontiguousarray(data).view(interpreter._get_np_dtype(kind.scalar))
@@ -391,7 +391,7 @@ _ORIGINALS: dict[str, Callable[..., Any]] = {
 
 
 def install() -> None:
-    """Put the repairs in place, for the life of the process."""
+    """Install the repairs for the life of the process."""
     for repair in REPAIRS:
         for method in repair.methods:
             setattr(repair.owner, method, repair.right)

@@ -116,7 +116,7 @@ def _passed(value: Any) -> Any:
 
 
 def disagreement(case: Case, seed: int = 0) -> str:
-    """Return how the emulator's result differs from NumPy's, empty if it does not."""
+    """Describe the emulator's difference from NumPy; empty if there is none."""
     left, expected = run_case(case, seed)
     for name in expected:
         have, want = (np.asarray(arrays).reshape(-1) for arrays in (left[name], expected[name]))

@@ -40,7 +40,7 @@ M, N, K = 16, 8, 64
 def _elements(
     rng: np.random.Generator, name: str, shape: tuple[int, int], packed_axis: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return elements as they are stored, and their values."""
+    """Return stored elements and their values."""
     if name != "e2m1":
         elements = rng.standard_normal(shape).astype(FORMATS[name][1])
         return elements, elements.astype(np.float64)
@@ -157,7 +157,7 @@ def test_groups_of_sixteen_with_scales_of_eight_bits(sources: Sources) -> None:
 
 @pytest.mark.parametrize("other", ["bf16", "fp16"])
 def test_the_least_scale_and_the_one_that_is_no_number(sources: Sources, other: str) -> None:
-    """2^-127 is no normal number of bf16, and below all of fp16's."""
+    """2^-127 is subnormal in bf16, and underflows fp16."""
     a = np.full((M, K // 2), 0x77, np.uint8)  # 6.0
     b = np.ones((K, N), FORMATS[other][1])
     sa = np.full((M, 2), 127, np.uint8)
@@ -172,7 +172,7 @@ def test_the_least_scale_and_the_one_that_is_no_number(sources: Sources, other: 
 @pytest.mark.parametrize("code", [0, 1, 2, 126, 128, 253, 254])
 @pytest.mark.parametrize("fmt", ["e2m1", "e4m3", "e5m2"])
 def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) -> None:
-    """Of one operand alone, and of both, where a part of the exponents may go to the other."""
+    """With scales on one operand, and on both, where exponents may move between them."""
     rng = np.random.default_rng(code)
     a, a_values = _elements(rng, fmt, (M, K), 1)
     if fmt != "e2m1":
@@ -198,7 +198,7 @@ def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) 
 def test_what_is_finite_and_exact_stays_so(
     sources: Sources, formats: tuple[str, str], codes: tuple[int, int]
 ) -> None:
-    """Elements up to the largest, beside large scales, are infinite in bf16; products need not be."""
+    """Large elements with large scales overflow bf16, their products need not."""
     rng = np.random.default_rng(sum(codes))
     largest = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0}
     operands: list[np.ndarray] = []

@@ -21,7 +21,7 @@ def call(
     is_pure: bool = True,
     pack: int | str = 1,
 ) -> str:
-    """Return a call of the function as source."""
+    """Return the source of a call to `tl.inline_asm_elementwise`."""
     return (
         f"tl.inline_asm_elementwise(asm={asm!r}, constraints={constraints!r}, args={args}, "
         f"dtype={dtype}, is_pure={is_pure}, pack={pack})"

@@ -47,7 +47,7 @@ def test_words_are_those_that_are_published(
     key: tuple[int, int],
     expected: tuple[int, ...],
 ) -> None:
-    """Source: Random123, its known answers."""
+    """Source: known-answer tests of Random123."""
     word = np.uint64 if dtype == "u64" else np.uint32
     counters = np.repeat(np.array(counter, word), 4)
     if dtype == "i32":

@@ -42,7 +42,7 @@ def test_shapes(sources: Sources, expression: str, expected: np.ndarray) -> None
 
 
 def test_a_colon_for_an_axis_that_is_not_there_does_nothing(sources: Sources) -> None:
-    """Real kernels index the numbers of programs like tiles."""
+    """Existing kernels index program ids like tiles."""
     translation = sources.translate(
         """
         @triton.jit

@@ -1,4 +1,4 @@
-"""Chains of `elif`, as long as generated code makes them."""
+"""Long chains of `elif`, as in generated code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def results(sources: Sources, text: str, numbers: list[int]) -> list[float]:
 
 
 def some(count: int) -> list[int]:
-    """Return numbers at the ends of a chain and of its groups, and none of its."""
+    """Return numbers at the ends of a chain and of its groups, and numbers outside."""
     return [number for number in (0, 1, 15, 16, 17, 31, 32, count - 1) if number < count] + [
         -1,
         9999,

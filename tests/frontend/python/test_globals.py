@@ -256,7 +256,7 @@ def test_the_first_fallback_that_exists_is_taken(sources: Sources) -> None:
 
 
 def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
-    """As real kernels write the assembly of several registers."""
+    """Existing kernels write assembly of several registers this way."""
     translation = sources.translate(
         """
         def _copies(count):

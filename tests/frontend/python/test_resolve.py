@@ -69,7 +69,7 @@ def test_decorators() -> None:
 def test_plain_assignments_are_not_searched_for_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a long table of constants, only the text is read."""
+    """A long table of constants is read as text only."""
     walked: list[ast.AST] = []
     walk = ast.walk
 
