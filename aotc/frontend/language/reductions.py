@@ -276,8 +276,8 @@ def _arg_extremum(name: str, predicate: arith.Predicate) -> Callable[..., Value]
 def _indexed(predicate: arith.Predicate, tie_break_left: bool) -> Combine:  # noqa: FBT001
     """Combine two values with indices; on a tie keep the smaller index if `tie_break_left`.
 
-    A number beats a NaN. With Triton's plain comparison a NaN drops the number on one side, so the result
-    would depend on the order of elements, and so on the layout.
+    A number beats a NaN. With Triton's plain comparison a NaN drops the number on one side. The result
+    would then depend on the order of elements, and so on the layout.
     """
 
     def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:

@@ -153,7 +153,7 @@ class _Network:
         return cube
 
     def sort_runs(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Sort runs of 2**num_bits keys, every second one inverted, and leave those inverted.
+        """Sort runs of 2**num_bits keys; every second run is inverted and stays inverted.
 
         Runs of one key need no work; none is inverted.
         """
