@@ -1,4 +1,4 @@
-"""Fixtures: a kernel from a piece of source, as tile IR, as an error, or as numbers."""
+"""Fixtures: translate a piece of source to tile IR or an error, and run it."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Sources:
         kernel: str = "k",
         **options: object,
     ) -> Translation:
-        made = translate(
+        translation = translate(
             self.write(text),
             kernel,
             signature or {},
             constants or {},
             **options,  # type: ignore[arg-type]
         )
-        verify(made.kernel)
-        printed = print_kernel(made.kernel)
+        verify(translation.kernel)
+        printed = print_kernel(translation.kernel)
         assert print_kernel(parse_kernel(printed)) == printed
-        return made
+        return translation
 
     def text(self, *args: object, **kwargs: object) -> str:
         return print_kernel(self.translate(*args, **kwargs).kernel)  # type: ignore[arg-type]
@@ -122,13 +122,17 @@ def k(x_ptr, out):
     tl.store(out + ({index or "0"}), r)
 """
     signature = {"x_ptr": f"*{names[x.dtype]}", "out": f"*{out_type}"}
-    made = sources.translate(text, signature)
+    translation = sources.translate(text, signature)
     result = np.zeros(shape, DTYPES[out_type])
-    run(made.kernel, (1,), [np.ascontiguousarray(x).reshape(-1).copy(), flat := result.reshape(-1)])
+    run(
+        translation.kernel,
+        (1,),
+        [np.ascontiguousarray(x).reshape(-1).copy(), flat := result.reshape(-1)],
+    )
     return flat.reshape(shape)
 
 
 def _axis(axis: int, rank: int) -> str:
     if rank == 1:
         return ""
-    return "[" + ", ".join(":" if one == axis else "None" for one in range(rank)) + "]"
+    return "[" + ", ".join(":" if i == axis else "None" for i in range(rank)) + "]"

@@ -1,4 +1,4 @@
-"""What a user sees: the place, the caret, what was expected, and the way out."""
+"""Error messages: place, caret, expectation, and remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.frontend.conftest import Sources
 
 
 def carets(rendered: str) -> str:
-    """Return the text that the first caret line underlines."""
+    """Return the text underlined by the first caret line."""
     lines = rendered.splitlines()
     index = next(i for i, line in enumerate(lines) if set(line.strip()) == {"^"})
     start = lines[index].index("^")

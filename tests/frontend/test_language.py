@@ -1,4 +1,4 @@
-"""The importable language agrees with what the frontend understands."""
+"""The importable language agrees with the frontend."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from tests.frontend.conftest import Sources
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 LANGUAGE = MODULES["triton.language"]
-FUNCTIONS = {name: one for name, one in LANGUAGE.items() if isinstance(one, Builtin)}
+FUNCTIONS = {name: function for name, function in LANGUAGE.items() if isinstance(function, Builtin)}
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "to"])
 def test_signatures_agree(name: str) -> None:
     builtin = FUNCTIONS[name]
     parameters = inspect.signature(getattr(tl, name)).parameters.values()
-    positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    assert tuple(one.name for one in positional) == builtin.parameters.positional
-    required = [one.name for one in parameters if one.kind in _NAMED and one.default is one.empty]
+    positional = [
+        parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert tuple(parameter.name for parameter in positional) == builtin.parameters.positional
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in _NAMED and parameter.default is parameter.empty
+    ]
     assert tuple(required) == builtin.parameters.required
     assert (
-        tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        tuple(
+            parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+        )
         == builtin.parameters.keyword_only
     )
-    assert any(one.kind is one.VAR_POSITIONAL for one in parameters) == bool(
+    assert any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) == bool(
         builtin.parameters.vararg
     )
 
@@ -111,7 +119,7 @@ def kernel(
 
 
 def test_constants_type_check_as_what_they_are(tmp_path: Path) -> None:
-    """As numbers, dtypes and functions, with defaults, and called; a mistake is still found."""
+    """Numbers, dtypes and functions, with defaults, and called; a mistake is reported."""
     pytest.importorskip("pyright")
     (tmp_path / "good.py").write_text(CHECKED)
     (tmp_path / "bad.py").write_text("import aotc.language as tl\n\ntl.arange('0', 4)\n")
@@ -119,5 +127,5 @@ def test_constants_type_check_as_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(root)]}))
     command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--outputjson"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    found = json.loads(ran.stdout)["generalDiagnostics"]
-    assert [Path(one["file"]).name for one in found] == ["bad.py"]
+    diagnostics = json.loads(ran.stdout)["generalDiagnostics"]
+    assert [Path(diagnostic["file"]).name for diagnostic in diagnostics] == ["bad.py"]

@@ -1,4 +1,4 @@
-"""What programs written for other releases of Triton use besides."""
+"""Features of programs written for other releases of Triton."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SIGNATURE = {"x": "*i32", "n": "i32"}
 
 
 def result(sources: Sources, text: str, n: int) -> int:
-    """Return what a kernel stores at `x` when it is given `n`."""
-    made = sources.translate(text, _SIGNATURE)
+    """Return a kernel's output at `x`, given `n`."""
+    translation = sources.translate(text, _SIGNATURE)
     x = np.zeros(8, np.int32)
-    run(made.kernel, (1,), [x, n])
+    run(translation.kernel, (1,), [x, n])
     return int(x[0])
 
 
@@ -65,9 +65,9 @@ def test_a_path_that_returns_nothing_of_a_kind_that_is_not_a_number(sources: Sou
 
 @pytest.mark.parametrize("annotation", ["tl.const", '"tl.const"', ""])
 def test_constants_are_read_and_not_written(sources: Sources, annotation: str) -> None:
-    said = f": {annotation}" if annotation else ""
-    signature = {"x": "*i32" if said else "*ki32", "y": "*i32"}
-    text = f"@triton.jit\ndef k(x{said}, y):\n    tl.store({{}}, tl.load(x) + 1)\n"
+    suffix = f": {annotation}" if annotation else ""
+    signature = {"x": "*i32" if suffix else "*ki32", "y": "*i32"}
+    text = f"@triton.jit\ndef k(x{suffix}, y):\n    tl.store({{}}, tl.load(x) + 1)\n"
     assert sources.translate(text.format("y"), signature)
     with pytest.raises(CompileError, match="x points at constants, and k writes there") as error:
         sources.translate(text.format("x"), signature)

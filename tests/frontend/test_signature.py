@@ -19,15 +19,15 @@ GOOD = {"x_ptr": "*fp16:16", "n": "i32:16", "scale": "fp32"}
 
 
 def test_parameters_keep_their_order_and_promises(sources: Sources) -> None:
-    made = sources.translate(TEXT, dict(reversed(GOOD.items())), {"BLOCK": 16}, num_warps=8)
-    assert [(one.name, one.divisibility) for one in made.kernel.params] == [
+    translation = sources.translate(TEXT, dict(reversed(GOOD.items())), {"BLOCK": 16}, num_warps=8)
+    assert [(param.name, param.divisibility) for param in translation.kernel.params] == [
         ("x_ptr", 16),
         ("n", 16),
         ("scale", 1),
     ]
-    assert [str(arg.type) for arg in made.kernel.body.args] == ["*fp16", "i32", "fp32"]
-    assert made.kernel.num_warps == 8
-    assert made.kernel.name == "k"
+    assert [str(arg.type) for arg in translation.kernel.body.args] == ["*fp16", "i32", "fp32"]
+    assert translation.kernel.num_warps == 8
+    assert translation.kernel.name == "k"
 
 
 def test_fixed_values_are_constants(sources: Sources) -> None:
@@ -109,8 +109,8 @@ def test_heuristics_know_which_arguments_are_none(sources: Sources) -> None:
     def k(p, n, HAS_P: tl.constexpr, BOTH: tl.constexpr, TWICE: tl.constexpr):
         tl.static_print(HAS_P, BOTH, TWICE)
     """
-    made = sources.translate(text, {"p": "*fp32", "n": "i32"}, {})
-    assert made.prints == ("True True 2",)
+    translation = sources.translate(text, {"p": "*fp32", "n": "i32"}, {})
+    assert translation.prints == ("True True 2",)
     assert sources.translate(text, {"p": "none", "n": "i32"}, {}).prints == ("False False 0",)
     assert sources.translate(text, {"p": "*fp32"}, {"n": None}).prints == ("True False 2",)
 
@@ -129,7 +129,7 @@ def test_heuristics_know_which_arguments_are_none(sources: Sources) -> None:
     ],
 )
 def test_what_heuristics_cannot_know(sources: Sources, expression: str) -> None:
-    """Of an argument that a launch passes they know that it is there, and nothing else."""
+    """Heuristics know an argument's presence, not its value."""
     text = f"""
     @triton.heuristics({{"X": lambda args: {expression}}})
     @triton.jit
@@ -175,8 +175,8 @@ _TUPLE_TYPES = {
 
 
 def test_tuples_are_passed_as_their_items(sources: Sources) -> None:
-    made = sources.translate(_TUPLES, _TUPLE_TYPES, {})
-    assert [(one.name, one.divisibility) for one in made.kernel.params] == [
+    translation = sources.translate(_TUPLES, _TUPLE_TYPES, {})
+    assert [(param.name, param.divisibility) for param in translation.kernel.params] == [
         ("ptrs_0", 16),
         ("ptrs_1", 1),
         ("shape_0", 16),
@@ -189,15 +189,15 @@ def test_tuples_are_passed_as_their_items(sources: Sources) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("signature", "message"),
     [
         ({"ptrs": "(*fp32, float)"}, "the type of ptrs_1 must be like"),
         ({"ptrs": "(*fp32, i32"}, "the type of ptrs: expected a tuple such as"),
     ],
 )
-def test_mistakes_in_tuples(sources: Sources, given: dict[str, str], message: str) -> None:
+def test_mistakes_in_tuples(sources: Sources, signature: dict[str, str], message: str) -> None:
     with pytest.raises(CompileError, match=re.escape(message)):
-        sources.translate(_TUPLES, _TUPLE_TYPES | given, {})
+        sources.translate(_TUPLES, _TUPLE_TYPES | signature, {})
 
 
 def test_items_and_parameters_have_different_names(sources: Sources) -> None:
@@ -207,7 +207,7 @@ def test_items_and_parameters_have_different_names(sources: Sources) -> None:
 
 
 def test_heuristics_that_need_a_launch_are_told(tmp_path: Path) -> None:
-    """Presence of arguments and other constants are known without one, the value under its own name is not."""
+    """Without a launch, presence of arguments and other constants are known, a constant's own value is not."""
     (tmp_path / "k.py").write_text("""
 import triton
 import triton.language as tl
@@ -243,12 +243,12 @@ def test_the_parameters_of_a_kernel(tmp_path: Path) -> None:
         "import triton\nimport triton.language as tl\n\n@triton.jit\n"
         "def k(p, n: tl.int64, /, m: 'i32' = 2, *, B: 'tl.constexpr', C: tl.constexpr = 4):\n    pass\n"
     )
-    found = kernel_parameters(str(tmp_path / "k.py"), "k")
-    assert [(one.name, one.is_constexpr, one.has_default) for one in found] == [
+    parameters = kernel_parameters(str(tmp_path / "k.py"), "k")
+    assert [(parameter.name, parameter.is_constexpr, parameter.has_default) for parameter in parameters] == [
         ("p", False, False), ("n", False, False), ("m", False, True), ("B", True, False),
         ("C", True, True),
     ]  # fmt: skip
-    assert [one.annotation for one in found[:3]] == ["", "tl.int64", "'i32'"]
+    assert [parameter.annotation for parameter in parameters[:3]] == ["", "tl.int64", "'i32'"]
 
 
 @pytest.mark.parametrize("named", ["mul", "Ops.mul", "other.py:mul"])
@@ -259,6 +259,6 @@ def test_an_item_of_a_tuple_may_be_a_function(sources: Sources, named: str) -> N
     body = "tl.store(o, g[0](f.fn(tl.load(o), f.a), 2.0))"
     text = f"{function}\nclass Ops:\n    {in_class}\n@triton.jit\ndef k(o, f, g):\n    {body}\n"
     signature = {"o": "*fp32", "f": f"(fn: {named}, a: fp32)", "g": "(mul,)"}
-    made = sources.translate(text, signature)
-    assert [one.name for one in made.kernel.params] == ["o", "f_a"]
+    translation = sources.translate(text, signature)
+    assert [param.name for param in translation.kernel.params] == ["o", "f_a"]
     assert sources.text(text, signature).count("arith.mul") == 2

@@ -75,11 +75,11 @@ def test_a_long_chain_is_translated_or_refused(tmp_path: Path) -> None:
     """Python 3.10 parses it, later ones find it nested too deeply; none may crash."""
     body = b"@triton.jit\ndef k():\n    x = 1" + b"+1" * 100000 + b"\n"
     try:
-        made = translate(str(write(tmp_path, body)), "k", {}, {})
+        translation = translate(str(write(tmp_path, body)), "k", {}, {})
     except CompileError as error:
         assert "nested too deeply" in error.message
     else:
-        assert made.kernel.name == "k"
+        assert translation.kernel.name == "k"
 
 
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:

@@ -102,11 +102,11 @@ def test_missing_files(tmp_path: Path) -> None:
 
 
 def test_locations_reach_the_ir(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         "@triton.jit\ndef f(x):\n    return x + 1\n@triton.jit\ndef k(n):\n    y = f(n)\n",
         {"n": "i32"},
     )
-    add = next(op for op in made.kernel.walk() if op.opcode == "arith.add")
+    add = next(op for op in translation.kernel.walk() if op.opcode == "arith.add")
     assert [loc.line for loc in add.loc.chain()] == [5, 8]
 
 
@@ -230,8 +230,8 @@ def k(n, BLOCK: tl.constexpr):
 def test_what_drops_configs_is_evaluated(
     sources: Sources, prune: str, constants: dict[str, object], blocks: list[int]
 ) -> None:
-    found = autotune_configs(sources.write(PRUNED.format(prune)), "k", constants)
-    assert [one["BLOCK"] for one in found] == blocks
+    configs = autotune_configs(sources.write(PRUNED.format(prune)), "k", constants)
+    assert [config["BLOCK"] for config in configs] == blocks
 
 
 @pytest.mark.parametrize(
@@ -381,8 +381,8 @@ _EXPRESSIONS = st.recursive(
         st.tuples(inner, inner, inner).map(
             lambda parts: f"({parts[0]} if {parts[1]} else {parts[2]})"
         ),
-        inner.map(lambda one: f"(-{one})"),
-        inner.map(lambda one: f"(not {one})"),
+        inner.map(lambda text: f"(-{text})"),
+        inner.map(lambda text: f"(not {text})"),
         st.tuples(inner, inner).map(lambda parts: f"{parts[0]}[{parts[1]}]"),
         st.tuples(
             inner, st.sampled_from(["shape", "dtype", "T", "sum", "to", "type", "value"])
@@ -391,16 +391,16 @@ _EXPRESSIONS = st.recursive(
     max_leaves=6,
 )
 _SIMPLE = st.one_of(
-    _EXPRESSIONS.map(lambda one: f"x = {one}"),
-    _EXPRESSIONS.map(lambda one: f"y += {one}"),
-    _EXPRESSIONS.map(lambda one: f"x, y = {one}"),
-    _EXPRESSIONS.map(lambda one: f"z: tl.constexpr = {one}"),
-    _EXPRESSIONS.map(lambda one: f"return {one}"),
-    _EXPRESSIONS.map(lambda one: f"assert {one}"),
+    _EXPRESSIONS.map(lambda text: f"x = {text}"),
+    _EXPRESSIONS.map(lambda text: f"y += {text}"),
+    _EXPRESSIONS.map(lambda text: f"x, y = {text}"),
+    _EXPRESSIONS.map(lambda text: f"z: tl.constexpr = {text}"),
+    _EXPRESSIONS.map(lambda text: f"return {text}"),
+    _EXPRESSIONS.map(lambda text: f"assert {text}"),
     _EXPRESSIONS,
 )
 _STATEMENTS = st.recursive(
-    _SIMPLE.map(lambda one: [one]),
+    _SIMPLE.map(lambda line: [line]),
     lambda inner: st.tuples(
         st.sampled_from(
             ["if {}:", "for i in range({}):", "while {}:", "for i in tl.static_range({}):"]
@@ -427,12 +427,12 @@ def test_random_kernels_give_ir_or_a_diagnostic(tmp_path_factory, statements) ->
     path = tmp_path_factory.mktemp("fuzz") / "kernel.py"
     path.write_text(text)
     try:
-        made = translate(str(path), "k", {"p": "*fp32", "n": "i32"}, {"BLOCK": 8})
+        translation = translate(str(path), "k", {"p": "*fp32", "n": "i32"}, {"BLOCK": 8})
     except CompileError as error:
         assert error.message
         assert str(error)
     else:
-        verify(made.kernel)
+        verify(translation.kernel)
 
 
 @settings(max_examples=examples(200))
@@ -482,8 +482,8 @@ def k(x, BLOCK: tl.constexpr):
 
 
 def test_configs_of_enumerations_and_caught_keys(sources: Sources) -> None:
-    found = autotune_configs(sources.write(_ENUMERATED), "k")
-    assert [one["BLOCK"] for one in found] == [232448, 101376, 3, 1]
+    configs = autotune_configs(sources.write(_ENUMERATED), "k")
+    assert [config["BLOCK"] for config in configs] == [232448, 101376, 3, 1]
 
 
 def test_a_missing_key_that_nothing_catches(sources: Sources) -> None:

@@ -1,4 +1,4 @@
-"""Whether two outcomes of a case are the same, and all the cases there are."""
+"""Comparison of two outcomes of a case, and the list of all cases."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.oracle.values import NUMPY, is_float
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Return all cases, whose names differ."""
+    """Return all cases, with unique names."""
     return (*operators(), *functions())
 
 
-def disagreement(case: Case, wanted: Outcome, got: Outcome) -> str | None:
-    """Return how an outcome differs from the one that is wanted, or None.
+def disagreement(case: Case, expected: Outcome, actual: Outcome) -> str | None:
+    """Describe the difference between two outcomes, or return None.
 
-    NaNs are alike. Zeros of different signs are not, unless the case is approximate.
+    NaNs are equal. Zeros of different signs are not, unless the case is approximate.
     """
-    if isinstance(wanted, Refused) or isinstance(got, Refused):
-        if isinstance(wanted, Refused) and isinstance(got, Refused):
+    if isinstance(expected, Refused) or isinstance(actual, Refused):
+        if isinstance(expected, Refused) and isinstance(actual, Refused):
             return None
-        return f"{case.name}: Triton {_said(wanted)}, aotc {_said(got)}"
-    for one, two in zip(wanted, got, strict=True):
-        wrong = np.flatnonzero(~_same(case, one, two))
+        return f"{case.name}: Triton {_said(expected)}, aotc {_said(actual)}"
+    for left, right in zip(expected, actual, strict=True):
+        wrong = np.flatnonzero(~_same(case, left, right))
         if wrong.size:
-            at = int(wrong[0])
+            index = int(wrong[0])
             return (
-                f"{case.name}: element {at} is {two.values[at]}, Triton has {one.values[at]}; "
-                f"{wrong.size} of {one.values.size} differ"
+                f"{case.name}: element {index} is {right.values[index]}, Triton has {left.values[index]}; "
+                f"{wrong.size} of {left.values.size} differ"
             )
     return None
 
@@ -44,17 +44,17 @@ def _said(outcome: Outcome) -> str:
     return f"refuses ({outcome.message})" if isinstance(outcome, Refused) else "has a result"
 
 
-def _same(case: Case, one: Result, two: Result) -> Any:
-    if (one.dtype, one.shape) != (two.dtype, two.shape):
-        return np.zeros(one.values.size, bool)
-    if not is_float(one.dtype):
-        return one.values == two.values
+def _same(case: Case, left: Result, right: Result) -> Any:
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        return np.zeros(left.values.size, bool)
+    if not is_float(left.dtype):
+        return left.values == right.values
     with np.errstate(all="ignore"):
-        wanted, got = (each.values.astype(np.float64) for each in (one, two))
-        same = (wanted == got) & (np.signbit(wanted) == np.signbit(got))
-        same |= np.isnan(wanted) & np.isnan(got)
+        expected, actual = (side.values.astype(np.float64) for side in (left, right))
+        same = (expected == actual) & (np.signbit(expected) == np.signbit(actual))
+        same |= np.isnan(expected) & np.isnan(actual)
         if case.steps:
-            info = ml_dtypes.finfo(NUMPY[one.dtype])
-            bound = case.steps * float(info.eps) * np.abs(wanted)
-            same |= np.abs(wanted - got) <= bound + 2 * float(info.smallest_subnormal)
+            info = ml_dtypes.finfo(NUMPY[left.dtype])
+            bound = case.steps * float(info.eps) * np.abs(expected)
+            same |= np.abs(expected - actual) <= bound + 2 * float(info.smallest_subnormal)
     return same

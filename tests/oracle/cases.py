@@ -1,8 +1,8 @@
-"""Pieces of kernels, each with its inputs: what both oracles are asked.
+"""Cases for both oracles: pieces of kernels with their inputs.
 
-A case is the body of a kernel. Its inputs are `a`, `b`, …, tiles or, with shape (), scalars; what
-it assigns to `r`, `s`, … are its results. The tables of `cases_*.py` make the cases; this file
-says what one is and how it becomes source.
+A case is the body of a kernel. Its inputs are `a`, `b`, …, tiles or, with shape (), scalars; its
+results are `r`, `s`, …. The tables of `cases_*.py` list the cases; this file defines `Case` and writes
+its source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESULTS = "rstuvw"
 
 @dataclass(frozen=True)
 class Input:
-    """Hold an input: its type as the language names it, its elements in order, its shape."""
+    """An input: the language's name of its type, its elements in order, its shape."""
 
     dtype: str
     values: Array
@@ -27,7 +27,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """Ask for the results of `body`; floats may be off by `steps` of their type."""
+    """A body of a kernel; its float results may be off by `steps` ulps."""
 
     name: str
     body: str
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """Hold what a case gave: the type as the language names it, the shape, the elements."""
+    """A result: the language's name of its type, its shape, its elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Refused:
-    """Say that a case is an error while compiling."""
+    """A compile error as the outcome of a case."""
 
     message: str
 
@@ -71,12 +71,12 @@ def scalar(dtype: str, value: Array) -> Input:
 
 
 def source(case: Case, ending: Iterable[str]) -> str:
-    """Return the source of kernel `k`, which ends with the lines `ending`."""
+    """Return the source of kernel `k`, with the lines `ending` at its end."""
     names = [f"{name}_ptr" for name, _ in zip(NAMES, case.inputs, strict=False)]
     names += [f"{name}_ptr" for name in RESULTS[: case.num_results]]
     lines = [
-        _loaded(name, each.shape, len(each.values))
-        for name, each in zip(NAMES, case.inputs, strict=False)
+        _loaded(name, operand.shape, len(operand.values))
+        for name, operand in zip(NAMES, case.inputs, strict=False)
     ]
     lines += [*case.body.strip("\n").split("\n"), *ending]
     body = "\n".join(f"    {line}" for line in lines)

@@ -51,24 +51,26 @@ def _elementwise() -> Iterator[Case]:
         small = np.resize(np.arange(1, 17), 16).astype(NUMPY[name])
         tiles = (tile(name, plain(name, 16)), tile(name, small))
         yield Case(f"function/cdiv,{name}", "r = tl.cdiv(a, b)", tiles)
-    for one, two, three in (
+    for first, second, third in (
         ("int8", "int32", "float16"),
         ("bfloat16", "float16", "int32"),
         ("bfloat16", "bfloat16", "float32"),
         ("uint32", "int32", "int64"),
         ("int64", "uint64", "int8"),
     ):
-        mixed = tuple(tile(name, plain(name, 16, at)) for at, name in enumerate((one, two, three)))
-        name = f"{one},{two},{three}"
+        mixed = tuple(
+            tile(name, plain(name, 16, seed)) for seed, name in enumerate((first, second, third))
+        )
+        name = f"{first},{second},{third}"
         yield Case(f"mixed/clamp,{name}", "r = tl.clamp(a, b, c)", mixed)
         yield Case(f"mixed/fma,{name}", "r = tl.fma(a, b, c)", mixed)
         yield Case(f"mixed/where,{name}", "r = tl.where(a != 0, b, c)", mixed)
         yield Case(f"mixed/where condition,{name}", "r = tl.where(a, b, c)", mixed)
-    for one, two in (("float16", "float32"), ("bfloat16", "float32"), ("int32", "uint64")):
-        pair = (tile(one, plain(one, 16)), tile(two, plain(two, 16, 1)))
-        yield Case(f"mixed/fma literal,{one},{two}", "r = tl.fma(a, b, 0.1)", pair)
-        yield Case(f"mixed/clamp literal,{one},{two}", "r = tl.clamp(a, b, 3)", pair)
-        yield Case(f"mixed/clamp first,{one},{two}", "r = tl.clamp(2, a, b)", pair)
+    for first, second in (("float16", "float32"), ("bfloat16", "float32"), ("int32", "uint64")):
+        pair = (tile(first, plain(first, 16)), tile(second, plain(second, 16, 1)))
+        yield Case(f"mixed/fma literal,{first},{second}", "r = tl.fma(a, b, 0.1)", pair)
+        yield Case(f"mixed/clamp literal,{first},{second}", "r = tl.clamp(a, b, 3)", pair)
+        yield Case(f"mixed/clamp first,{first},{second}", "r = tl.clamp(2, a, b)", pair)
 
 
 # ---- reductions and scans ---------------------------------------------------------------------
@@ -93,14 +95,14 @@ def most(x, i, y, j):
 
 
 def _distinct(name: str, count: int) -> Array:
-    """Return numbers of which no two are alike, in no order."""
+    """Return distinct numbers, shuffled."""
     values = np.random.default_rng(count).permutation(count)
     offset = 0 if name.startswith("uint") or name in FP8 else count // 2
     return (values - offset).astype(np.float32 if is_float(name) else np.int64).astype(NUMPY[name])
 
 
 def _numbers(name: str) -> Array:
-    """Return 32 special values that are ordered: the extremes of a type, and both zeros."""
+    """Return 32 special values without NaN, such as the extremes of a type and both zeros."""
     values = special(name)
     return np.resize(values[~np.isnan(values.astype(np.float64))], 32)
 
@@ -112,7 +114,7 @@ def _reductions() -> Iterator[Case]:
             sums = tile(name, large(name, 32), 4, 8)
         orders, ties = tile(name, _numbers(name), 4, 8), tile(name, plain(name, 32), 4, 8)
         for axis in ("None", "0", "1", "-1"):
-            if name not in FP8:  # whose sums depend on their order
+            if name not in FP8:  # sums of fp8 depend on their order
                 yield Case(f"reduce/sum,{name},{axis}", f"r = tl.sum(a, {axis})", (sums,))
             body = f"r = tl.max(a, {axis})\ns = tl.min(a, {axis})"
             yield Case(f"reduce/extremes,{name},{axis}", body, (orders,), 2)
@@ -152,7 +154,7 @@ def _reductions() -> Iterator[Case]:
             yield Case(f"combine/{function} most,{name}", body, pair[:1], 2, _COMBINES)
         if name in FP8:
             continue
-        # A reduction may exchange what it combines, a scan may not.
+        # A reduction may exchange operands, a scan may not.
         body = "r, s = tl.associative_scan((a, b), 0, affine)"
         yield Case(f"combine/affine,{name}", body, pair, 2, _COMBINES)
         for arguments in ("0", "1", "-1", "1, reverse=True"):
@@ -201,12 +203,12 @@ def _shapes() -> Iterator[Case]:
         for label, body in _SHAPES.items():
             values = tile(name, _numbers(name), 4, 8)
             if label.startswith(("sort", "topk")):
-                # Two zeros are equal to Triton, which leaves them as they come to lie.
+                # Triton sorts -0 and 0 as equal, in unspecified order.
                 values = tile(
                     name, np.where(values.values == 0, 1, values.values).reshape(-1), 4, 8
                 )
                 values = tile(name, values.values.astype(NUMPY[name]), 4, 8)
-            count = sum(f"{one} =" in body or f"{one}, " in body for one in "rst")
+            count = sum(f"{result} =" in body or f"{result}, " in body for result in "rst")
             if "r, s =" in body:
                 count = 2
             yield Case(f"shape/{label},{name}", body, (values,), count)
@@ -219,8 +221,8 @@ def _shapes() -> Iterator[Case]:
         yield Case(f"histogram/mask,{name}", "r = tl.histogram(a, 8, mask=b)", counted)
     indices = tile("int32", np.arange(8, dtype=np.int32)[::-1].copy())
     for name in ("int8", "int32", "int64", "uint8"):
-        places = (tile("float32", plain("float32", 8)), tile(name, indices.values.astype(name)))
-        yield Case(f"gather/{name}", "r = tl.gather(a, b, 0)", places)
+        inputs = (tile("float32", plain("float32", 8)), tile(name, indices.values.astype(name)))
+        yield Case(f"gather/{name}", "r = tl.gather(a, b, 0)", inputs)
     pair = (tile("int32", np.arange(16, dtype=np.int32)), tile("int32", plain("int32", 16)))
     body = "r, s = tl.swizzle2d(a // 4, a % 4, 4, 4, 2)"
     yield Case("function/swizzle2d", body, pair[:1], 2)
@@ -246,9 +248,16 @@ def _dots() -> Iterator[Case]:
     left = tile("float16", plain("float16", 512), 2, 16, 16)
     right = tile("float16", plain("float16", 512, 1), 2, 16, 16)
     yield Case("dot/batch", "r = tl.dot(a, b)", (left, right))
-    for one, two in (("float16", "bfloat16"), ("float8e4nv", "float8e5"), ("int8", "uint8")):
-        pair = (tile(one, plain(one, 256), 16, 16), tile(two, plain(two, 256, 1), 16, 16))
-        yield Case(f"dot/{one},{two}", "r = tl.dot(a, b)", pair)
+    for left_format, right_format in (
+        ("float16", "bfloat16"),
+        ("float8e4nv", "float8e5"),
+        ("int8", "uint8"),
+    ):
+        pair = (
+            tile(left_format, plain(left_format, 256), 16, 16),
+            tile(right_format, plain(right_format, 256, 1), 16, 16),
+        )
+        yield Case(f"dot/{left_format},{right_format}", "r = tl.dot(a, b)", pair)
     half = (
         tile("float32", plain("float32", 256), 16, 16),
         tile("float32", plain("float32", 256, 1), 16, 16),
@@ -276,7 +285,7 @@ def _memory() -> Iterator[Case]:
             body = f"r = tl.load(a_ptr + {index}, mask={index} < 9, other=b)"
             yield Case(f"load/{name},other {kind}", body, (values, other))
         for kind in TYPES:
-            # What is stored becomes the type that is pointed at.
+            # A store casts its value to the pointee.
             stored = tile(kind, np.abs(plain(kind, 16)) if kind != "int1" else plain(kind, 16))
             body = f"tl.store(a_ptr + {index}, b)\nr = tl.load(a_ptr + {index})"
             yield Case(f"store/{name},{kind}", body, (values, stored))
@@ -329,23 +338,26 @@ def _control() -> Iterator[Case]:
 
 
 def _others() -> Iterator[Case]:
-    places = (
+    operands = (
         tile("int32", np.arange(16, dtype=np.int32) * 7919),
         scalar("int32", np.array([42], np.int32)),
     )
     wide = (tile("int64", np.arange(16, dtype=np.int64) << 33), scalar("int64", np.array([42])))
-    for label, inputs in (("", places), (" wide", wide)):
+    for label, inputs in (("", operands), (" wide", wide)):
         yield Case(f"random/rand{label}", "r = tl.rand(b, a)\ns = tl.randint(b, a)", inputs, 2)
         yield Case(f"random/randn{label}", "r = tl.randn(b, a)", inputs, steps=64.0)
         yield Case(f"random/four{label}", "r, s, t, u = tl.randint4x(b, a)", inputs, 4)
         yield Case(f"random/rand4x{label}", "r, s, t, u = tl.rand4x(b, a)", inputs, 4)
     scales = tile("uint8", np.random.default_rng(3).integers(126, 129, 64).astype(np.uint8), 32, 2)
     formats = {"e4m3": "float8e4nv", "e5m2": "float8e5", "bf16": "bfloat16", "fp16": "float16"}
-    for left, one in formats.items():
-        for right, two in formats.items():
-            a = tile(one, plain(one, 2048), 32, 64)
-            b = tile(two, plain(two, 2048, 1), 64, 32)
-            fp8 = ["tl.uint8, bitcast=True" if kind in FP8 else "" for kind in (one, two)]
+    for left, left_format in formats.items():
+        for right, right_format in formats.items():
+            a = tile(left_format, plain(left_format, 2048), 32, 64)
+            b = tile(right_format, plain(right_format, 2048, 1), 64, 32)
+            fp8 = [
+                "tl.uint8, bitcast=True" if kind in FP8 else ""
+                for kind in (left_format, right_format)
+            ]
             x, y = (
                 f"{name}.to({kind})" if kind else name for name, kind in zip("ab", fp8, strict=True)
             )

@@ -32,21 +32,23 @@ v = tl.where(a < b, a, b)"""
 
 
 def _pairs(left: str, right: str) -> tuple[Array, Array]:
-    """Return all pairs of special values of one type, some of two."""
-    one, two = special(left), special(right)
+    """Return pairs of special values: all within one type, some across two."""
+    left_values, right_values = special(left), special(right)
     count = 16 if left == right else 2
-    rows = [np.roll(two, 3 * shift) for shift in range(count)]
-    return np.tile(one, count), np.concatenate(rows)
+    rows = [np.roll(right_values, 3 * shift) for shift in range(count)]
+    return np.tile(left_values, count), np.concatenate(rows)
 
 
 def _divisible(left: str, right: str) -> tuple[Array, Array]:
-    """Return pairs of integers whose quotient is defined."""
-    one, two = _pairs(left, right)
+    """Return pairs of integers with a defined quotient."""
+    dividend, divisor = _pairs(left, right)
     if not is_float(right):
-        two = np.where(two == 0, np.ones(1, two.dtype), two)
+        divisor = np.where(divisor == 0, np.ones(1, divisor.dtype), divisor)
     if not is_float(left) and NUMPY[left].kind == "i":
-        one = np.where(one == np.iinfo(one.dtype).min, one.dtype.type(7), one)
-    return one, two
+        dividend = np.where(
+            dividend == np.iinfo(dividend.dtype).min, dividend.dtype.type(7), dividend
+        )
+    return dividend, divisor
 
 
 def _both(left: str, right: str, values: tuple[Array, Array]) -> tuple[Input, Input]:
@@ -56,7 +58,7 @@ def _both(left: str, right: str, values: tuple[Array, Array]) -> tuple[Input, In
 def _binary() -> Iterator[Case]:
     for left in TYPES:
         for right in TYPES:
-            if not _is_asked(left, right):
+            if not _has_cases(left, right):
                 continue
             pair, name = _both(left, right, _pairs(left, right)), f"{left},{right}"
             yield Case(f"arithmetic/{name}", _ARITHMETIC, pair, 3)
@@ -78,8 +80,8 @@ def _binary() -> Iterator[Case]:
                 yield Case(f"extremes/{name}", _EXTREMES, pair, 5)
 
 
-def _is_asked(left: str, right: str) -> bool:
-    """Return whether a pair of types is: with fp8, not all are."""
+def _has_cases(left: str, right: str) -> bool:
+    """Return whether a pair of types has cases; fp8 meets only the types of `_BESIDE_FP8`."""
     return (left not in FP8 or right in _BESIDE_FP8) and (right not in FP8 or left in _BESIDE_FP8)
 
 
@@ -90,8 +92,16 @@ def _width(name: str) -> int:
 def _scalars() -> Iterator[Case]:
     for left in _MIXED:
         for right in _MIXED:
-            one, two = scalar(left, plain(left, 2, 1)), tile(right, plain(right, 16, 2))
-            yield Case(f"scalar/{left},{right}", "r = a + b\ns = b - a\nt = a < b", (one, two), 3)
+            left_value, right_value = (
+                scalar(left, plain(left, 2, 1)),
+                tile(right, plain(right, 16, 2)),
+            )
+            yield Case(
+                f"scalar/{left},{right}",
+                "r = a + b\ns = b - a\nt = a < b",
+                (left_value, right_value),
+                3,
+            )
         yield Case(f"scalar/{left}", "r = a + 1\ns = a < 2", (scalar(left, plain(left, 2)),), 2)
 
 
@@ -155,7 +165,7 @@ def _convertible(source: str, target: str) -> Array:
 
 
 def _ties(source: str, target: str) -> Array:
-    """Return numbers of `source` about halfway between two of `target`, and beyond its range."""
+    """Return numbers of `source` near ties of `target`, and beyond its range."""
     import ml_dtypes
 
     info = ml_dtypes.finfo(NUMPY[target])
@@ -165,7 +175,7 @@ def _ties(source: str, target: str) -> Array:
     edges = [least / 2, least * 0.75, least * 1.5, least * 0.49, largest * (1 + step / 4)]
     more = [largest * (1 + step / 2), largest * 1.01, largest * 2, float(info.smallest_normal), 0.0]
     with np.errstate(all="ignore"):
-        return np.concatenate([halves, -halves, edges, [-one for one in edges], more]).astype(
+        return np.concatenate([halves, -halves, edges, [-edge for edge in edges], more]).astype(
             NUMPY[source]
         )[:16]
 

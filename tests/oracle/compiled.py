@@ -1,4 +1,4 @@
-"""What aotc makes of a case: its frontend translates it, its interpreter runs the tile IR."""
+"""A case through aotc: translated by its frontend, run by its interpreter of tile IR."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.oracle.cases import NAMES, RESULTS, Case, Outcome, Refused, Result, s
 from tests.oracle.values import NUMPY, SIGNATURE_NAMES
 
 
-def answer(case: Case, wanted: Outcome, folder: Path) -> Outcome:
-    """Return the results of a case, which is refused if they lack the types and shapes of `wanted`.
+def answer(case: Case, expected: Outcome, folder: Path) -> Outcome:
+    """Run a case; it is refused if its results lack the types and shapes of `expected`.
 
     The kernel is written into `folder`.
     """
-    results = () if isinstance(wanted, Refused) else wanted
+    results = () if isinstance(expected, Refused) else expected
     path = folder / "case.py"
     path.write_text(source(case, _ending(results)))
     signature = {
-        f"{name}_ptr": f"*{SIGNATURE_NAMES[each.dtype]}"
+        f"{name}_ptr": f"*{SIGNATURE_NAMES[operand.dtype]}"
         for names, group in ((NAMES, case.inputs), (RESULTS, results))
-        for name, each in zip(names, group, strict=False)
+        for name, operand in zip(names, group, strict=False)
     }
     unused = RESULTS[len(results) : case.num_results]
     signature |= {f"{name}_ptr": "*i8" for name in unused}
@@ -33,29 +33,30 @@ def answer(case: Case, wanted: Outcome, folder: Path) -> Outcome:
         kernel = translate(str(path), "k", signature, {}).kernel
     except CompileError as error:
         return Refused(error.message)
-    outs = [np.zeros(max(1, math.prod(each.shape)), NUMPY[each.dtype]) for each in results]
-    inputs = [each.values.copy() for each in case.inputs]
+    outs = [np.zeros(max(1, math.prod(operand.shape)), NUMPY[operand.dtype]) for operand in results]
+    inputs = [operand.values.copy() for operand in case.inputs]
     with np.errstate(all="ignore"):
         run(kernel, (1,), [*inputs, *outs, *(np.zeros(1, np.int8) for _ in unused)])
     return tuple(
-        Result(each.dtype, each.shape, out) for each, out in zip(results, outs, strict=True)
+        Result(operand.dtype, operand.shape, out)
+        for operand, out in zip(results, outs, strict=True)
     )
 
 
 def _ending(results: tuple[Result, ...]) -> list[str]:
     lines: list[str] = []
-    for name, each in zip(RESULTS, results, strict=False):
-        what = f"{name} is {each.dtype} of shape {each.shape}"
-        lines.append(f'tl.static_assert({name}.dtype == tl.{each.dtype}, "{what}")')
-        if not each.shape:
+    for name, expected in zip(RESULTS, results, strict=False):
+        message = f"{name} is {expected.dtype} of shape {expected.shape}"
+        lines.append(f'tl.static_assert({name}.dtype == tl.{expected.dtype}, "{message}")')
+        if not expected.shape:
             lines.append(f"tl.store({name}_ptr, {name})")
             continue
-        count = math.prod(each.shape)
+        count = math.prod(expected.shape)
         lines += [
-            f'tl.static_assert(len({name}.shape) == {len(each.shape)}, "{what}")',
+            f'tl.static_assert(len({name}.shape) == {len(expected.shape)}, "{message}")',
             *(
-                f'tl.static_assert({name}.shape[{axis}] == {extent}, "{what}")'
-                for axis, extent in enumerate(each.shape)
+                f'tl.static_assert({name}.shape[{axis}] == {extent}, "{message}")'
+                for axis, extent in enumerate(expected.shape)
             ),
             f"tl.store({name}_ptr + tl.arange(0, {count}), tl.reshape({name}, [{count}]))",
         ]

@@ -1,8 +1,8 @@
-"""Where a case has another outcome with aotc than with Triton's interpreter, and why that is right.
+"""Cases with a different outcome in aotc and in Triton's interpreter, with the reasons.
 
-What the interpreter computes wrongly is replaced in `repairs.py`. Here stand cases that one of the two
-refuses and the other does not, or whose results have another type. Each row must match a case, and
-each case that it matches must differ.
+`repairs.py` replaces wrong computations of the interpreter. This list has the cases refused by only one
+of the two, and the ones with results of another type. Each row must match a case, and each matched
+case must differ.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ DIFFERENCES: tuple[tuple[str, str], ...] = (
 
 
 def reason(name: str) -> str | None:
-    """Return why a case may differ, or None."""
+    """Return the reason for a case's difference, or None."""
     return next((why for pattern, why in DIFFERENCES if fnmatchcase(name, pattern)), None)

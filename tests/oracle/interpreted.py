@@ -1,8 +1,8 @@
-"""What Triton's own interpreter makes of a case, on a CPU; `pip install aotc[oracle]`.
+"""A case through Triton's own interpreter, on a CPU; `pip install aotc[oracle]`.
 
-A kernel is called as Triton's executor calls it, with pointers into NumPy arrays, so no PyTorch is
-needed. Where the interpreter computes something else than a GPU does, `repairs.py` replaces it: what
-is tested is Triton's language (its `semantic.py`, `standard.py`, `core.py`), which stays as it is.
+A kernel is called as by Triton's executor, with pointers into NumPy arrays, so no PyTorch is needed.
+`repairs.py` replaces computations of the interpreter that differ from a GPU's. Triton's language itself
+(`semantic.py`, `standard.py`, `core.py`) is under test and unchanged.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _count = itertools.count()
 
 
 def answer(case: Case, folder: Path) -> Outcome:
-    """Return the results of a case as Triton's interpreter has them.
+    """Run a case with Triton's interpreter.
 
     The kernel is written into `folder`, where each has a file of its own: its source is read again.
     """
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     names = RESULTS[: case.num_results]
     text = source(case, [f"_found[{name!r}] = {name}" for name in names])
-    memory = [each.values.copy() for each in case.inputs]
-    kinds = [each.dtype for each in case.inputs]
-    pointers = [pointer(one, kind) for one, kind in zip(memory, kinds, strict=True)]
-    pointers += [None] * case.num_results  # what the source names and does not use
+    memory = [operand.values.copy() for operand in case.inputs]
+    kinds = [operand.dtype for operand in case.inputs]
+    pointers = [pointer(array, kind) for array, kind in zip(memory, kinds, strict=True)]
+    pointers += [None] * case.num_results  # imported by the source, but unused
     try:
-        run_source(text, "k", folder, pointers, (1,), _found=found)
+        run_source(text, "k", folder, pointers, (1,), _found=variables)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises is its refusal
         cause = error.__cause__ or error
         return Refused(f"{type(cause).__name__}: {cause}".splitlines()[0])
-    return tuple(_result(found[name]) for name in names)
+    return tuple(_result(variables[name]) for name in names)
 
 
 def _load(text: str, path: Path) -> ModuleType:
@@ -77,7 +77,7 @@ def run_source(
 ) -> None:
     """Run a kernel of `text` over a grid, with the language patched as Triton's executor does.
 
-    `names` are known in the text. Raises: whatever Triton does.
+    `names` are globals of the text. Raises: any error of Triton.
     """
     module = _load(text, folder / f"case{next(_count)}.py")
     right = {word: meaning for word, (_, meaning) in repairs.GLOBALS.items()}
@@ -89,8 +89,8 @@ def run_source(
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for place in np.ndindex(extents):
-                builder.set_grid_idx(*place)
+            for program in np.ndindex(extents):
+                builder.set_grid_idx(*program)
                 function(*args)
     finally:
         scope.restore()

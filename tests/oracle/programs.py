@@ -1,9 +1,9 @@
 """Random programs through both interpreters: the tile IR through aotc's, its source through Triton's.
 
-`python -m tests.oracle.record --programs 500` runs those of the first 500 seeds of `tests/fuzz`. The
-source is written from the tile IR, so this asks what `docs/internals/fuzzing.md` asks of aotc's own frontend, of
-one that others wrote. Programs with descriptors or with words that Triton's interpreter does not
-know (libdevice, assembly) are passed over.
+`python -m tests.oracle.record --programs 500` runs the first 500 seeds of `tests/fuzz`. The source is
+written from the tile IR. `docs/internals/fuzzing.md` compares that source with aotc's own frontend; this
+module compares it with an independent one. Programs with ops unknown to Triton's interpreter
+(descriptors, libdevice, assembly) are skipped.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _LIMITS: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, "only int8 supported", "a dot of uint8"),
     (AssertionError, "input_precision must be one of", "a dot of bf16 parts"),
 )
-"""What Triton's interpreter refuses, and the compiler does not."""
+"""Errors of Triton's interpreter alone, not of its compiler."""
 
 
 class PassedOver(Exception):  # noqa: N818 - what the program is
-    """Report a program that Triton's interpreter has no words for."""
+    """Report a program with ops unknown to Triton's interpreter."""
 
 
 def compare_seeds(seeds: Iterable[int]) -> int:
-    """Run the programs of `seeds`; print what differs. Return the exit status."""
+    """Run the programs of `seeds`; print the differences. Return the exit status."""
     counts: Counter[str] = Counter()
     with TemporaryDirectory() as folder:
         for seed in seeds:
@@ -65,30 +65,30 @@ def compare_seeds(seeds: Iterable[int]) -> int:
 
 
 def disagreement(program: Program, folder: Path) -> str | None:
-    """Return how the two interpreters differ on a program, or None. Raises: PassedOver."""
+    """Describe the interpreters' difference on a program, or return None. Raises: PassedOver."""
     kernel = program.kernel()
     try:
         text = write_source(kernel)
     except Unwritable as reason:
         raise PassedOver("not writable") from reason
-    known = ("__nv_fmaxf", "__nv_fminf")
+    symbols = ("__nv_fmaxf", "__nv_fminf")
     for op in kernel.walk():
-        if isinstance(op, arith.Libdevice) and op.symbol not in known:
+        if isinstance(op, arith.Libdevice) and op.symbol not in symbols:
             raise PassedOver("libdevice")
         if isinstance(op, assembly.Assembly):
             raise PassedOver("assembly")
         if isinstance(op, descriptor.DescriptorReduce):
             raise PassedOver("a reduction into a tensor")
-    expected, got = program.make(), program.make()
+    expected, actual = program.make(), program.make()
     with np.errstate(all="ignore"):
         run(kernel, program.grid, launch.arguments(kernel, expected))
     try:
         handles = [
-            _handle(got[info.argument], value.type)
+            _handle(actual[info.argument], value.type)
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
         ]
         interpreted.run_source(text, kernel.name, folder, handles, program.grid)
-    except Exception as error:  # whatever it raises is a finding
+    except Exception as error:  # any error is a finding
         cause = error.__cause__ or error
         for kind, words, reason in _LIMITS:
             if isinstance(cause, kind) and words in str(cause):
@@ -97,12 +97,12 @@ def disagreement(program: Program, folder: Path) -> str | None:
     for argument in program.arguments:
         if isinstance(argument, Scalar):
             continue
-        want, have = (np.asarray(each[argument.name]) for each in (expected, got))
+        want, have = (np.asarray(arrays[argument.name]) for arrays in (expected, actual))
         wrong = differences(argument, want.reshape(-1), have.reshape(-1))
         if wrong.size:
-            at = int(wrong[0])
-            values = f"{want.reshape(-1)[at]!r}, Triton has {have.reshape(-1)[at]!r}"
-            return f"{argument.name}[{at}] is {values}; {wrong.size} of {want.size} differ"
+            index = int(wrong[0])
+            values = f"{want.reshape(-1)[index]!r}, Triton has {have.reshape(-1)[index]!r}"
+            return f"{argument.name}[{index}] is {values}; {wrong.size} of {want.size} differ"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Kernels in the style of Triton's unit tests, each with its meaning in NumPy."""
+"""Kernels in the style of Triton's unit tests, with NumPy references."""
 
 from __future__ import annotations
 

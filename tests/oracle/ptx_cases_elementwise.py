@@ -1,4 +1,4 @@
-"""Casts, operators and functions of elements."""
+"""Casts, operators and elementwise functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_float(name: str) -> bool:
 
 
 def drawn(rng: np.random.Generator, name: str, count: int = N, low: int = -60) -> Any:
-    """Return numbers that every type of the tests holds without overflow."""
+    """Return numbers in the range of every tested type."""
     if is_float(name):
         return (rng.standard_normal(count) * 8).astype(np.float32).astype(DTYPES[name])
     low = 0 if name[0] == "u" else low
@@ -51,8 +51,8 @@ def _cast(source: str, target: str) -> Case:
             x = np.abs(x.astype(np.float32)).astype(DTYPES[source])
         return {"x": x, "out": np.zeros(N, DTYPES[target])}
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        x = given["x"]
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        x = arrays["x"]
         wide = x.astype(np.float64) if is_float(source) else x
         if target in ("bf16", "fp8e4nv", "fp8e5"):
             wide = wide.astype(np.float32)
@@ -68,7 +68,7 @@ def _cast(source: str, target: str) -> Case:
 
 
 def _is_castable(source: str, target: str) -> bool:
-    """Return whether Triton converts the one to the other."""
+    """Return whether Triton has the conversion."""
     narrow = {source, target} & {"fp8e4nv", "fp8e5"}
     wide = {source, target} - {"fp8e4nv", "fp8e5"}
     return not narrow or (len(wide) == 1 and wide <= {"fp16", "bf16", "fp32"})
@@ -83,8 +83,8 @@ def _binary(name: str, text: str, kind: str, compute: Callable[[Any, Any], Any])
             y = np.where(y == 0, y.dtype.type(3), y)
         return {"x": x, "y": y, "out": np.zeros(N, DTYPES[kind])}
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        x, y = given["x"], given["y"]
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        x, y = arrays["x"], arrays["y"]
         if kind in ("fp16", "bf16"):
             x, y = x.astype(np.float32), y.astype(np.float32)
         with np.errstate(all="ignore"):
@@ -162,8 +162,8 @@ def _function(name: str, kind: str) -> Case:
         x = rng.uniform(0.1, 4, N).astype(np.float32).astype(DTYPES[kind])
         return {"x": x, "out": np.zeros(N, DTYPES[kind])}
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        x = given["x"] if kind == "fp64" else given["x"].astype(np.float32)
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        x = arrays["x"] if kind == "fp64" else arrays["x"].astype(np.float32)
         return {"out": compute(x).astype(DTYPES[kind])}
 
     body = f"i = tl.arange(0, N)\na = tl.load(x + i)\ntl.store(out + i, {text})"

@@ -1,4 +1,4 @@
-"""Functions that are called, clusters, random numbers, pipelines, prints and small floats of a scale."""
+"""Calls, clusters, random numbers, pipelines, prints and microscaling formats."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _product(
         dtype = DTYPES[kind]
         return {"x": x.astype(dtype), "y": y.astype(dtype), "out": np.zeros(m * n, np.float32)}
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        x, y = given["x"].astype(np.float64), given["y"].astype(np.float64)
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        x, y = arrays["x"].astype(np.float64), arrays["y"].astype(np.float64)
         return {"out": (x.reshape(m, k) @ y.reshape(k, n)).astype(np.float32)}
 
     types = {"x": f"*{kind}", "y": f"*{kind}", "out": "*fp32"}
@@ -118,7 +118,7 @@ def _towards_zero(x: Any) -> Any:
 
 
 def _rest() -> list[Case]:
-    found = [
+    cases = [
         tile_case("philox", "i32", TILE_STORE.format("tl.randint(1234, r * N + c)"),
                   lambda x: _philox(1234, np.arange(x.size)).view(np.int32)),
         tile_case("cdiv", "i32", TILE_STORE.format("tl.cdiv(tl.abs(v), 7)"), lambda x: -(-np.abs(x) // 7)),
@@ -142,8 +142,8 @@ def _rest() -> list[Case]:
                   lambda x: np.array([x.sum() * 3]), grid=(3,)),
     ]  # fmt: skip
     if hasattr(ml_dtypes, "float8_e8m0fnu"):
-        found.append(_scaled())
-    return found
+        cases.append(_scaled())
+    return cases
 
 
 def _scaled() -> Case:
@@ -163,10 +163,10 @@ tl.store(out + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], d)"""
             "out": np.zeros(m * n, np.float32),
         }
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        scale = np.exp2(given["s"].astype(np.float64).reshape(m, -1) - 127).repeat(32, axis=1)
-        x = given["x"].astype(np.float64).reshape(m, k) * scale
-        return {"out": (x @ given["y"].astype(np.float64).reshape(k, n)).astype(np.float32)}
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        scale = np.exp2(arrays["s"].astype(np.float64).reshape(m, -1) - 127).repeat(32, axis=1)
+        x = arrays["x"].astype(np.float64).reshape(m, k) * scale
+        return {"out": (x @ arrays["y"].astype(np.float64).reshape(k, n)).astype(np.float32)}
 
     types = {"x": "*fp8e4nv", "y": "*bf16", "s": "*u8", "out": "*fp32"}
     return Case("dot-scaled", body, types, inputs, expected, {"M": m, "N": n, "K": k}, 1e-6)

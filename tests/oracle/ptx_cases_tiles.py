@@ -1,4 +1,4 @@
-"""Reductions, scans, matrix products, atomics, and what moves elements within a tile."""
+"""Reductions, scans, matrix products, atomics, and data movement within a tile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tile_case(
     shape: tuple[int, int] = (32, 64),
     **options: Any,
 ) -> Case:
-    """Make a case that loads a tile `v` of x and stores what `compute` says."""
+    """Make a case: load a tile `v` of x, run the body, compare its output with `compute`."""
     out = out or kind
 
     def inputs(rng: np.random.Generator) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def tile_case(
         size = np.asarray(compute(_wide(x))).size
         return {"x": x, "out": np.zeros(size, DTYPES[out])}
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        result = np.asarray(compute(_wide(given["x"]))).reshape(-1)
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        result = np.asarray(compute(_wide(arrays["x"]))).reshape(-1)
         return {"out": result.astype(DTYPES[out])}
 
     types = {"x": f"*{kind}", "out": f"*{out}"}
@@ -59,11 +59,11 @@ _REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
 
 
 def _reductions() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     for name, (text, compute) in _REDUCTIONS.items():
         for kind in ("i8", "i32", "i64", "u32", "fp16", "bf16", "fp32", "fp64"):
             for axis, store in ((1, _ROWS), (0, _COLUMNS)):
-                found.append(
+                cases.append(
                     tile_case(
                         f"{name}{axis}-{kind}",
                         kind,
@@ -75,43 +75,43 @@ def _reductions() -> list[Case]:
         for name, compute in (("argmax", np.argmax), ("argmin", np.argmin)):
             for axis, store in ((1, _ROWS), (0, _COLUMNS)):
                 body = store.format(f"tl.{name}(v, {axis})")
-                found.append(
+                cases.append(
                     tile_case(
                         f"{name}{axis}-{kind}", kind, body,
                         lambda x, f=compute, a=axis: f(x, axis=a), "i32",
                     )
                 )  # fmt: skip
-    found.append(
+    cases.append(
         tile_case("xor_sum-i32", "i32", _ROWS.format("tl.xor_sum(v, 1)"),
                    lambda x: np.bitwise_xor.reduce(x, axis=1))
     )  # fmt: skip
     total = "tl.store(out, tl.sum(tl.sum(v, 1), 0))"
-    found += [
+    cases += [
         tile_case(f"sum-all-warps{warps}", "fp32", total, np.sum, num_warps=warps)
         for warps in (1, 2, 8)
     ]
-    return found
+    return cases
 
 
 def _scans() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     for kind in ("i32", "i64", "fp32", "fp16", "bf16"):
         for axis in (0, 1):
             out = "fp32" if is_float(kind) else kind
             value = "v.to(tl.float32)" if is_float(kind) else "v"
-            found.append(
+            cases.append(
                 tile_case(f"cumsum{axis}-{kind}", kind, TILE_STORE.format(f"tl.cumsum({value}, {axis})"),
                            lambda x, a=axis: np.cumsum(x, axis=a), out)
             )  # fmt: skip
-    found.append(
+    cases.append(
         tile_case("cumsum-reverse", "i32", TILE_STORE.format("tl.cumsum(v, 1, reverse=True)"),
                    lambda x: np.cumsum(x[:, ::-1], axis=1)[:, ::-1])
     )  # fmt: skip
-    found.append(
+    cases.append(
         tile_case("cumprod", "fp32", TILE_STORE.format("tl.cumprod(1 + v * 0.001, 1)"),
                    lambda x: np.cumprod(1 + x * 0.001, axis=1))
     )  # fmt: skip
-    return found
+    return cases
 
 
 def _moves() -> list[Case]:
@@ -133,26 +133,26 @@ def _moves() -> list[Case]:
          "tl.store(out + i, tl.reshape(tl.join(w, w + 1), (2 * M * N,)))"),
          lambda x: np.stack([x.reshape(-1), x.reshape(-1) + 1], axis=-1)),
         ("gather", TILE_STORE.format("tl.gather(v, (c + r) % N + r * 0, 1)"),
-         lambda x: np.stack([np.roll(row, -at) for at, row in enumerate(x)])),
+         lambda x: np.stack([np.roll(row, -shift) for shift, row in enumerate(x)])),
         ("broadcast", TILE_STORE.format("v + tl.sum(v, 1)[:, None] * 0 + r"),
          lambda x: x + np.arange(x.shape[0])[:, None]),
     ]  # fmt: skip
-    found = [
+    tile_cases = [
         tile_case(f"{name}-{kind}", kind, body, compute)
         for name, body, compute in cases
         for kind in ("i32", "fp32", "i8", "i64")
         if not (kind == "i8" and name in ("join", "broadcast"))
     ]
-    found += [
+    tile_cases += [
         tile_case(f"{name}-fp16", "fp16", body, compute)
         for name, body, compute in cases
         if name not in ("join", "broadcast")
     ]
-    return found
+    return tile_cases
 
 
 def _dots() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     for arch in (80, 90):
         for kind, out in (("fp16", "fp32"), ("bf16", "fp32"), ("i8", "i32"), ("fp32", "fp32"),
                           ("fp8e4nv", "fp32"), ("fp8e5", "fp32"), ("fp64", "fp64")):  # fmt: skip
@@ -161,8 +161,8 @@ def _dots() -> list[Case]:
             for m, n, k, trans in ((64, 64, 64, 0), (16, 32, 32, 0), (128, 64, 32, 1)):
                 if kind == "fp64" and m > 16:
                     continue
-                found.append(_dot(kind, out, m, n, k, bool(trans), arch))
-    return found
+                cases.append(_dot(kind, out, m, n, k, bool(trans), arch))
+    return cases
 
 
 def _dot(kind: str, out: str, m: int, n: int, k: int, trans: bool, arch: int) -> Case:
@@ -184,9 +184,9 @@ def _dot(kind: str, out: str, m: int, n: int, k: int, trans: bool, arch: int) ->
             "out": np.zeros(m * n, DTYPES[out]),
         }
 
-    def expected(given: Arrays) -> dict[str, Any]:
-        x = given["x"].astype(np.float64).reshape(m, k)
-        y = given["y"].astype(np.float64).reshape((n, k) if trans else (k, n))
+    def expected(arrays: Arrays) -> dict[str, Any]:
+        x = arrays["x"].astype(np.float64).reshape(m, k)
+        y = arrays["y"].astype(np.float64).reshape((n, k) if trans else (k, n))
         return {"out": (x @ (y.T if trans else y)).astype(DTYPES[out])}
 
     types = {"x": f"*{kind}", "y": f"*{kind}", "out": f"*{out}"}
@@ -197,7 +197,7 @@ def _dot(kind: str, out: str, m: int, n: int, k: int, trans: bool, arch: int) ->
 
 
 def _atomics() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     computes: dict[str, Callable[[Any], Any]] = {
         "add": lambda x: x.sum(axis=0),
         "max": lambda x: np.maximum(x.max(axis=0), 0),
@@ -213,29 +213,29 @@ def _atomics() -> list[Case]:
                 continue
             for sem in ("relaxed", "acq_rel"):
                 body = f"tl.atomic_{name}(out + c + r * 0, v, sem='{sem}')"
-                found.append(
+                cases.append(
                     tile_case(f"atomic_{name}-{kind}-{sem}", kind, body, compute, shape=(4, 128))
                 )
     body = "tl.atomic_xchg(out + r * N + c, v)"
-    found.append(tile_case("atomic_xchg", "i32", body, lambda x: x))
+    cases.append(tile_case("atomic_xchg", "i32", body, lambda x: x))
     body = "tl.atomic_cas(out + r * N + c, tl.zeros_like(v), v)"
-    found += [tile_case(f"atomic_cas-{kind}", kind, body, lambda x: x) for kind in ("i32", "i64")]
-    return found
+    cases += [tile_case(f"atomic_cas-{kind}", kind, body, lambda x: x) for kind in ("i32", "i64")]
+    return cases
 
 
 def _memory() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     for modifier in ("", ".ca", ".cg", ".cv"):
         for policy in ("", "evict_first", "evict_last") if not modifier else ("",):
             options = f"cache_modifier='{modifier}', eviction_policy='{policy}'"
             body = f"w = tl.load(x + r * N + c, {options})\n" + TILE_STORE.format("w")
-            found.append(tile_case(f"load{modifier}-{policy}", "fp32", body, lambda x: x))
+            cases.append(tile_case(f"load{modifier}-{policy}", "fp32", body, lambda x: x))
     for modifier in ("", ".wb", ".cg", ".cs", ".wt"):
         for kind in ("fp32", "i8", "fp16", "i64"):
             body = f"tl.store(out + r * N + c, v, cache_modifier='{modifier}')"
-            found.append(tile_case(f"store{modifier}-{kind}", kind, body, lambda x: x))
+            cases.append(tile_case(f"store{modifier}-{kind}", kind, body, lambda x: x))
     body = "w = tl.load(x + r * N + c, volatile=True)\n" + TILE_STORE.format("w")
-    found.append(tile_case("load-volatile", "fp32", body, lambda x: x))
+    cases.append(tile_case("load-volatile", "fp32", body, lambda x: x))
     for kind in ("i8", "i16", "fp16", "fp32", "i64"):
         body = "w = tl.load(x + r * N + c, mask=c < 41, other=3)\ntl.store(out + r * N + c, w, mask=c < 57)"
 
@@ -243,8 +243,8 @@ def _memory() -> list[Case]:
             wide = np.where(np.arange(x.shape[1]) < 41, x, 3)
             return np.where(np.arange(x.shape[1]) < 57, wide, 0)
 
-        found.append(tile_case(f"masked-{kind}", kind, body, masked))
-    return found
+        cases.append(tile_case(f"masked-{kind}", kind, body, masked))
+    return cases
 
 
 def _control() -> list[Case]:
@@ -256,7 +256,7 @@ def _control() -> list[Case]:
     def rolled(x: Any) -> Any:
         return sum(np.roll(x, -k, axis=1) for k in range(4))
 
-    found = [
+    cases = [
         tile_case(f"loop-stages{stages}-sm{arch}", "fp32", loop.format(stages), rolled, arch=arch)
         for stages in (1, 3)
         for arch in (80, 90)
@@ -265,14 +265,14 @@ def _control() -> list[Case]:
         "t = tl.sum(tl.sum(v, 1), 0) * 0 + 5\nwhile t > 2:\n    v += t\n    t -= 1\n"
         + TILE_STORE.format("v")
     )
-    found.append(tile_case("while", "i32", body, lambda x: x + 12))
+    cases.append(tile_case("while", "i32", body, lambda x: x + 12))
     body = (
         "if tl.sum(tl.sum(v, 1), 0) > -(1 << 30):\n    v = v * 2\nelse:\n    v = v - 1\n"
         + TILE_STORE.format("v")
     )
-    found.append(tile_case("if", "i32", body, lambda x: x * 2))
+    cases.append(tile_case("if", "i32", body, lambda x: x * 2))
     body = "p = tl.program_id(0) + tl.num_programs(0) * tl.program_id(1)\ntl.atomic_add(out + r * N + c, v * 0 + p)"
-    found.append(tile_case("programs", "i32", body, lambda x: x * 0 + 15, grid=(3, 2)))
+    cases.append(tile_case("programs", "i32", body, lambda x: x * 0 + 15, grid=(3, 2)))
     asm = (
         "w = tl.inline_asm_elementwise('shf.l.wrap.b32 $0, $1, $1, 7;', '=r,r', [v], "
         "dtype=tl.int32, is_pure=True, pack=1)\n" + TILE_STORE.format("w")
@@ -282,10 +282,10 @@ def _control() -> list[Case]:
         bits = x.astype(np.uint32)
         return ((bits << np.uint32(7)) | (bits >> np.uint32(25))).view(np.int32)
 
-    found.append(tile_case("assembly", "i32", asm, rotated))
+    cases.append(tile_case("assembly", "i32", asm, rotated))
     for bins in (16, 64, 256):
         body = f"h = tl.histogram(tl.reshape(tl.abs(v), (M * N,)), {bins})\ntl.store(out + tl.arange(0, {bins}), h)"
-        found.append(
+        cases.append(
             tile_case(f"histogram-{bins}", "i32", body,
                        lambda x, b=bins: np.histogram(np.abs(x), b, (0, b))[0]
                        if b > 60 else np.histogram(np.abs(x)[np.abs(x) < b], b, (0, b))[0])
@@ -295,10 +295,10 @@ def _control() -> list[Case]:
         "o = tl.make_tensor_descriptor(out, [M, N], [N, 1], [M, N])\n"
         "o.store([0, 0], d.load([0, 0]) + 1)"
     )
-    found += [
+    cases += [
         tile_case(f"descriptor-{k}", k, described, lambda x: x + 1) for k in ("fp32", "fp16", "i8")
     ]
-    return found
+    return cases
 
 
 TILES = [*_reductions(), *_scans(), *_moves(), *_dots(), *_atomics(), *_memory(), *_control()]

@@ -1,7 +1,7 @@
-"""Ask Triton's interpreter: `python -m tests.oracle.record` writes down what it answers.
+"""Record the outcomes of Triton's interpreter: `python -m tests.oracle.record`.
 
-`--check` compares with what is written down instead, and fails if that is stale; `--programs N` runs
-random programs through both interpreters. Needs `pip install -e '.[oracle]'`.
+`--check` compares with the recording instead, and fails if it is stale; `--programs N` runs random
+programs through both interpreters. Needs `pip install -e '.[oracle]'`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def main() -> int:
         recorded.write(answers)
         print(f"{took}, {recorded.FILE.stat().st_size} bytes")
         return 0
-    known = recorded.read()
+    recording = recorded.read()
     stale = [
         case.name
         for case, outcome in answers
-        if known.get(case.name, ("", outcome))[0] != recorded.digest(case)
-        or disagreement(case, known[case.name][1], outcome) is not None
+        if recording.get(case.name, ("", outcome))[0] != recorded.digest(case)
+        or disagreement(case, recording[case.name][1], outcome) is not None
     ]
-    stale += sorted(known.keys() - {case.name for case, _ in answers})
+    stale += sorted(recording.keys() - {case.name for case, _ in answers})
     print(took, *(f"stale: {name}" for name in stale), sep="\n")
     return 1 if stale else 0
 

@@ -1,9 +1,9 @@
-"""What Triton's interpreter answered, kept in a file: one line of JSON a case, compressed.
+"""The recorded outcomes of Triton's interpreter: one line of JSON a case, compressed.
 
-`xzcat tests/oracle/recorded.jsonl.xz` shows it. A line has the case's name, a digest of what was asked
-(the source and the inputs), and the results: type, shape and bytes in hexadecimal, or the refusal.
+`xzcat tests/oracle/recorded.jsonl.xz` shows it. A line has the case's name, a digest of the source and
+the inputs, and the results: type, shape and bytes in hexadecimal, or the compile error.
 
-Invariant: an answer is for exactly the question whose digest it has.
+Invariant: an outcome belongs to exactly the source and inputs of its digest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FILE = Path(__file__).with_name("recorded.jsonl.xz")
 
 
 def digest(case: Case) -> str:
-    """Return a short text that is another if the case asks another question."""
-    found = hashlib.sha256(source(case, []).encode())
-    for each in case.inputs:
-        found.update(f"{each.dtype}{each.shape}".encode())
-        found.update(np.ascontiguousarray(each.values).tobytes())
-    return found.hexdigest()[:12]
+    """Return a short digest of a case's source and inputs."""
+    hasher = hashlib.sha256(source(case, []).encode())
+    for operand in case.inputs:
+        hasher.update(f"{operand.dtype}{operand.shape}".encode())
+        hasher.update(np.ascontiguousarray(operand.values).tobytes())
+    return hasher.hexdigest()[:12]
 
 
 @cache
@@ -41,7 +41,7 @@ def read() -> dict[str, tuple[str, Outcome]]:
 
 
 def write(answers: Mapping[Case, Outcome] | Iterable[tuple[Case, Outcome]]) -> None:
-    """Write what was answered, in the order of names."""
+    """Write outcomes in the order of names."""
     pairs = answers.items() if isinstance(answers, Mapping) else answers
     rows = sorted((_row(case, outcome) for case, outcome in pairs), key=lambda row: row["case"])
     text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
@@ -55,8 +55,8 @@ def _row(case: Case, outcome: Outcome) -> dict[str, object]:
     return {
         **row,
         "results": [
-            [each.dtype, list(each.shape), np.ascontiguousarray(each.values).tobytes().hex()]
-            for each in outcome
+            [part.dtype, list(part.shape), np.ascontiguousarray(part.values).tobytes().hex()]
+            for part in outcome
         ],
     }
 

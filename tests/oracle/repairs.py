@@ -1,9 +1,9 @@
-"""Where Triton's interpreter computes something else than Triton's compiler, and what is right.
+"""Repairs of Triton's interpreter for results that differ from its compiler's.
 
-`REPAIRS` is the list: which method of the interpreter, why it is wrong, and what takes its place.
-Nothing of the language itself (promotion, casts, widening, combine functions, signatures) is
-touched: that is what the oracle is for. What is replaced is how the interpreter's builder computes
-one operation on NumPy arrays, most of it because it holds bf16 and fp8 as plain integers.
+`REPAIRS` lists the wrong methods of the interpreter, the reasons, and their replacements. The language
+itself (promotion, casts, widening, combine functions, signatures) is under test and unchanged. Repairs
+replace single operations of the interpreter's builder on NumPy arrays, mostly because it holds bf16 and
+fp8 as plain integers.
 
 Written for Triton 3.9.0. Repairs are written from the PTX ISA and IEEE 754, not from aotc.
 """
@@ -27,11 +27,11 @@ Handle = Any
 Builder = interpreter.InterpreterBuilder
 
 
-# ---- numbers that the interpreter holds as bits -----------------------------------------------
+# ---- floats held as integers by the interpreter -----------------------------------------------
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype that reads the bits of a type as numbers."""
+    """Return the NumPy dtype to view the bits of a type as numbers."""
     return _NUMPY_OF.get(kind.scalar) or interpreter._get_np_dtype(kind.scalar)
 
 
@@ -46,7 +46,7 @@ def _numbers(handle: Handle) -> Array:
 
 
 def _handle(numbers: Array, kind: Any) -> Handle:
-    """Return numbers as the interpreter holds them."""
+    """Return a handle of the interpreter for numbers."""
     data = np.asarray(numbers)
     if kind.scalar in _AS_BITS:
         data = np.ascontiguousarray(data).view(interpreter._get_np_dtype(kind.scalar))
@@ -80,7 +80,7 @@ def _binary_op(self: Any, lhs: Handle, rhs: Handle, op: Any) -> Handle:
     if kind not in _AS_BITS:
         out = _ORIGINALS["binary_op"](self, lhs, rhs, op)
         return interpreter.TensorHandle(out.data, tl.int1) if out.data.dtype == np.bool_ else out
-    left, right = (_numbers(each).astype(np.float32) for each in (lhs, rhs))
+    left, right = (_numbers(operand).astype(np.float32) for operand in (lhs, rhs))
     out = np.asarray(op(left, right))
     if out.dtype == np.bool_:
         return interpreter.TensorHandle(out, tl.int1)
@@ -104,14 +104,14 @@ def _create_fneg(self: Any, arg: Handle) -> Handle:
 def _create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     if z.dtype.scalar not in _AS_BITS:
         return _ORIGINALS["create_fma"](self, x, y, z)
-    one, two, three = (_numbers(each).astype(np.float64) for each in (x, y, z))
-    # A product of two bf16 has 16 bits. What is added to it fits fp64 beside it, or is far away.
-    return _handle(_rounded(one * two + three, z.dtype), z.dtype)
+    a, b, c = (_numbers(operand).astype(np.float64) for operand in (x, y, z))
+    # A product of two bf16 has 16 bits. The addend fits fp64 beside it, or is far away.
+    return _handle(_rounded(a * b + c, z.dtype), z.dtype)
 
 
 def _create_dot(self: Any, a: Handle, b: Handle, d: Handle, precision: Any, limit: int) -> Handle:
     del self, precision, limit
-    left, right, acc = (_numbers(each) for each in (a, b, d))
+    left, right, acc = (_numbers(operand) for operand in (a, b, d))
     if d.data.dtype.kind == "i":
         return interpreter.TensorHandle(
             np.matmul(left.astype(np.int32), right.astype(np.int32)) + acc, d.dtype.scalar
@@ -120,7 +120,7 @@ def _create_dot(self: Any, a: Handle, b: Handle, d: Handle, precision: Any, limi
     return _handle(_rounded(out, d.dtype), d.dtype)
 
 
-# ---- functions that flush ---------------------------------------------------------------------
+# ---- functions flushing subnormals ------------------------------------------------------------
 
 
 def _flushing(function: Callable[[Array], Array]) -> Callable[[Any, Handle], Handle]:
@@ -196,27 +196,29 @@ def _check_tensor(self: Any, input: Any) -> None:  # noqa: A002
 
 def _reduce_all(self: Any, input: Any) -> Any:  # noqa: A002
     axes = len(input[0].handle.data.shape)
-    found = self.generic_reduce(input)
+    reduced = self.generic_reduce(input)
     if self.axis is not None or not self.keep_dims:
-        return found
-    kinds = [each.dtype for each in input]
+        return reduced
+    kinds = [operand.dtype for operand in input]
     return [
-        self.to_tensor(each.handle.data.reshape((1,) * axes), kind)
-        for each, kind in zip(found, kinds, strict=True)
+        self.to_tensor(operand.handle.data.reshape((1,) * axes), kind)
+        for operand, kind in zip(reduced, kinds, strict=True)
     ]
 
 
 def _scan_all(self: Any, input: Any) -> Any:  # noqa: A002
-    def flipped(each: Any) -> Any:
-        data = np.ascontiguousarray(np.flip(each.handle.data, axis=self.axis))
-        return self.to_tensor(data, each.dtype)
+    def flipped(operand: Any) -> Any:
+        data = np.ascontiguousarray(np.flip(operand.handle.data, axis=self.axis))
+        return self.to_tensor(data, operand.dtype)
 
     if not self.reverse:
         return self.generic_scan(input)
-    return [flipped(each) for each in self.generic_scan([flipped(each) for each in input])]
+    return [
+        flipped(operand) for operand in self.generic_scan([flipped(operand) for operand in input])
+    ]
 
 
-# ---- names that the interpreter leaves to Python ----------------------------------------------
+# ---- Python builtins in kernels ---------------------------------------------------------------
 
 
 def _range(*bounds: Any, **hints: Any) -> Any:
@@ -255,14 +257,14 @@ GLOBALS: dict[str, tuple[str, Any]] = {
     "min": ("Python compares whole tiles; the compiler takes tl.minimum", _extreme("minimum")),
     "max": ("Python compares whole tiles; the compiler takes tl.maximum", _extreme("maximum")),
 }
-"""Names of a kernel that mean something else in Python: why, and what they mean."""
+"""Python builtins with another meaning in a kernel: the reason and the replacement."""
 
 # ---- the list ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Name methods of a class of the interpreter, or functions of it, say why they are wrong, and what is right."""
+    """A replacement for wrong methods of a class, or functions of a module, of the interpreter."""
 
     owner: Any
     methods: tuple[str, ...]
@@ -389,7 +391,7 @@ _ORIGINALS: dict[str, Callable[..., Any]] = {
 
 
 def install() -> None:
-    """Put the repairs in place, for the life of the process."""
+    """Install the repairs for the life of the process."""
     for repair in REPAIRS:
         for method in repair.methods:
             setattr(repair.owner, method, repair.right)

@@ -1,4 +1,4 @@
-"""What aotc computes is what Triton's interpreter computes: recorded, and live where it is there."""
+"""aotc agrees with Triton's interpreter: recorded, and live if Triton is installed."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ def _groups() -> dict[str, list[Case]]:
 
 
 def _differs(case: Case, folder: Path) -> str | None:
-    wanted = recorded.read()[case.name][1]
-    return disagreement(case, wanted, answer(case, wanted, folder))
+    expected = recorded.read()[case.name][1]
+    return disagreement(case, expected, answer(case, expected, folder))
 
 
 def test_every_case_is_recorded() -> None:
-    """A case that is changed is asked again: `python -m tests.oracle.record`."""
-    asked = {case.name: recorded.digest(case) for case in cases()}
-    assert len(asked) == len(cases())
-    assert {name: answered for name, (answered, _) in recorded.read().items()} == asked
+    """Record changed cases again with `python -m tests.oracle.record`."""
+    digests = {case.name: recorded.digest(case) for case in cases()}
+    assert len(digests) == len(cases())
+    assert {name: answered for name, (answered, _) in recorded.read().items()} == digests
 
 
 @pytest.mark.parametrize("group", sorted({case.group for case in cases()}))
 def test_a_case_means_what_it_does_in_triton(group: str, tmp_path: Path) -> None:
-    found = [_differs(case, tmp_path) for case in _groups()[group] if reason(case.name) is None]
-    wrong = [each for each in found if each is not None]
-    assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong[:20])
+    differences = [
+        _differs(case, tmp_path) for case in _groups()[group] if reason(case.name) is None
+    ]
+    wrong = [difference for difference in differences if difference is not None]
+    assert not wrong, f"{len(wrong)} of {len(differences)}:\n" + "\n".join(wrong[:20])
 
 
 @pytest.mark.parametrize(("pattern", "why"), DIFFERENCES)
@@ -69,12 +71,12 @@ def _record(*options: str) -> subprocess.CompletedProcess[str]:
 
 @_needs_triton
 def test_what_is_recorded_is_what_triton_says() -> None:
-    done = _record("--check")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = _record("--check")
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @_needs_triton
 def test_random_programs_mean_what_they_do_in_triton() -> None:
-    done = _record("--programs", "60")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "'agree'" in done.stdout
+    process = _record("--programs", "60")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "'agree'" in process.stdout

@@ -1,7 +1,6 @@
-"""Mistakes planted in the frontend, one at a time: the recorded answers must tell each of them.
+"""Planted mistakes in the frontend: the recorded outcomes must expose each.
 
-A mistake is a piece of a function's text that is replaced; the function's code is exchanged while the
-test runs. The first three passed every test of the frontend before there was an oracle.
+A mistake replaces a piece of a function's text; the function's code is exchanged during the test. The first three passed every test of the frontend before there was an oracle.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ PLANTED: dict[str, tuple[Callable[..., Any], str, str, str]] = {
     ),
     "where takes the other one": (
         operators.select,
-        "arith.Select(chosen, one, two)",
-        "arith.Select(chosen, two, one)",
+        "arith.Select(chosen, lhs, rhs)",
+        "arith.Select(chosen, rhs, lhs)",
         "extremes/",
     ),
     "umulhi multiplies signed integers": (
@@ -161,8 +160,8 @@ PLANTED: dict[str, tuple[Callable[..., Any], str, str, str]] = {
     ),
     "the addend of an fma comes first": (
         math_functions.fma,
-        "arith.Fma(one, two, three)",
-        "arith.Fma(three, two, one)",
+        "arith.Fma(a, b, c)",
+        "arith.Fma(c, b, a)",
         "function/fma,float",
     ),
     "cdiv rounds down": (
@@ -221,7 +220,7 @@ def test_a_planted_mistake_is_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, right, wrong, prefix = PLANTED[name]
-    known = recorded.read()
+    answers = recorded.read()
     chosen = [case for case in cases() if case.name.startswith(prefix) and not reason(case.name)]
     assert chosen
     text = textwrap.dedent(inspect.getsource(function))
@@ -236,11 +235,11 @@ def test_a_planted_mistake_is_told(
     )
     monkeypatch.setattr(function, "__code__", namespace[function.__name__].__code__)
     for case in chosen:
-        wanted = known[case.name][1]
+        expected = answers[case.name][1]
         try:
-            got = answer(case, wanted, tmp_path)
+            actual = answer(case, expected, tmp_path)
         except (IRError, InterpretError):  # told, if not by a result
             return
-        if disagreement(case, wanted, got) is not None:
+        if disagreement(case, expected, actual) is not None:
             return
     raise AssertionError(f"{len(chosen)} cases do not tell it")

@@ -47,6 +47,6 @@ def test_all_triton_ptx_means_what_numpy_says(case: Case) -> None:
 
 @pytest.mark.exhaustive
 def test_what_triton_leaves_out_is_found() -> None:
-    """A specialized kernel makes mbarriers and lets copies tell them, with no fence between."""
+    """A specialized kernel initializes mbarriers and starts copies arriving on them without a fence."""
     with pytest.raises(Fault, match="with no fence after its making"):
         disagreement(_NAMES[_MISSES_A_FENCE])

@@ -1,6 +1,6 @@
-"""Kernels that Triton compiles to PTX, run in the emulator on arrays.
+"""Kernels compiled to PTX by Triton, run in the emulator on arrays.
 
-What a kernel is meant to compute is said in NumPy, so neither Triton nor aotc judges itself.
+The expected output is computed by NumPy, independent of Triton and aotc.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SCRATCH_ALIGNMENT_BYTES = 128
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel: the lines of its body, over the names of its arguments, and what it must leave.
+    """A kernel: its body, argument types, inputs and expected arrays.
 
-    `types` are Triton's signature, in order; `inputs` draws arrays and numbers, `expected` gives the arrays
-    that are compared, within `rtol` of the largest magnitude where they are floats.
+    `types` are Triton's signature, in order; `inputs` draws arrays and numbers. `expected` returns the arrays to
+    compare; floats may be off by `rtol` of the largest magnitude.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _folder() -> Path:
 
 
 def compile_case(case: Case) -> Any:
-    """Return what Triton compiles of a case."""
+    """Compile a case with Triton."""
     path = _folder() / f"{case.name.replace('-', '_')}.py"
     names = [*case.types, *(f"{name}: tl.constexpr" for name in case.consts)]
     lines = "".join(f"    {line}\n" for line in case.body.strip("\n").splitlines())
@@ -82,12 +82,12 @@ def compile_case(case: Case) -> Any:
 
 
 def run_case(case: Case, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run a case's PTX in the emulator; return what it left, and what it must leave."""
+    """Run a case's PTX in the emulator; return actual and expected arrays."""
     compiled = compile_case(case)
-    given = case.inputs(np.random.default_rng(seed))
-    before = {name: np.array(value) for name, value in given.items()}
+    arrays = case.inputs(np.random.default_rng(seed))
+    before = {name: np.array(value) for name, value in arrays.items()}
     meta = compiled.metadata
-    args: list[Any] = [_passed(given[name]) for name in case.types]
+    args: list[Any] = [_passed(arrays[name]) for name in case.types]
     for size in (meta.global_scratch_size, meta.profile_scratch_size):
         count = max(1, size) * int(np.prod(case.grid)) * meta.num_ctas
         args.append(
@@ -103,11 +103,11 @@ def run_case(case: Case, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]
         reads_unwritten=True,
         seed=seed,
     )
-    return given, case.expected(before)
+    return arrays, case.expected(before)
 
 
 def _passed(value: Any) -> Any:
-    """Return an argument of the emulator: of types that NumPy lacks, the bits."""
+    """Return an argument of the emulator; types missing in NumPy as their bits."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype == np.bool_:
@@ -116,10 +116,10 @@ def _passed(value: Any) -> Any:
 
 
 def disagreement(case: Case, seed: int = 0) -> str:
-    """Return how the emulator's result differs from NumPy's, empty if it does not."""
-    left, wanted = run_case(case, seed)
-    for name in wanted:
-        have, want = (np.asarray(each).reshape(-1) for each in (left[name], wanted[name]))
+    """Describe the emulator's difference from NumPy; empty if there is none."""
+    left, expected = run_case(case, seed)
+    for name in expected:
+        have, want = (np.asarray(arrays).reshape(-1) for arrays in (left[name], expected[name]))
         if have.shape != want.shape:
             return f"{name} has {have.shape}, expected {want.shape}"
         wide, exact = have.astype(np.float64), want.astype(np.float64)
@@ -132,6 +132,6 @@ def disagreement(case: Case, seed: int = 0) -> str:
             )
             wrong &= wide != exact
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            return f"{name}[{at}] is {have[at]}, expected {want[at]}; {int(wrong.sum())} of {wrong.size}"
+            index = int(np.flatnonzero(wrong)[0])
+            return f"{name}[{index}] is {have[index]}, expected {want[index]}; {int(wrong.sum())} of {wrong.size}"
     return ""

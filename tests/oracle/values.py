@@ -1,6 +1,6 @@
-"""The values that every builtin is tried on: what is special about each type, and plain numbers.
+"""Inputs for every builtin: special values of each type, and plain numbers.
 
-Invariant: the values of a type are a constant, so what is recorded of them stays comparable.
+Invariant: the values of a type never change, so recorded outcomes stay comparable.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def special(name: str) -> Array:
 
 
 def plain(name: str, count: int, seed: int = 0) -> Array:
-    """Return numbers whose sums and products of a few are exact in every type that has them."""
+    """Return small numbers with exact sums and products in every type."""
     random = np.random.default_rng([seed, count])
     if name == "int1":
         return random.integers(0, 2, count).astype(np.bool_)
@@ -79,13 +79,13 @@ def plain(name: str, count: int, seed: int = 0) -> Array:
 
 
 def large(name: str, count: int) -> Array:
-    """Return values near the limits of a type, whose sums need a wider one."""
+    """Return special values; sums of the largest need a wider type."""
     values = special(name)
     return np.resize(values[np.isfinite(values.astype(np.float64))], count)
 
 
 def shifts(name: str, width: int) -> Array:
-    """Return 16 amounts of type `name` that shift a number of `width` bits."""
+    """Return 16 shift amounts of type `name`, from 0 to `width` - 1."""
     return (np.arange(16) * (width - 1) // 15).astype(NUMPY[name])
 
 

@@ -1,9 +1,9 @@
-"""Binding a call's arguments to parameters, by Python's rules: the one place that does it.
+"""Bind a call's arguments to parameters by Python's rules.
 
-Functions of the source, lambdas, functions of the language, records and ranges all say what they
-take as `Parameters`. Defaults are left to the caller, who knows when they may be evaluated.
+Functions of the source, lambdas, functions of the language, records and ranges all declare `Parameters`.
+The caller evaluates defaults.
 
-A kernel's own parameters are no call: what gives each a type or a value is in `signature.py`.
+A kernel's own parameters get their types and values in `signature.py`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def bind_arguments(
             f"takes {most}{len(positional)} {parameters.noun}{plural}, got {len(args)}",
         )
     if parameters.kwarg:
-        others = {name: value for name, value in kwargs.items() if name not in parameters.by_name}
-        values[parameters.kwarg] = others
-        kwargs = {name: value for name, value in kwargs.items() if name not in others}
+        extras = {name: value for name, value in kwargs.items() if name not in parameters.by_name}
+        values[parameters.kwarg] = extras
+        kwargs = {name: value for name, value in kwargs.items() if name not in extras}
     for name, value in kwargs.items():
         if name not in parameters.by_name:
             if name in positional:
@@ -57,8 +57,8 @@ def bind_arguments(
     return values
 
 
-def _misfit(parameters: Parameters, what: str) -> CompileError:
-    return mistake(f"{parameters.owner} {what}", remedy=signature_text(parameters))
+def _misfit(parameters: Parameters, misuse: str) -> CompileError:
+    return mistake(f"{parameters.owner} {misuse}", remedy=signature_text(parameters))
 
 
 def signature_text(parameters: Parameters) -> str:
@@ -89,8 +89,8 @@ def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> 
             remedy="name each parameter",
         )
     defaults = default_expressions(node)
-    listed = [one.arg for one in (*node.posonlyargs, *node.args)]
-    keyword_only = [one.arg for one in node.kwonlyargs]
+    listed = [arg.arg for arg in (*node.posonlyargs, *node.args)]
+    keyword_only = [arg.arg for arg in node.kwonlyargs]
     return Parameters(
         owner,
         tuple(listed),
@@ -103,10 +103,10 @@ def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> 
 
 
 def default_expressions(node: ast.arguments) -> dict[str, ast.expr]:
-    """Return the default expression of each parameter that has one."""
-    positional = [one.arg for one in (*node.posonlyargs, *node.args)]
+    """Return the default expressions by parameter name."""
+    positional = [arg.arg for arg in (*node.posonlyargs, *node.args)]
     defaults = dict(zip(reversed(positional), reversed(node.defaults), strict=False))
-    for one, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+    for arg, default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
         if default is not None:
-            defaults[one.arg] = default
+            defaults[arg.arg] = default
     return defaults

@@ -1,11 +1,11 @@
-"""Atomic updates of memory: operands brought to what `tile.atomic_rmw` and `tile.atomic_cas` take.
+"""Atomic updates of memory: operand checks and conversions for `tile.atomic_rmw` and `tile.atomic_cas`.
 
-The types each function takes are Triton's: additions of integers of 32 and 64 bits and of floats from
-16 bits, minimum and maximum of integers and of fp32 and fp64, logic of integers, exchanges of 32
-and 64 bits. Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
+The types are Triton's. Addition takes integers of 32 and 64 bits and floats from 16 bits; minimum and
+maximum take integers, fp32 and fp64. Bitwise operations take integers, exchanges 32 and 64 bits.
+ Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
 
-An atomic load is an update that changes nothing, an atomic store an exchange: what passes and
-`verify` know of updates holds for them.
+An atomic load is an update without a change, an atomic store an exchange, so passes and `verify`
+handle both as updates.
 """
 
 from __future__ import annotations
@@ -29,47 +29,49 @@ _BITS = {16: U16, 32: U32, 64: U64}
 
 
 def _order(
-    sem: Operand, scope: Operand, known: tuple[str, ...] = _SEMS, default: str = "acq_rel"
+    sem: Operand, scope: Operand, sems: tuple[str, ...] = _SEMS, default: str = "acq_rel"
 ) -> tuple[tile.AtomicSem, tile.AtomicScope]:
-    order = default if sem is None else static_str(sem, "sem", known)
+    order = default if sem is None else static_str(sem, "sem", sems)
     reach = "gpu" if scope is None else static_str(scope, "scope", _SCOPES)
     return type_cast("tile.AtomicSem", order), type_cast("tile.AtomicScope", reach)
 
 
-def _content(emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str) -> Value:
-    """Return a value that goes to memory, in the pointee's type and the pointer's shape."""
+def _stored_operand(
+    emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str
+) -> Value:
+    """Return the operand to store, in the pointee's type and the pointer's shape."""
     value = converted(emit, operand, kind, shape(pointer), "a value for an atomic")
     return aligned_with(emit, pointer, value, "the value", name)
 
 
-def _updated(
+def _emit_update(
     emit: Emitter,
     name: str,
     kind: tile.AtomicKind,
     operands: tuple[Operand, Operand, Operand],
     order: tuple[tile.AtomicSem, tile.AtomicScope],
 ) -> Value:
-    """Update memory for tl.NAME by a pointer, a value and a mask; return what was there."""
+    """Emit tl.NAME on a pointer, a value and a mask; return the old value."""
     pointer, val, mask = operands
     target, element = pointer_argument(emit, pointer, name)
-    if not _takes(kind, element):
-        known = [each for each in SCALARS.values() if _takes(kind, each)]
-        raise _refused(name, element, ", ".join(map(show_type, known)))
-    value = _content(emit, target, val, element, name)
+    if not _supports(kind, element):
+        allowed = [scalar for scalar in SCALARS.values() if _supports(kind, scalar)]
+        raise _unsupported_type(name, element, ", ".join(map(show_type, allowed)))
+    value = _stored_operand(emit, target, val, element, name)
     masked = None if mask is None else mask_argument(emit, target, mask, name)
     return emit(tile.AtomicRmw(target, value, kind, masked, *order)).out
 
 
-def _takes(kind: tile.AtomicKind, element: ScalarType) -> bool:
-    """Return whether Triton has the update for pointers: that of a descriptor also picks floats of 16 bits."""
+def _supports(kind: tile.AtomicKind, element: ScalarType) -> bool:
+    """Return whether Triton has the update for pointers; descriptors also take min and max of 16-bit floats."""
     is_half = element.is_float and element.bits == 16
     return tile.supports_atomic(kind, element) and not (is_half and kind in ("min", "max"))
 
 
-def _refused(name: str, element: ScalarType, known: str) -> CompileError:
+def _unsupported_type(name: str, element: ScalarType, allowed: str) -> CompileError:
     return mistake(
         f"tl.{name} does not take a pointer to {show_type(element)}",
-        remedy=f"it takes pointers to {known}",
+        remedy=f"it takes pointers to {allowed}",
     )
 
 
@@ -83,7 +85,7 @@ def _update(kind: tile.AtomicKind) -> Callable[..., Operand]:
         scope: Operand = None,
     ) -> Operand:
         operands = pointer, val, mask
-        return _updated(emit, f"atomic_{kind}", kind, operands, _order(sem, scope))
+        return _emit_update(emit, f"atomic_{kind}", kind, operands, _order(sem, scope))
 
     return run
 
@@ -96,14 +98,16 @@ def atomic_cas(
     sem: Operand = None,
     scope: Operand = None,
 ) -> Value:
-    """Replace what is in memory by `val` where it equals `cmp`; return what was there."""
+    """Replace the value in memory by `val` where it equals `cmp`; return the old value."""
     target, element = pointer_argument(emit, pointer, "atomic_cas")
     if not tile.supports_atomic("cas", element):
         raise mistake(
             f"tl.atomic_cas does not take a pointer to {show_type(element)}",
             remedy="it takes pointers to types of 16, 32 or 64 bits",
         )
-    compare, value = (_content(emit, target, each, element, "atomic_cas") for each in (cmp, val))
+    compare, value = (
+        _stored_operand(emit, target, operand, element, "atomic_cas") for operand in (cmp, val)
+    )
     return emit(tile.AtomicCas(target, compare, value, *_order(sem, scope))).out
 
 
@@ -117,11 +121,11 @@ def atomic_load(
     sem: Operand = None,
     scope: Operand = None,
 ) -> Value:
-    """Return what is in memory, read in one step."""
+    """Load from memory atomically."""
     target, element = pointer_argument(emit, pointer, "atomic_load")
     bits = _BITS.get(element.bits)
     if bits is None:
-        raise _refused("atomic_load", element, "types of 16, 32 or 64 bits")
+        raise _unsupported_type("atomic_load", element, "types of 16, 32 or 64 bits")
     order = _order(sem, scope, ("acquire", "relaxed"), "acquire")
     words = bitcast(emit, target, PointerType(bits))
     zero = constant(emit, 0, bits, shape(target))
@@ -129,7 +133,7 @@ def atomic_load(
         masked = None if mask is None else mask_argument(emit, target, mask, "atomic_load")
         return bitcast(emit, emit(tile.AtomicRmw(words, zero, "or", masked, *order)).out, element)
     if mask is not None:
-        raise _refused("atomic_load", element, "types of 32 or 64 bits, with a mask")
+        raise _unsupported_type("atomic_load", element, "types of 32 or 64 bits, with a mask")
     return bitcast(emit, emit(tile.AtomicCas(words, zero, zero, *order)).out, element)
 
 
@@ -141,9 +145,9 @@ def atomic_store(
     sem: Operand = None,
     scope: Operand = None,
 ) -> None:
-    """Write to memory in one step."""
+    """Store to memory atomically."""
     order = _order(sem, scope, ("release", "relaxed"), "release")
-    _updated(emit, "atomic_store", "xchg", (pointer, val, mask), order)
+    _emit_update(emit, "atomic_store", "xchg", (pointer, val, mask), order)
 
 
 def atomic_poll(
@@ -154,22 +158,22 @@ def atomic_poll(
     scope: Operand = None,
     timeout_ns: Operand = None,
 ) -> Value:
-    """Wait until a number in memory is the expected one; return False if that takes too long."""
+    """Poll memory until it holds the expected number; return False on a timeout."""
     target, element = pointer_argument(emit, pointer, "atomic_poll")
     if shape(target) or not element.is_int or element.bits not in _BITS:
         raise mistake(
             f"tl.atomic_poll waits for one integer of 16, 32 or 64 bits, got {show(target)}"
         )
-    expected = _content(emit, target, expected_value, element, "atomic_poll")
+    expected = _stored_operand(emit, target, expected_value, element, "atomic_poll")
     limit = None if timeout_ns is None else converted(emit, timeout_ns, I64, (), "a timeout")
     start = None if limit is None else globaltimer(emit)
     with emit.into(Block()) as before:
-        found = atomic_load(emit, target, None, sem, scope)
-        waits = emit(arith.Compare(found, expected, "ne")).out
+        current = atomic_load(emit, target, None, sem, scope)
+        waits = emit(arith.Compare(current, expected, "ne")).out
         if limit is not None and start is not None:
-            taken = emit(arith.Sub(globaltimer(emit), start)).out
-            waits = emit(arith.And(waits, emit(arith.Compare(taken, limit, "lt")).out)).out
-        emit(scf.Condition(waits, [found]))
+            elapsed = emit(arith.Sub(globaltimer(emit), start)).out
+            waits = emit(arith.And(waits, emit(arith.Compare(elapsed, limit, "lt")).out)).out
+        emit(scf.Condition(waits, [current]))
     with emit.into(Block([element])) as after:
         emit(scf.Yield([]))
     last = emit(scf.While([], before, after)).outs[0]

@@ -1,11 +1,11 @@
-"""Block pointers: a tile of a tensor, at offsets that advance, as one variable of the kernel.
+"""Block pointers: a tile of a tensor at movable offsets, as one variable of the kernel.
 
-`tl.make_block_ptr` puts a pointer, extents, strides and offsets together; `tl.advance` moves the
-offsets; `tl.load` and `tl.store` take the whole for a tile of pointers, with a mask for the axes that
-`boundary_check` names. What comes of it is address arithmetic like any other, so everything that is
-done for pointers (pipelining, TMA) is done for these. Triton had them up to 3.8.
+`tl.make_block_ptr` bundles a pointer, extents, strides and offsets; `tl.advance` moves the offsets.
+`tl.load` and `tl.store` expand the bundle to a tile of pointers, with a mask for the axes in
+`boundary_check`. The expansion is ordinary address arithmetic, so pipelining and TMA apply to it.
+Triton had block pointers up to 3.8.
 
-Invariant: a block pointer is a value of the frontend alone; no op knows of it.
+Invariant: block pointers exist in the frontend alone; no op takes one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def make_block_ptr(
     block_shape: Operand,
     order: Operand,
 ) -> Operand:
-    """Return a pointer to the tile of a tensor that begins at `offsets`; `order` has no effect."""
+    """Return a block pointer to the tile at `offsets`; `order` has no effect."""
     pointer = to_value(emit, base, "the address of a tensor")
     if not isinstance(pointer.type, PointerType):
         raise mistake(f"tl.{_NAME} takes a scalar pointer, got {show(pointer)}")
@@ -72,14 +72,14 @@ def advance(emit: Emitter, base: Operand, offsets: Operand) -> Operand:
     entries = items(offsets, "offsets", len(base.block), "advance")
     steps = integers(emit, entries, "offsets", I32, "advance")
     pairs = zip(base.offsets, steps, strict=True)
-    moved = tuple(emit(arith.Add(offset, step)).out for offset, step in pairs)
-    return replace(base, offsets=moved)
+    new_offsets = tuple(emit(arith.Add(offset, step)).out for offset, step in pairs)
+    return replace(base, offsets=new_offsets)
 
 
 def access(
     emit: Emitter, block: BlockPointer, boundary_check: Operand, name: str
 ) -> tuple[Value, Value | None]:
-    """Return a tile of pointers, and the mask of those in bounds along the checked axes."""
+    """Return a tile of pointers and its in-bounds mask along the checked axes."""
     checked = {
         static_axis(axis, len(block.block), "each axis of boundary_check")
         for axis in _axes(boundary_check, name)
@@ -89,7 +89,7 @@ def access(
 
 
 def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) -> Value | None:
-    """Return the padding that is read where the mask is false."""
+    """Return the padding read where the mask is false."""
     kind = element(pointer)
     assert isinstance(kind, PointerType)
     fill = static_str(option, "padding_option", _PADDINGS)
@@ -103,10 +103,10 @@ def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) 
 
 
 def as_bytes(emit: Emitter, pointer: Value) -> Value:
-    """Return pointers at truth values, or at fp8e4b15, as pointers at the bytes that hold them."""
+    """Cast pointers to truth values or fp8e4b15 to pointers to their bytes."""
     kind = element(pointer)
-    held = {I1: I8, FP8E4B15: U8}.get(kind.pointee) if isinstance(kind, PointerType) else None
-    return pointer if held is None else emit(arith.Bitcast(pointer, PointerType(held))).out
+    storage = {I1: I8, FP8E4B15: U8}.get(kind.pointee) if isinstance(kind, PointerType) else None
+    return pointer if storage is None else emit(arith.Bitcast(pointer, PointerType(storage))).out
 
 
 def _axes(operand: Operand, name: str) -> Sequence[Operand]:
@@ -126,4 +126,4 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     _NAME: make_block_ptr,
     "advance": advance,
 }
-"""Functions of `tl` that return a block pointer."""
+"""Functions of `tl` returning a block pointer."""

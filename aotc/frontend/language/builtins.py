@@ -1,11 +1,10 @@
-"""The language's names: which function, dtype or submodule `tl.NAME` is, and how it is called.
+"""The language's names: the function, dtype or submodule behind `tl.NAME`, and its parameters.
 
-A function of the language is a plain Python function whose first parameter is the emitter; its
-other parameters have the names and defaults that Triton documents, so binding a call's arguments
-needs no second declaration.
+A function of the language is a plain Python function with the emitter as its first parameter. Its
+other parameters have the names and defaults of Triton's documentation, so calls need no second
+declaration.
 
-What Triton has and aotc does not, yet, is listed by name: asking for it is a different mistake
-from asking for something that never was.
+Triton's names missing in aotc are listed, so their error differs from the one for unknown names.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def builtin(name: str, run: Callable[..., Operand]) -> Builtin:
         positional,
         (
             *positional[: len(positional) - len(defaults)],
-            *(one for one in keyword_only if one not in optional),
+            *(parameter for parameter in keyword_only if parameter not in optional),
         ),
         keyword_only,
         vararg=names[end] if code.co_flags & _HAS_VARARGS else "",
@@ -153,7 +152,7 @@ def _tuple_of(items: Operand = ()) -> Operand:
 
 
 def _condition(arg: Operand, disable_licm: Operand = False) -> Operand:  # noqa: FBT002
-    """Return the condition of a `while`; what else is said of the loop is a hint."""
+    """Return the condition of a `while`; the other arguments are loop hints."""
     if not isinstance(disable_licm, bool):
         raise mistake(
             f"the disable_licm of tl.condition must be True or False, got {show(disable_licm)}"
@@ -220,7 +219,7 @@ def _math_function(name: str) -> StaticCall:
         try:
             return function(*args)
         except (TypeError, ValueError, OverflowError) as error:
-            shown = ", ".join(show(one) for one in args)
+            shown = ", ".join(show(arg) for arg in args)
             raise mistake(
                 f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}"
             ) from error
@@ -311,7 +310,7 @@ _LANGUAGE: dict[str, Operand] = {
 _OWN_WORDS: dict[str, Operand] = {
     name: builtin(name, run) for name, run in clusters.FUNCTIONS.items()
 }
-"""What `aotc.language` has besides."""
+"""Names of `aotc.language` beyond Triton's."""
 
 _LIBDEVICE: dict[str, Operand] = {
     name: builtin(f"extra.libdevice.{name}", run) for name, run in libdevice.FUNCTIONS.items()
@@ -394,7 +393,7 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         },
     },
     "triton.language.extra.libdevice": _LIBDEVICE,
-    # What TorchInductor generates, and who copies it, imports them from here.
+    # Code from TorchInductor, and copies of it, import them from here.
     "torch._inductor.runtime.triton_helpers": {
         "libdevice": Module("triton.language.extra.libdevice"),
         "math": Module("triton.language.math"),
@@ -402,7 +401,7 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     "math": _PYTHON_MATH,
     **PYTHON_MODULES,
 }
-"""What each module that is known without a file contains."""
+"""Contents of the modules built in here, by module name."""
 MODULES["aotc"] = {**MODULES["triton"], "language": Module("aotc.language")}
 
 ALIASES = {
@@ -413,7 +412,7 @@ ALIASES = {
     "triton.language.extra.cuda.libdevice": "triton.language.extra.libdevice",
     "triton.language.libdevice": "triton.language.extra.libdevice",
 }
-"""Modules that have the contents of another."""
+"""Aliases of modules."""
 
 _PYTHON_CLASSES = {
     "float": python_class("float", float, _python_number(float)),
@@ -430,7 +429,7 @@ PYTHON_BUILTINS: dict[str, Operand] = {
     "print": _FUNCTIONS["device_print"],
     **{name: builtin(name, run) for name, run in math_functions.PYTHON_FUNCTIONS.items()},
 }
-"""Names that mean something in a kernel without being defined anywhere."""
+"""Python's builtin names available in a kernel."""
 
 METHODS: dict[str, Builtin] = {
     **{name: builtin(name, run) for name, run in math_functions.METHODS.items()},
@@ -487,17 +486,17 @@ METHODS: dict[str, Builtin] = {
         ]
     },
 }
-"""Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
+"""Functions callable as methods of a value, `x.sum()` for `tl.sum(x)`."""
 
 
 DESCRIPTOR_METHODS: dict[str, Builtin | Missing] = {
     name: builtin(f"tensor_descriptor.{name}", run) for name, run in descriptors.METHODS.items()
 }
-"""What can be written as a method of a tensor descriptor, `desc.load(…)`."""
+"""Methods of a tensor descriptor, such as `desc.load(…)`."""
 
 
 def module_member(module: Module, name: str) -> Operand:
-    """Return what `module.name` is. Raises: CompileError naming the nearest name."""
+    """Look up `module.name`. Raises: CompileError with the nearest name."""
     contents = MODULES[module.name]
     if name in contents:
         return contents[name]
@@ -505,7 +504,7 @@ def module_member(module: Module, name: str) -> Operand:
 
 
 def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
-    """Return the error to raise: the module has nothing of this name."""
+    """Return the error for a name missing in the module."""
     is_language = module in ("triton.language", "aotc.language")
     short = "tl" if is_language else module.replace("triton.language.", "tl.")
     remedy = did_you_mean(name, contents)

@@ -1,9 +1,8 @@
-"""The CTAs of a cluster in the source: their ranks, barriers, and the tiles that they exchange.
+"""The CTAs of a cluster in the source: ranks, barriers and exchanges of tiles.
 
-Triton has no words for these, so they are in `aotc.language` alone. A kernel that uses one is
-written for one CTA: with `num_ctas` above 1 all CTAs of a cluster run it, with tiles of their own,
-and the grid counts clusters. With one CTA every word has its trivial meaning, so that the same source
-runs where there are no clusters.
+Triton has no such functions, so only `aotc.language` has them. A kernel with one of them is written
+for a single CTA: with `num_ctas` above 1 all CTAs of a cluster run it on their own tiles, and the grid
+counts clusters. With one CTA each function is trivial, so the same source runs without clusters.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from aotc.ir.types import I32, U32, ScalarType
 
 
 def cluster_size(emit: Emitter) -> int:
-    """Return how many CTAs a cluster has: `num_ctas` of the configuration."""
+    """Return the number of CTAs in a cluster: `num_ctas` of the configuration."""
     emit.runs_by_cta = True
     return emit.num_ctas
 
@@ -38,65 +37,65 @@ def cluster_barrier(emit: Emitter) -> None:
 
 
 def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
-    """Give a value to the CTA `to[rank]`; return the one that this CTA is given."""
+    """Send a value to the CTA `to[rank]`; return the received one."""
     if not is_tuple(to):
         raise mistake(
             f"cluster_permute takes one rank for each CTA, a tuple, got {show(to)}",
             remedy="cluster_shift passes values on by a distance",
         )
     ranks = tuple(
-        cluster.NOBODY if one is None else static_int(one, "each rank of cluster_permute")
-        for one in to
+        cluster.NOBODY if rank is None else static_int(rank, "each rank of cluster_permute")
+        for rank in to
     )
-    size, given = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
+    size, senders = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
     if (
         len(ranks) != size
-        or not given
-        or not {*given} <= {*range(size)}
-        or len({*given}) < len(given)
+        or not senders
+        or not {*senders} <= {*range(size)}
+        or len({*senders}) < len(senders)
     ):
         shown = tuple(None if rank == cluster.NOBODY else rank for rank in ranks)
         raise mistake(
             f"cluster_permute takes each rank from 0 to {size - 1} once, got {shown}",
             remedy="a CTA that gives its value to nobody has None",
         )
-    return _permuted(emit, value, ranks, "cluster_permute")
+    return _permute(emit, value, ranks, "cluster_permute")
 
 
 def cluster_shift(emit: Emitter, value: Operand, distance: Operand = 1) -> Value:
-    """Give a value to the CTA `distance` ranks further; return the one that this CTA is given."""
+    """Send a value to the CTA `distance` ranks further; return the received one."""
     by, size = static_int(distance, "the distance of cluster_shift"), cluster_size(emit)
     ranks = [(rank + by) % size for rank in range(size)]
-    return _permuted(emit, value, ranks, "cluster_shift")
+    return _permute(emit, value, ranks, "cluster_shift")
 
 
 def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
-    """Return what the CTA of a rank has as this value."""
-    given = to_value(emit, value, "a value for cluster_read")
+    """Return this value as held by the CTA of a rank."""
+    operand = to_value(emit, value, "a value for cluster_read")
     number = to_value(emit, rank, "a rank")
     if not isinstance(number.type, ScalarType) or not number.type.is_int:
         raise mistake(f"the rank of cluster_read is an integer, got {show(number)}")
     if cluster_size(emit) == 1:
-        return given
+        return operand
     owner = cast(emit, number, I32)
-    return _as_tile(emit, given, lambda one: emit(cluster.ClusterRead(one, owner)).out)
+    return _as_tile(emit, operand, lambda part: emit(cluster.ClusterRead(part, owner)).out)
 
 
 def cluster_transpose(emit: Emitter, value: Operand) -> Value:
-    """Give each CTA its part of a tile; return the parts that this CTA is given."""
-    given, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
-    extents = shape(given)
+    """Send each CTA its part of a tile; return the received parts."""
+    operand, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
+    extents = shape(operand)
     if not extents or extents[0] != size:
         raise mistake(
             f"the first axis of what cluster_transpose takes has an element for each of the {size} CTAs, "
-            f"got {show(given)}",
+            f"got {show(operand)}",
             remedy="reshape the tile, its first axis of cluster_size() elements",
         )
-    return given if size == 1 else emit(cluster.ClusterTranspose(given)).out
+    return operand if size == 1 else emit(cluster.ClusterTranspose(operand)).out
 
 
 def grid_barrier(emit: Emitter, counter: Operand) -> None:
-    """Wait for all programs of the grid, which count themselves at a pointer."""
+    """Wait for all programs of the grid, with an arrival counter in memory."""
     pointer, kind = pointer_argument(emit, counter, "grid_barrier")
     if shape(pointer) or kind not in (I32, U32):
         raise mistake(
@@ -106,11 +105,11 @@ def grid_barrier(emit: Emitter, counter: Operand) -> None:
     emit(grid.GridBarrier(pointer))
 
 
-def _permuted(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> Value:
+def _permute(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> Value:
     value = to_value(emit, operand, f"a value for {name}")
     if list(to) == list(range(len(to))):
         return value
-    return _as_tile(emit, value, lambda one: emit(cluster.ClusterPermute(one, tuple(to))).out)
+    return _as_tile(emit, value, lambda part: emit(cluster.ClusterPermute(part, tuple(to))).out)
 
 
 def _as_tile(emit: Emitter, value: Value, exchange: Callable[[Value], Value]) -> Value:
@@ -130,4 +129,4 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "cluster_transpose": cluster_transpose,
     "grid_barrier": grid_barrier,
 }
-"""What `aotc.language` has for clusters and grids, and `triton.language` has not."""
+"""Functions of `aotc.language` for clusters and grids."""

@@ -1,8 +1,8 @@
-"""Values known while compiling, as the code around kernels has them.
+"""Compile-time values of the code around kernels.
 
-Inside a kernel a constant is the plain Python object. Around it, where globals, defaults and
-configurations are computed, there is more: `Constexpr` marks what a kernel may read, lists can
-grow, and an `External` stands for what only running the file would tell.
+Inside a kernel a constant is a plain Python object. Globals, defaults and configurations have more
+kinds: `Constexpr` marks a constant readable in kernels, lists can grow, and `External` stands for a
+value known only by running the file.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def unwrap(value: Operand) -> Operand:
 
 
 def without_constexpr(value: Operand) -> Operand:
-    """Return what a `tl.constexpr` holds, or the value itself, lists and all."""
+    """Unwrap a `tl.constexpr`, also inside lists; return other values unchanged."""
     return value.value if isinstance(value, Constexpr) else value
 
 
 def constexpr_like(values: Sequence[Operand], result: Operand) -> Operand:
-    """Return what was computed of `values`: a `tl.constexpr` if one of them is."""
-    return Constexpr(result) if any(isinstance(one, Constexpr) for one in values) else result
+    """Wrap a result in `tl.constexpr` if one of its operands `values` is one."""
+    return Constexpr(result) if any(isinstance(value, Constexpr) for value in values) else result
 
 
 def truth_of(value: Operand) -> bool:
@@ -47,7 +47,7 @@ def truth_of(value: Operand) -> bool:
 
 
 def items_of(value: Operand, expected: str) -> Sequence[Operand]:
-    """Return the items of a constant. Raises: CompileError that begins with `expected`."""
+    """Return the items of a constant. Raises: CompileError, its text starting with `expected`."""
     if is_tuple(value):
         return value
     plain = without_constexpr(value)
@@ -59,16 +59,16 @@ def items_of(value: Operand, expected: str) -> Sequence[Operand]:
 
 
 class MissingKeyError(CompileError):
-    """Report a key that a dictionary, or an enumeration, does not have; code around kernels may catch it."""
+    """Report a missing key of a dictionary or enumeration; code around kernels may catch it."""
 
 
 def missing_key(key: Operand) -> MissingKeyError:
-    """Return the mistake of asking for an item that is not there."""
+    """Return the error for a missing item."""
     return MissingKeyError(f"there is no item {show(key)}", current_loc())
 
 
 def not_known(value: External) -> CompileError:
-    """Return the error to raise: only running the file would tell what this is."""
+    """Return the error for a value known only by running the file."""
     if isinstance(value, Argument):
         return mistake(
             f"the argument {value.path} is known at launch only",

@@ -1,11 +1,11 @@
-"""Turning operands into run-time values of the type and shape an operation needs.
+"""Conversion of operands to run-time values of the type and shape an operation needs.
 
-Constants become `arith.constant`, already as large as the tile they meet, so no splat of a
-constant is ever built. Casts follow Triton's rules for which conversions exist; one `arith.cast`
-is enough for each that does, because going through fp32 in between never rounds twice.
+Constants become `arith.constant` of the other operand's shape, so no constant is ever splatted. Casts
+follow Triton's table of conversions. One `arith.cast` is enough for each, because going through fp32
+in between never rounds twice.
 
-Invariant: a function that returns a `Value` leaves its operands as they were, and returns the
-operand itself when nothing has to change.
+Invariant: functions here never change their operands, and return the operand itself if it already
+has the type and shape.
 """
 
 from __future__ import annotations
@@ -105,16 +105,16 @@ def _fitting(value: Number, dtype: ScalarType) -> Number:
 
 
 def converted(
-    emit: Emitter, operand: Operand, dtype: ScalarType, extents: Shape, what: str
+    emit: Emitter, operand: Operand, dtype: ScalarType, extents: Shape, expected: str
 ) -> Value:
-    """Return an operand cast to `dtype`; a number that fits is made in place, as a tile."""
+    """Cast an operand to `dtype`; a number within its range becomes a tile constant."""
     if isinstance(operand, int | float) and _fits(operand, dtype):
         return constant(emit, operand, dtype, extents)
-    return cast(emit, to_value(emit, operand, what), dtype)
+    return cast(emit, to_value(emit, operand, expected), dtype)
 
 
 def _fits(value: Number, dtype: ScalarType) -> bool:
-    """Return whether casting a number to `dtype` would keep it, rounding of floats aside."""
+    """Return whether `dtype` holds a number, up to rounding of floats."""
     if dtype.is_float:
         return dtype.bits > 8 and type_of_number(value) != FP64
     if isinstance(value, float):
@@ -130,19 +130,19 @@ def integer_range(dtype: ScalarType) -> tuple[int, int]:
     return 0, (1 << dtype.bits) - 1
 
 
-def to_value(emit: Emitter, operand: Operand, what: str = "a value") -> Value:
+def to_value(emit: Emitter, operand: Operand, expected: str = "a value") -> Value:
     """Return `operand` as a run-time value, with a number's own type. Raises: CompileError."""
     if isinstance(operand, Value):
         if is_descriptor(operand):
-            raise not_a_value(operand, what)
+            raise not_a_value(operand, expected)
         return operand
     if isinstance(operand, int | float):
         return constant(emit, operand, type_of_number(operand))
-    raise not_a_value(operand, what)
+    raise not_a_value(operand, expected)
 
 
 def missing(feature: Missing) -> CompileError:
-    """Return the error to raise: aotc does not have this part of the language yet."""
+    """Return the error for a part of the language missing in aotc."""
     return mistake(
         f"aotc does not have tl.{feature.name} yet",
         remedy="see docs/reference/language.md for what it has",
@@ -150,12 +150,12 @@ def missing(feature: Missing) -> CompileError:
     )
 
 
-def not_a_value(operand: Operand, what: str) -> CompileError:
-    """Return the error to raise: `operand` is no number, scalar or tile."""
+def not_a_value(operand: Operand, expected: str) -> CompileError:
+    """Return the error for an operand other than a number, scalar or tile."""
     if isinstance(operand, Missing):
         return missing(operand)
     if isinstance(operand, Unbound):
-        return mistake(f"expected {what}, got a variable that {operand.reason}")
+        return mistake(f"expected {expected}, got a variable that {operand.reason}")
     remedy = ""
     if is_descriptor(operand):
         remedy = "load a tile of it, as in `desc.load([…])`"
@@ -163,14 +163,14 @@ def not_a_value(operand: Operand, what: str) -> CompileError:
         remedy = "take an item of the tuple"
     elif isinstance(operand, External):
         remedy = "give the value as a `tl.constexpr` argument of the kernel"
-    return mistake(f"expected {what}, got {show(operand)}", remedy=remedy)
+    return mistake(f"expected {expected}, got {show(operand)}", remedy=remedy)
 
 
-def expect_computable(kind: ElementType, what: str) -> None:
-    """Refuse a type that is for storage alone. Raises: CompileError."""
+def expect_computable(kind: ElementType, subject: str) -> None:
+    """Refuse a storage-only type. Raises: CompileError."""
     if kind == FP8E4B15:
         raise mistake(
-            f"{what} does not take float8e4b15, which is for storage",
+            f"{subject} does not take float8e4b15, which is for storage",
             remedy="cast it with .to(tl.float16) first",
         )
 
@@ -178,50 +178,50 @@ def expect_computable(kind: ElementType, what: str) -> None:
 # ---- compile-time arguments -------------------------------------------------------------------
 
 
-def static_int(operand: Operand, what: str) -> int:
+def static_int(operand: Operand, subject: str) -> int:
     """Return an integer known at compile time. Raises: CompileError otherwise."""
     if isinstance(operand, int):
         return int(operand)
     if isinstance(operand, Value):
         raise mistake(
-            f"{what} must be known at compile time, got a run-time {show(operand)}",
+            f"{subject} must be known at compile time, got a run-time {show(operand)}",
             remedy="make it a `tl.constexpr` parameter; a plain `x = 2 * BLOCK` in a kernel is a "
             "run-time value, `x: tl.constexpr = 2 * BLOCK` is not",
         )
-    raise mistake(f"{what} must be an integer, got {show(operand)}")
+    raise mistake(f"{subject} must be an integer, got {show(operand)}")
 
 
-def static_bool(operand: Operand, what: str) -> bool:
+def static_bool(operand: Operand, subject: str) -> bool:
     """Return a truth value known at compile time. Raises: CompileError otherwise."""
     if isinstance(operand, int | float | str | None):
         return bool(operand)
-    raise mistake(f"{what} must be known at compile time, got {show(operand)}")
+    raise mistake(f"{subject} must be known at compile time, got {show(operand)}")
 
 
-def static_str(operand: Operand, what: str, choices: Sequence[str] = ()) -> str:
+def static_str(operand: Operand, subject: str, choices: Sequence[str] = ()) -> str:
     """Return a string known at compile time. Raises: CompileError otherwise."""
     if not isinstance(operand, str) or (choices and operand not in choices):
-        wanted = " or ".join(repr(choice) for choice in choices) or "a string"
-        raise mistake(f"{what} must be {wanted}, got {show(operand)}")
+        expected = " or ".join(repr(choice) for choice in choices) or "a string"
+        raise mistake(f"{subject} must be {expected}, got {show(operand)}")
     return operand
 
 
-def static_axis(operand: Operand, num_axes: int, what: str = "the axis") -> int:
+def static_axis(operand: Operand, num_axes: int, subject: str = "the axis") -> int:
     """Return an axis counted from the front. Raises: CompileError if it is out of range."""
-    axis = static_int(operand, what)
+    axis = static_int(operand, subject)
     if not -num_axes <= axis < num_axes:
-        raise mistake(f"{what} must be from {-num_axes} to {num_axes - 1}, got {axis}")
+        raise mistake(f"{subject} must be from {-num_axes} to {num_axes - 1}, got {axis}")
     return axis % num_axes
 
 
-def static_shape(operand: Operand, what: str = "the shape") -> Shape:
+def static_shape(operand: Operand, subject: str = "the shape") -> Shape:
     """Return extents known at compile time, each a power of two. Raises: CompileError."""
     items = operand if is_tuple(operand) else (operand,)
-    extents = tuple(static_int(item, f"each extent of {what}") for item in items)
+    extents = tuple(static_int(item, f"each extent of {subject}") for item in items)
     for extent in extents:
         if extent < 1 or extent & (extent - 1):
             raise mistake(
-                f"each extent of {what} must be a power of two, got {extent} in {extents}",
+                f"each extent of {subject} must be a power of two, got {extent} in {extents}",
                 remedy="round up with triton.next_power_of_2 on the host and mask what is too much",
             )
     if prod(extents) > MAX_TILE_ELEMS:
@@ -231,26 +231,26 @@ def static_shape(operand: Operand, what: str = "the shape") -> Shape:
     return extents
 
 
-def static_dtype(operand: Operand, what: str = "the type") -> DType:
+def static_dtype(operand: Operand, subject: str = "the type") -> DType:
     """Return a dtype. Raises: CompileError for anything else."""
     if isinstance(operand, ScalarType | PointerType):
         return operand
     if isinstance(operand, TileType):
         return operand.element
     if isinstance(operand, str):
-        known = VALUE_SCALARS.get(DTYPE_NAMES.get(operand, operand))
-        if known is not None:
-            return known
+        scalar = VALUE_SCALARS.get(DTYPE_NAMES.get(operand, operand))
+        if scalar is not None:
+            return scalar
     if isinstance(operand, Missing):
         raise missing(operand)
-    raise mistake(f"{what} must be a dtype such as tl.float32, got {show(operand)}")
+    raise mistake(f"{subject} must be a dtype such as tl.float32, got {show(operand)}")
 
 
-def static_scalar_dtype(operand: Operand, what: str = "the type") -> ScalarType:
-    """Return a dtype that is not a pointer. Raises: CompileError for anything else."""
-    dtype = static_dtype(operand, what)
+def static_scalar_dtype(operand: Operand, subject: str = "the type") -> ScalarType:
+    """Return a scalar dtype. Raises: CompileError for pointers and other operands."""
+    dtype = static_dtype(operand, subject)
     if not isinstance(dtype, ScalarType):
-        raise mistake(f"{what} must be a scalar dtype, got {show_type(dtype)}")
+        raise mistake(f"{subject} must be a scalar dtype, got {show_type(dtype)}")
     return dtype
 
 
@@ -357,18 +357,18 @@ def common_shape(left: Shape, right: Shape) -> Shape:
     padded_left = (1,) * (num_axes - len(left)) + left
     padded_right = (1,) * (num_axes - len(right)) + right
     extents: list[int] = []
-    for axis, (one, two) in enumerate(zip(padded_left, padded_right, strict=True)):
-        if one != two and 1 not in (one, two):
+    for axis, (left_extent, right_extent) in enumerate(zip(padded_left, padded_right, strict=True)):
+        if left_extent != right_extent and 1 not in (left_extent, right_extent):
             raise mistake(
-                f"shapes {left} and {right} do not broadcast: axis {axis} has {one} and {two}",
+                f"shapes {left} and {right} do not broadcast: axis {axis} has {left_extent} and {right_extent}",
                 remedy="add axes of extent 1 with [:, None] or [None, :]",
             )
-        extents.append(max(one, two))
+        extents.append(max(left_extent, right_extent))
     return tuple(extents)
 
 
 def spread(emit: Emitter, value: Value, extents: Shape) -> Value:
-    """Bring a value to `extents`, adding leading axes as broadcasting does."""
+    """Broadcast a value to `extents`, adding leading axes."""
     if isinstance(value.type, TileType):
         for _ in range(len(extents) - len(value.type.shape)):
             value = emit(tile.ExpandDims(value, 0)).out
@@ -391,7 +391,7 @@ def to_scalar(emit: Emitter, value: Value) -> Value:
         raise mistake(f"expected a scalar or a tile of one element, got {show(value)}")
     if len(value.type.shape) > 1:
         value = emit(tile.Reshape(value, (1,))).out
-    # A reduction over one element is that element: the combine block never runs.
+    # A reduction of one element returns it; the combine block never runs.
     return emit(tile.Reduce([value], 0, _first_of(element(value)))).outs[0]
 
 

@@ -1,9 +1,8 @@
-"""Descriptors in memory: a pointer to a tensor map that the host encoded there.
+"""Descriptors in memory: pointers to tensor maps encoded by the host.
 
-The map says where the tensor lies; the source says which tile of it is accessed. So a kernel can take an
-array of maps and pick one at run time, as a grouped GEMM does. The functions are those
-that Triton called experimental; where they are given a descriptor parameter instead of a pointer,
-they are `desc.load` and `desc.store`.
+The map has the tensor's address and extents, the source the accessed tile. So a kernel can take an
+array of maps and pick one at run time, as a grouped GEMM does. These are Triton's experimental
+functions; called on a descriptor parameter they are `desc.load` and `desc.store`.
 """
 
 from __future__ import annotations
@@ -32,41 +31,41 @@ def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name:
     return emit(descriptor.DescriptorAt(pointer, kind.element, kind.block)).out
 
 
-def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
-    """Return a descriptor of `kind`: the given one, or that of a tensor map in memory."""
+def _as_descriptor(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
+    """Return `desc` if it is a descriptor, else a descriptor of the tensor map it points to."""
     if not is_descriptor(desc):
         return _descriptor_at(emit, desc, kind, name)
-    own = desc.type
-    assert isinstance(own, DescriptorType)
-    if (own.element, own.block) != (kind.element, kind.block):
-        raise mistake(f"{name} of {show_type(kind)} is given a {show_type(own)}")
+    actual = desc.type
+    assert isinstance(actual, DescriptorType)
+    if (actual.element, actual.block) != (kind.element, kind.block):
+        raise mistake(f"{name} of {show_type(kind)} is given a {show_type(actual)}")
     return desc
 
 
 def reinterpret(emit: Emitter, desc_ptr: Operand, block_shape: Operand, dtype: Operand) -> Value:
-    """Return the descriptor whose tensor map is at a pointer."""
+    """Return the descriptor of the tensor map at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(block_shape))
-    return _seen_as(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
+    return _as_descriptor(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
 
 
 def load(
     emit: Emitter, desc_pointer: Operand, offsets: Operand, shape: Operand, dtype: Operand
 ) -> Value:
-    """Load a tile of the tensor whose tensor map is at a pointer."""
+    """Load a tile through the tensor map at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(shape))
-    found = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
-    return descriptors.load(emit, found, offsets)
+    desc = _as_descriptor(emit, desc_pointer, kind, "_experimental_descriptor_load")
+    return descriptors.load(emit, desc, offsets)
 
 
 def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand) -> None:
-    """Store a tile of the tensor whose tensor map is at a pointer."""
+    """Store a tile through the tensor map at a pointer."""
     name = "_experimental_descriptor_store"
     content = to_value(emit, value, "a tile")
     kind = element(content)
     if not isinstance(kind, ScalarType) or not shape(content):
         raise mistake(f"{name} takes a tile of numbers, got {show(content)}")
-    found = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
-    descriptors.store(emit, found, offsets, content)
+    desc = _as_descriptor(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
+    descriptors.store(emit, desc, offsets, content)
 
 
 def _encode(rank: int) -> Callable[..., Operand]:
@@ -104,7 +103,7 @@ def _encode(rank: int) -> Callable[..., Operand]:
 
 
 def _acquire(emit: Emitter, desc_ptr: Operand) -> None:
-    """Do nothing: each kernel acquires the maps that it takes from memory."""
+    """Do nothing: each kernel acquires its maps in memory."""
     del emit, desc_ptr
 
 
@@ -113,7 +112,7 @@ CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "experimental_device_tensormap_create2d": _encode(2),
     "experimental_tensormap_fenceproxy_acquire": _acquire,
 }
-"""Functions of `tl.extra.cuda` that make a map in memory."""
+"""Functions of `tl.extra.cuda` creating a map in memory."""
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "reinterpret_tensor_descriptor": reinterpret,
@@ -121,6 +120,6 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "_experimental_descriptor_load": load,
     "_experimental_descriptor_store": store,
 }
-"""Functions of `tl` that take the address of a tensor map first."""
+"""Functions of `tl` with a tensor map's address as first argument."""
 
 TAKE_DESCRIPTORS = (reinterpret, load, store)

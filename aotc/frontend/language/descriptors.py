@@ -1,10 +1,9 @@
-"""Tensor descriptors: tiles of a tensor that is described, loaded, stored and combined.
+"""Tensor descriptors: load, store and reduction of a described tensor's tiles.
 
-A descriptor is a parameter of the kernel, made of a pointer and numbers (`made_descriptors.py`), or
-of a map in memory (`descriptor_maps.py`).
-`desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the
-others. Extents and strides are the launch's; the tile's shape and the dtype are known while
-compiling.
+A descriptor is a parameter of the kernel, built from a pointer and numbers (`made_descriptors.py`), or
+a map in memory (`descriptor_maps.py`).
+`desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are the same function, and so on.
+Extents and strides come with the launch; the tile's shape and dtype are compile-time constants.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
     )
 
 
-def check_block_shape(what: str, kind: DescriptorType) -> None:
-    """Check that tiles of this type can be moved. Raises: CompileError."""
+def check_block_shape(subject: str, kind: DescriptorType) -> None:
+    """Check the block shape against the limits of TMA. Raises: CompileError."""
     block, size_bytes = kind.block, kind.element.size_bytes
     whole = all(extent > 0 and extent & (extent - 1) == 0 for extent in block)
     if not whole or not 1 <= len(block) <= descriptor.MAX_RANK:
         raise mistake(
-            f"{what} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
+            f"{subject} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
             f"got {list(block)}"
         )
     if kind.row_bytes < descriptor.MIN_ROW_BYTES:
         raise mistake(
-            f"the last axis of {what} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
+            f"the last axis of {subject} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
             f"got {block[-1]} of {kind.element}",
             remedy=f"make it {descriptor.MIN_ROW_BYTES // size_bytes} or more",
         )
@@ -48,15 +47,15 @@ def check_block_shape(what: str, kind: DescriptorType) -> None:
 def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> list[Value]:
     """Return the offsets of a tile as i32 scalars, one for each axis. Raises: CompileError."""
     if not is_tuple(operand) or len(operand) != len(kind.block):
-        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
+        actual = f"{len(operand)}" if is_tuple(operand) else show(operand)
         raise mistake(
-            f"{name} of {show_type(kind)} takes a list of {len(kind.block)} offsets, got {got}"
+            f"{name} of {show_type(kind)} takes a list of {len(kind.block)} offsets, got {actual}"
         )
     coords: list[Value] = []
-    for one in operand:
-        value = to_scalar(emit, to_value(emit, one, "an offset"))
-        kind_of_one = element(value)
-        if not isinstance(kind_of_one, ScalarType) or not kind_of_one.is_int:
+    for offset in operand:
+        value = to_scalar(emit, to_value(emit, offset, "an offset"))
+        offset_kind = element(value)
+        if not isinstance(offset_kind, ScalarType) or not offset_kind.is_int:
             raise mistake(f"the offsets of {name} must be integers, got {show(value)}")
         coords.append(cast(emit, value, I32))
     return coords
@@ -74,7 +73,7 @@ def _block(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> 
 
 
 def load(emit: Emitter, desc: Operand, offsets: Operand) -> Value:
-    """Load the tile that begins at `offsets`."""
+    """Load the tile at `offsets`."""
     value, kind = _descriptor(desc, "load")
     return emit(descriptor.DescriptorLoad(value, _coords(emit, offsets, kind, "load"))).out
 
@@ -87,7 +86,7 @@ def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> Non
 
 
 def prefetch(emit: Emitter, desc: Operand, offsets: Operand) -> None:
-    """Begin to bring the tile that begins at `offsets` to the L2 cache."""
+    """Prefetch the tile at `offsets` into the L2 cache."""
     target, kind = _descriptor(desc, "prefetch")
     emit(descriptor.DescriptorPrefetch(target, _coords(emit, offsets, kind, "prefetch")))
 
@@ -95,7 +94,7 @@ def prefetch(emit: Emitter, desc: Operand, offsets: Operand) -> None:
 def _rows(
     emit: Emitter, desc: Operand, rows: Operand, column: Operand, name: str
 ) -> tuple[Value, DescriptorType, Value, Value]:
-    """Return a descriptor of one row, its type, and the indices of rows and of the first column.
+    """Check gather/scatter operands; return descriptor, its type, row indices and first column.
 
     Raises: CompileError.
     """
@@ -112,15 +111,15 @@ def _rows(
             remedy="pass the tensor as an argument, or make its descriptor in the kernel",
         )
     index = to_value(emit, rows, "the rows")
-    kind_of_one = element(index)
-    is_index = isinstance(kind_of_one, ScalarType) and kind_of_one.is_int
+    index_kind = element(index)
+    is_index = isinstance(index_kind, ScalarType) and index_kind.is_int
     if not is_index or len(shape(index)) != 1:
         raise mistake(
             f"the rows of {name} must be a tile of one axis of integers, got {show(index)}"
         )
     first = to_scalar(emit, to_value(emit, column, "a column"))
-    kind_of_first = element(first)
-    if not isinstance(kind_of_first, ScalarType) or not kind_of_first.is_int:
+    column_kind = element(first)
+    if not isinstance(column_kind, ScalarType) or not column_kind.is_int:
         raise mistake(f"the column of {name} must be an integer, got {show(first)}")
     return target, kind, cast(emit, index, I32), cast(emit, first, I32)
 
@@ -151,14 +150,16 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     def run(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> None:
         target, type_ = _descriptor(desc, name)
         if not descriptor.supports_reduce(kind, type_.element):
-            known = [one for one in SCALARS.values() if descriptor.supports_reduce(kind, one)]
+            allowed = [
+                scalar for scalar in SCALARS.values() if descriptor.supports_reduce(kind, scalar)
+            ]
             raise mistake(
                 f"{name} does not take a descriptor of {show_type(type_.element)}",
-                remedy=f"it takes descriptors of {', '.join(map(show_type, known))}",
+                remedy=f"it takes descriptors of {', '.join(map(show_type, allowed))}",
             )
         is_in_memory = isinstance(target.op, descriptor.DescriptorAt)
         if is_in_memory and kind in descriptor.BITWISE and type_.element == I64:
-            # Its map says that elements are signed, of which hardware takes no bits.
+            # The map has signed elements; the hardware has no bitwise reduction of them.
             raise mistake(
                 f"{name} does not take a descriptor of int64 whose map is in memory",
                 remedy="let the map be one of uint64",
@@ -170,23 +171,23 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     return run
 
 
-def _check_known(desc: Value, what: str) -> None:
-    """Check that the launch says what a tensor is like. Raises: CompileError."""
+def _check_described(desc: Value, property_name: str) -> None:
+    """Check that the tensor is described by the launch. Raises: CompileError."""
     if isinstance(desc.op, descriptor.DescriptorAt):
         raise mistake(
-            f"the {what} of a tensor whose map is in memory is not known to the kernel",
+            f"the {property_name} of a tensor whose map is in memory is not known to the kernel",
             remedy="pass it as an argument",
         )
 
 
 def _shape(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
-    _check_known(desc, "shape")
+    _check_described(desc, "shape")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorExtent(desc, axis)).out for axis in axes)
 
 
 def _strides(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
-    _check_known(desc, "strides")
+    _check_described(desc, "strides")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorStride(desc, axis)).out for axis in axes)
 
@@ -195,7 +196,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "load_tensor_descriptor": load,
     "store_tensor_descriptor": store,
 }
-"""Functions of `tl` that take a descriptor first."""
+"""Functions of `tl` with a descriptor as first argument."""
 
 METHODS: dict[str, Callable[..., Operand]] = {
     "load": load,
@@ -205,7 +206,7 @@ METHODS: dict[str, Callable[..., Operand]] = {
     "scatter": scatter,
     **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},
 }
-"""Functions that are written as methods of a descriptor."""
+"""Methods of a descriptor."""
 
 TAKE_DESCRIPTORS = tuple(METHODS.values())
 

@@ -1,9 +1,9 @@
-"""`tl.dot`: operands checked and brought to what `tile.dot` takes.
+"""`tl.dot`: operand checks and conversions for `tile.dot`.
 
-Types are Triton's: both operands of one type (fp8 kinds may mix), accumulators of fp8 and fp16 in fp32 or
-fp16, of bf16 and fp32 in fp32, of fp64 in fp64, of 8-bit integers in int32. fp32 operands are
-multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: what is
-smaller than an instruction of the hardware is padded, or computed without it.
+Types are Triton's: both operands have one type, except that fp8 kinds may mix. fp8 and fp16 accumulate in
+fp32 or fp16, bf16 and fp32 in fp32, fp64 in fp64, 8-bit integers in int32. fp32 operands are
+multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: dots smaller
+than an MMA instruction are padded, or computed without it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def dot(
     trans_b: Operand = None,
 ) -> Value:
     """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
-    a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
-    b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
+    a, a_type = _tile(_transpose_if(emit, input, trans_a, "trans_a"), "first")
+    b, b_type = _tile(_transpose_if(emit, other, trans_b, "trans_b"), "second")
     if FP8E4B15 in (a_type.element, b_type.element):  # no MMA takes it, and fp16 holds it
-        (a, a_type), (b, b_type) = (_tile(cast(emit, one, FP16), "") for one in (a, b))
+        (a, a_type), (b, b_type) = (_tile(cast(emit, operand, FP16), "") for operand in (a, b))
     batch, num_axes = a_type.shape[:-2], len(a_type.shape)
     if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
         # One axis for all batches, as hardware has none of them.
-        a, b = _with_one_batch(emit, a), _with_one_batch(emit, b)
+        a, b = _merge_batches(emit, a), _merge_batches(emit, b)
         extents = (*batch, a_type.shape[-2], b_type.shape[-1])
         if isinstance(acc, Value):
-            acc = _with_one_batch(emit, _accumulator(acc, TileType(element(acc), extents)))
+            acc = _merge_batches(emit, _accumulator(acc, TileType(element(acc), extents)))
         how = (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype)
         return emit(tile.Reshape(dot(emit, a, b, acc, *how), extents)).out
     extents = _dot_shape(a_type.shape, b_type.shape)
@@ -64,18 +64,18 @@ def dot(
     else:
         total = _accumulator(acc, TileType(target, extents))
     how = _precision(input_precision, allow_tf32)
-    imprecise = _imprecise(max_num_imprecise_acc, a_type)
+    imprecise = _imprecise_extent(max_num_imprecise_acc, a_type)
     return emit(tile.Dot(a, b, total, how, imprecise)).out
 
 
-def _imprecise(asked: Operand, a: TileType) -> int:
-    """Return how much of K may be summed imprecisely; 0 for all, which is the default.
+def _imprecise_extent(limit: Operand, a: TileType) -> int:
+    """Return the extent of K that may be summed imprecisely; 0, the default, for all of it.
 
-    A program that asks for 0 wants every instruction promoted. Of other types than fp8 all sums are precise.
+    An explicit 0 becomes 1: promote after every instruction. Types other than fp8 always sum precisely.
     """
-    if asked is None:
+    if limit is None:
         return 0
-    most = static_int(asked, "max_num_imprecise_acc")
+    most = static_int(limit, "max_num_imprecise_acc")
     if a.element not in (FP8E4NV, FP8E5):
         return 0
     if not 0 <= most <= a.shape[-1]:
@@ -83,9 +83,9 @@ def _imprecise(asked: Operand, a: TileType) -> int:
     return max(most, 1)
 
 
-def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> Operand:
-    """Return an operand with its last two axes swapped, if that is asked for."""
-    if asked is None or not static_bool(asked, name):
+def _transpose_if(emit: Emitter, operand: Operand, flag: Operand, name: str) -> Operand:
+    """Swap the last two axes of an operand if `flag` is true."""
+    if flag is None or not static_bool(flag, name):
         return operand
     value, kind = _tile(operand, "transposed")
     num_axes = len(kind.shape)
@@ -93,16 +93,16 @@ def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> O
     return emit(tile.Trans(value, order)).out if num_axes > 1 else value
 
 
-def _with_one_batch(emit: Emitter, value: Value) -> Value:
-    """Return a tile whose axes but the last two are one."""
+def _merge_batches(emit: Emitter, value: Value) -> Value:
+    """Merge all axes before the last two into one batch axis."""
     extents = shape(value)
     return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
 
 
-def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
+def _tile(operand: Operand, side: str) -> tuple[Value, TileType]:
     if isinstance(operand, Value) and isinstance(operand.type, TileType):
         return operand, operand.type
-    raise mistake(f"the {which} operand of tl.dot must be a tile, got {show(operand)}")
+    raise mistake(f"the {side} operand of tl.dot must be a tile, got {show(operand)}")
 
 
 def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,9 +123,9 @@ def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> ScalarType:
-    """Return the type to sum in: `out_dtype`, else that of `acc`, else the usual one."""
-    known = tile.dot_results(a.element, b.element)
-    if not known:
+    """Return the accumulator type: `out_dtype`, else the type of `acc`, else the default."""
+    allowed = tile.dot_results(a.element, b.element)
+    if not allowed:
         raise mistake(
             f"tl.dot does not multiply {show_type(a.element)} by {show_type(b.element)}",
             remedy="cast one operand to the type of the other"
@@ -133,16 +133,16 @@ def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> 
             else "it takes float8e4nv, float8e5, float16, bfloat16, float32, float64, int8, uint8",
         )
     if out_dtype is None:
-        in_half = isinstance(acc, Value) and element(acc) == FP16 and FP16 in known
-        return FP16 if in_half else known[0]
-    wanted = static_scalar_dtype(out_dtype, "out_dtype")
-    if wanted in known:
-        return wanted
-    if wanted in (FP16, FP32) or (wanted.is_int and known[0].is_int):
-        return known[0]  # as in Triton, where float32 is the default, so that it asks for nothing
+        in_half = isinstance(acc, Value) and element(acc) == FP16 and FP16 in allowed
+        return FP16 if in_half else allowed[0]
+    sum_type = static_scalar_dtype(out_dtype, "out_dtype")
+    if sum_type in allowed:
+        return sum_type
+    if sum_type in (FP16, FP32) or (sum_type.is_int and allowed[0].is_int):
+        return allowed[0]  # as in Triton: float32 is the default, so it counts as no request
     raise mistake(
-        f"tl.dot of {show_type(a.element)} does not sum in {show_type(wanted)}",
-        remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(wanted)})",
+        f"tl.dot of {show_type(a.element)} does not sum in {show_type(sum_type)}",
+        remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(sum_type)})",
     )
 
 

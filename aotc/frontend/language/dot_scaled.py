@@ -1,14 +1,14 @@
 """`tl.dot_scaled`: dots of tiles in microscaling formats.
 
-Elements of 4 to 16 bits share a scale in groups along K. No target that aotc knows so far multiplies
-them as they are, so they are brought to bf16, or to fp16 if one operand is, times their scale, and
-multiplied there. That is exact unless a scaled element is outside of the wider type's range.
+Elements of 4 to 16 bits share a scale in groups along K. No target of aotc multiplies these formats
+directly. So elements are cast to bf16, or to fp16 if one operand is fp16, and multiplied by their scale
+before the dot. The result is exact unless a scaled element overflows the wider type.
 
 A scale is a power of two, by its exponent plus 127 as uint8, 255 standing for NaN; or a float8e4nv.
 
-Large scales of one operand make elements infinite, although small ones of the other would bring products
-back. So where both have powers of two, a part of them goes from one to the other. It is the same for all
-rows and columns of a group, as a product has one scale of each:
+Large scales of one operand can overflow to infinity although small scales of the other would bring
+products back into range. So where both scales are powers of two, part of the exponent moves from one to
+the other. The shift is the same for all rows and columns of a group:
 
     a 2^127 * b 2^-117  ->  a 2^111 * b 2^-101
 
@@ -60,19 +60,18 @@ _EXPONENT_SHIFT = 23
 _LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
 _NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
 
-# The largest scale by which every number of a format is finite in bf16.
+# The largest scale with all numbers of a format finite in bf16.
 _LARGEST_SCALES = {"e2m1": 252, "e4m3": 246, "e5m2": 239}
 _LARGEST_SCALE = 254
-# By how much scales of 2^8 more in one operand move, and how far at most unless elements are infinite.
-_MOVED_SHIFT, _MOST_MOVED = 3, 16
+# Exponents move by the difference of scales >> _SHIFT_SHARE_LOG2, at most _MAX_SHIFT unless elements overflow.
+_SHIFT_SHARE_LOG2, _MAX_SHIFT = 3, 16
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """Hold an operand: its elements, of which those of 4 bits are packed along `packed_axis`.
+    """An operand: elements, 4-bit ones packed along `packed_axis`, and scales.
 
-    `extents` are in elements; `axis` is the one that both operands have, K. `scale` is (M or N,
-    K / group), or None.
+    `extents` count elements; `axis` is the shared axis, K. `scale` is (M or N, K / group), or None.
     """
 
     value: Value
@@ -108,34 +107,38 @@ def dot_scaled(
     left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
     right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
     kind = FP16 if "fp16" in (left.format, right.format) else BF16
-    moved = _moved(emit, left, right) if kind == BF16 else None
-    raised = None if moved is None else operators.subtract(emit, 0, moved)
-    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, moved)
+    shift = _shift_between_scales(emit, left, right) if kind == BF16 else None
+    raised = None if shift is None else operators.subtract(emit, 0, shift)
+    a, b = _apply_scales(emit, left, kind, raised), _apply_scales(emit, right, kind, shift)
     return dot(emit, a, b, acc, out_dtype=FP32)
 
 
-def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
-    """Return the exponents that go from the scales of the left operand to the right one's, by group.
+def _shift_between_scales(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
+    """Return the exponents to move from the left operand's scales to the right's, by group.
 
-    They lie along the last axis, the others have one. None where an operand has no powers of two.
+    They lie along the last axis; the other extents are 1. None if a scale is no power of two.
     """
     if left.scale is None or right.scale is None:
         return None
     alike = shape(left.scale)[-1] == shape(right.scale)[-1]
     if not alike or element(left.scale) != U8 or element(right.scale) != U8:
         return None
-    one, other = _largest(emit, left.scale), _largest(emit, right.scale)
-    apart = operators.shift_right(emit, operators.subtract(emit, one, other), _MOVED_SHIFT)
-    moved = math_functions.minimum(
-        emit, math_functions.maximum(emit, apart, -_MOST_MOVED), _MOST_MOVED
+    left_largest, right_largest = _largest(emit, left.scale), _largest(emit, right.scale)
+    difference = operators.shift_right(
+        emit, operators.subtract(emit, left_largest, right_largest), _SHIFT_SHARE_LOG2
     )
-    room, other_room = (_LARGEST_SCALES.get(each.format, _LARGEST_SCALE) for each in (left, right))
-    moved = math_functions.maximum(emit, moved, operators.subtract(emit, one, room))
-    return math_functions.minimum(emit, moved, operators.subtract(emit, other_room, other))
+    shift = math_functions.minimum(
+        emit, math_functions.maximum(emit, difference, -_MAX_SHIFT), _MAX_SHIFT
+    )
+    left_room, right_room = (
+        _LARGEST_SCALES.get(operand.format, _LARGEST_SCALE) for operand in (left, right)
+    )
+    shift = math_functions.maximum(emit, shift, operators.subtract(emit, left_largest, left_room))
+    return math_functions.minimum(emit, shift, operators.subtract(emit, right_room, right_largest))
 
 
 def _largest(emit: Emitter, scale: Value) -> Value:
-    """Return the largest scales of all rows, NaN left out, as int32."""
+    """Return the largest scale of all rows, ignoring NaN, as int32."""
     codes = cast(emit, scale, I32)
     is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
     numbers = operators.select(emit, is_nan, constant(emit, 0, I32), codes)
@@ -149,14 +152,14 @@ def _operand(
 ) -> _Operand:
     if not isinstance(value, Value) or len(shape(value)) not in (2, 3):
         raise mistake(f"{name} of tl.dot_scaled must be a tile of 2 or 3 axes, got {show(value)}")
-    if isinstance(format_, ScalarType):  # what a constant "bf16" of a manifest is
-        format_ = next((each for each, kind in _FORMATS.items() if kind == format_), format_)
+    if isinstance(format_, ScalarType):  # a constant "bf16" in a manifest is a dtype
+        format_ = next((name for name, kind in _FORMATS.items() if kind == format_), format_)
     chosen = static_str(format_, f"{name}_format", tuple(_FORMATS))
     kind = _FORMATS[chosen]
     allowed = (U8,) if kind is None else (kind, ScalarType(f"u{kind.bits}", kind.bits, "uint"))
     if element(value) not in allowed:
-        wanted = " or ".join(show_type(each) for each in allowed)
-        raise mistake(f"{name} in {chosen} must be {wanted}, got {show(value)}")
+        expected = " or ".join(show_type(name) for name in allowed)
+        raise mistake(f"{name} in {chosen} must be {expected}, got {show(value)}")
     along_k = static_bool(k_pack, f"{name}_k_pack")
     if kind is not None and not along_k:
         raise mistake(f"{name}_k_pack is for e2m1 alone, got {chosen}")
@@ -169,11 +172,11 @@ def _operand(
 
 
 def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Value:
-    """Return the scales of an operand of so many elements. Raises: CompileError."""
+    """Check the shape of an operand's scales. Raises: CompileError."""
     rows, depth = (*extents[:-2], extents[-3 - axis]), extents[axis]
     if isinstance(scale, Value) and element(scale) in (U8, FP8E4NV):
-        found = shape(scale)
-        if found[:-1] == rows and found[-1] <= depth:
+        scale_shape = shape(scale)
+        if scale_shape[:-1] == rows and scale_shape[-1] <= depth:
             return scale
     shown = ", ".join(map(str, (*rows, f"{depth} / group")))
     raise mistake(
@@ -182,11 +185,13 @@ def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Valu
     )
 
 
-def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None) -> Value:
-    """Return the elements times their scales, of which exponents are `raised`."""
+def _apply_scales(
+    emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None
+) -> Value:
+    """Return the elements times their scales, with `raised` added to the scales' exponents."""
     value = operand.value
     if operand.format == "e2m1":
-        value = _unpacked(emit, operand, kind)
+        value = _unpack(emit, operand, kind)
     else:
         format_ = _FORMATS[operand.format]
         assert format_ is not None
@@ -197,29 +202,29 @@ def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | 
         factor = _factor(emit, operand.scale)
     else:
         factor = _raised_factor(emit, operand.scale, raised)
-    factor = _spread(emit, operand, factor)
-    if kind == BF16:  # which has the range of fp32
+    factor = _per_element(emit, operand, factor)
+    if kind == BF16:  # bf16 has the range of fp32
         return operators.multiply(emit, value, cast(emit, factor, BF16))
     return cast(emit, operators.multiply(emit, cast(emit, value, FP32), factor), kind)
 
 
-def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
-    """Return elements of 4 bits, the first of two in the low ones, as wide ones."""
+def _unpack(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
+    """Unpack 4-bit elements, the first of each pair in the low bits, to `kind`."""
     value = operand.value
     low = operators.bit_and(emit, value, (1 << _FP4_BITS) - 1)
     high = operators.shift_right(emit, value, _FP4_BITS)
-    both = join(emit, low, high)
-    last = len(shape(both)) - 1
+    elements = join(emit, low, high)
+    last = len(shape(elements)) - 1
     order = [*range(last)]
     order.insert(last + operand.packed_axis + 1, last)
-    codes = reshape(emit, transpose(emit, both, tuple(order)), operand.extents)
-    return _decoded(emit, cast(emit, codes, U16), kind)
+    codes = reshape(emit, transpose(emit, elements, tuple(order)), operand.extents)
+    return _decode(emit, cast(emit, codes, U16), kind)
 
 
-def _decoded(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
-    """Return numbers of 4 bits: sign, exponent and mantissa in place, and the other bias made up.
+def _decode(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
+    """Convert e2m1 codes: move sign, exponent and mantissa into position, then correct the bias.
 
-    Numbers below the normal ones become such of the wider type, so one multiplication serves all.
+    Subnormal codes become subnormals of the wider type, so one multiplication corrects all.
     """
     mantissa_bits, bias = (7, 127) if kind == BF16 else (10, 15)
     magnitude = operators.shift_left(emit, operators.bit_and(emit, codes, 7), mantissa_bits - 1)
@@ -242,7 +247,7 @@ def _factor(emit: Emitter, scale: Value) -> Value:
 
 
 def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
-    """Return scales times powers of two as fp32; what is below bf16 is zero, what is above infinite."""
+    """Return scales times powers of two as fp32; bf16 underflow gives zero, overflow infinity."""
     codes = cast(emit, scale, I32)
     exponent = math_functions.minimum(emit, operators.add(emit, codes, raised), _NAN_EXPONENT)
     normal = operators.shift_left(emit, math_functions.maximum(emit, exponent, 0), _EXPONENT_SHIFT)
@@ -260,13 +265,13 @@ def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
     return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, I32), bits), FP32)
 
 
-def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:
-    """Return a factor for each element."""
+def _per_element(emit: Emitter, operand: _Operand, factor: Value) -> Value:
+    """Broadcast the scales of groups to elements."""
     extents = shape(factor)
     rows, depth = operand.extents[operand.other_axis], operand.extents[operand.axis]
     group = depth // extents[-1]
-    each = broadcast_to(emit, expand_dims(emit, factor, len(extents)), (*extents, group))
-    spread = reshape(emit, each, (*extents[:-2], rows, depth))
+    factors = broadcast_to(emit, expand_dims(emit, factor, len(extents)), (*extents, group))
+    spread = reshape(emit, factors, (*extents[:-2], rows, depth))
     if operand.axis == -1:
         return spread
     last = len(extents) - 1

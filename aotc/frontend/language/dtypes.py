@@ -1,7 +1,7 @@
-"""What a kernel may ask of a dtype: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
+"""Attributes of dtypes: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
 
-Dtypes in a kernel are the types of `aotc.ir.types` themselves, so their attributes are a table
-here and not methods there: they belong to the language, not to the IR.
+Dtypes in a kernel are the types of `aotc.ir.types`. Their attributes are a table here, because they
+belong to the language and not to the IR.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from aotc.ir.types import FP8E4B15, PointerType, ScalarType, TileType
 
 
 def attributes_of(dtype: DType) -> tuple[str, ...]:
-    """Return the names of the attributes that a dtype has in Triton."""
+    """Return the names of a dtype's attributes in Triton."""
     if isinstance(dtype, TileType):
         names = ("scalar", "name", *_TYPE_ATTRIBUTES)
     elif isinstance(dtype, PointerType):
         names = ("scalar", "name", *_POINTER_ATTRIBUTES)
     else:
-        own = ("int_bitwidth",) if dtype.is_int else ("fp_mantissa_width", "exponent_bias")
-        names = ("scalar", "name", "primitive_bitwidth", "itemsize", *own)
-    return (*names, *_METHODS, *(f"is_{one}" for one in _QUESTIONS))
+        extras = ("int_bitwidth",) if dtype.is_int else ("fp_mantissa_width", "exponent_bias")
+        names = ("scalar", "name", "primitive_bitwidth", "itemsize", *extras)
+    return (*names, *_METHODS, *(f"is_{question}" for question in _QUESTIONS))
 
 
 def dtype_attribute(dtype: DType, name: str) -> Operand:
-    """Return an attribute of a dtype, as a kernel asks for it. Raises: CompileError."""
+    """Return an attribute of a dtype in a kernel. Raises: CompileError."""
     scalar = dtype.element if isinstance(dtype, TileType) else dtype
     table = _TYPE_ATTRIBUTES if isinstance(dtype, TileType) else {}
     pointer = _POINTER_ATTRIBUTES if isinstance(scalar, PointerType) else {}
-    known = {**_DTYPE_ATTRIBUTES, **pointer, **table}
-    if name in known:
-        return known[name](dtype)
+    attributes = {**_DTYPE_ATTRIBUTES, **pointer, **table}
+    if name in attributes:
+        return attributes[name](dtype)
     if name in _METHODS:
         return StaticCall(name, partial(_METHODS[name], dtype))
     if name.startswith("is_"):
@@ -44,7 +44,9 @@ def dtype_attribute(dtype: DType, name: str) -> Operand:
             return StaticCall(name, lambda: answer)
     raise mistake(
         f"the type {show_type(dtype)} has no attribute {name!r}",
-        remedy=did_you_mean(name, [*known, *_METHODS, *(f"is_{one}" for one in _QUESTIONS)]),
+        remedy=did_you_mean(
+            name, [*attributes, *_METHODS, *(f"is_{question}" for question in _QUESTIONS)]
+        ),
     )
 
 
@@ -57,7 +59,7 @@ def _dtype_question(dtype: DType, name: str) -> bool | None:
     if name == "fp8":  # Triton looks for it in the name of the type
         scalar = _scalar(dtype)
         return is_fp8(scalar.pointee if isinstance(scalar, PointerType) else scalar)
-    # The type of a tile or a pointer is no scalar type, whatever it is made of.
+    # A tile or pointer type is never a scalar type.
     return name == ("block" if isinstance(dtype, TileType) else "ptr")
 
 
@@ -108,7 +110,7 @@ def _mantissa_bits(dtype: ScalarType | PointerType) -> int:
 
 
 def _exponent_bias(dtype: DType) -> int:
-    """Return by how much the exponent of a float is larger in its bits."""
+    """Return the bias of a float's exponent."""
     scalar = _scalar(dtype)
     if scalar == FP8E4B15:
         return 15
@@ -158,7 +160,7 @@ _METHODS: dict[str, Callable[..., Operand]] = {
     "get_int_min_value": _smallest,
     "with_element_ty": _with_element_ty,
 }
-"""Methods of dtypes besides those that ask what one is."""
+"""Methods of dtypes other than `is_NAME`."""
 
 _POINTER_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
     "element_ty": _pointee,
@@ -181,7 +183,7 @@ _TYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
 ATTRIBUTES = frozenset(
     (
         *(*_DTYPE_ATTRIBUTES, *_POINTER_ATTRIBUTES, *_TYPE_ATTRIBUTES, *_METHODS),
-        *(f"is_{one}" for one in _QUESTIONS),
+        *(f"is_{name}" for name in _QUESTIONS),
     )
 )
-"""The attributes that some dtype has."""
+"""The attributes of all dtypes."""

@@ -3,9 +3,9 @@
 A sign, 4 bits of exponent with fp16's bias of 15, and 3 of mantissa: up to its largest exponent, a
 number has the bits of the equal fp16 without the last seven. There is no infinity and no NaN.
 
-From fp16 the magnitude rounds to nearest, halves away from zero, and is at most 1.75, which NaN
-becomes as well: `min.f16x2` in Triton's sequence drops NaN. Other floats are brought to fp16
-first, towards zero, so that nothing rounds twice.
+From fp16 the magnitude rounds to nearest, halves away from zero, and saturates at 1.75. NaN becomes
+1.75 too: `min.f16x2` in Triton's sequence drops NaN. Other floats are rounded towards zero to fp16
+first, so nothing rounds twice.
 Source: `convert_custom_float8` of Triton's language/extra/cuda/utils.py.
 """
 
@@ -24,7 +24,7 @@ _DROPPED_BITS = 7
 
 
 def to_fp16(emit: Emitter, value: Value) -> Value:
-    """Return an fp8e4b15 as fp16, which holds each."""
+    """Convert fp8e4b15 to fp16, exactly."""
     bits = emit(arith.Cast(emit(arith.Bitcast(value, U8)).out, U16)).out
     magnitude = emit(arith.Shl(_and(emit, bits, 0x7F), _number(emit, bits, _DROPPED_BITS))).out
     sign = emit(arith.Shl(_and(emit, bits, 0x80), _number(emit, bits, 8))).out
@@ -37,7 +37,7 @@ def from_float(emit: Emitter, value: Value) -> Value:
     if kind != FP16:
         if (
             kind.bits == FP16.bits
-        ):  # bf16 has exponents that fp16 lacks, so it narrows by way of fp32
+        ):  # bf16 exceeds the exponents of fp16, so it narrows by way of fp32
             value = emit(arith.Cast(value, FP32)).out
         narrows = element_of(value.type).bits > FP16.bits
         value = emit(arith.Cast(value, FP16, "rtz" if narrows else "rtne")).out
@@ -45,9 +45,9 @@ def from_float(emit: Emitter, value: Value) -> Value:
     magnitude = emit(arith.Min(_and(emit, bits, _MAGNITUDE), _number(emit, bits, _LARGEST))).out
     half = _number(emit, bits, 1 << _DROPPED_BITS - 1)
     rounded = emit(arith.Add(magnitude, half)).out
-    kept = emit(arith.Shr(rounded, _number(emit, bits, _DROPPED_BITS))).out
+    shortened = emit(arith.Shr(rounded, _number(emit, bits, _DROPPED_BITS))).out
     sign = _and(emit, emit(arith.Shr(bits, _number(emit, bits, 8))).out, 0x80)
-    byte = emit(arith.Cast(emit(arith.Or(sign, kept)).out, U8)).out
+    byte = emit(arith.Cast(emit(arith.Or(sign, shortened)).out, U8)).out
     return emit(arith.Bitcast(byte, FP8E4B15)).out
 
 

@@ -18,31 +18,31 @@ def _integers(value: Value) -> bool:
 
 
 def gather(emit: Emitter, src: Operand, index: Operand, axis: Operand) -> Value:
-    """Return the elements of `src` that `index` names along an axis, modulo its extent."""
-    source, places = to_value(emit, src, "a tile"), to_value(emit, index, "a tile of indices")
+    """Gather elements of `src` by `index` along an axis, modulo its extent."""
+    source, indices = to_value(emit, src, "a tile"), to_value(emit, index, "a tile of indices")
     if not isinstance(source.type, TileType) or not isinstance(element(source), ScalarType):
         raise mistake(f"tl.gather takes a tile of numbers, got {show(source)}")
-    if not _integers(places) or element(places) == I1:
+    if not _integers(indices) or element(indices) == I1:
         raise mistake(
-            f"the index of tl.gather must be a tile of integers, got {show(places)}",
+            f"the index of tl.gather must be a tile of integers, got {show(indices)}",
             remedy="cast it with .to(tl.int32)",
         )
-    have, wanted = shape(source), shape(places)
-    if len(have) != len(wanted):
+    source_shape, index_shape = shape(source), shape(indices)
+    if len(source_shape) != len(index_shape):
         raise mistake(
             f"tl.gather takes a tile and an index of as many axes, got {show(source)} and "
-            f"{show(places)}",
+            f"{show(indices)}",
             remedy="add axes of extent 1 with [:, None] or [None, :], and tl.broadcast_to",
         )
-    along = static_axis(axis, len(have))
-    for other, (one, two) in enumerate(zip(have, wanted, strict=True)):
-        if other != along and one != two:
+    along = static_axis(axis, len(source_shape))
+    for i, (source_extent, index_extent) in enumerate(zip(source_shape, index_shape, strict=True)):
+        if i != along and source_extent != index_extent:
             raise mistake(
                 f"the index of tl.gather must have the extents of the tile on all axes but "
-                f"{along}: axis {other} has {two} and not {one}, of {show(source)}",
+                f"{along}: axis {i} has {index_extent} and not {source_extent}, of {show(source)}",
                 remedy="repeat the index, or the tile, with tl.broadcast_to",
             )
-    return emit(indexing.Gather(source, cast(emit, places, I32), along)).out
+    return emit(indexing.Gather(source, cast(emit, indices, I32), along)).out
 
 
 def histogram(

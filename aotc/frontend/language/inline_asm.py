@@ -40,17 +40,19 @@ def inline_asm_elementwise(
         )
     text, registers, rest = _with_immediates(text, registers, args)
     values = broadcast(
-        emit, *(to_value(emit, one, f"a number or a tile for {_NAME}") for one in rest)
+        emit, *(to_value(emit, operand, f"a number or a tile for {_NAME}") for operand in rest)
     )
-    wanted = dtype if is_tuple(dtype) else (dtype,)
-    dtypes = tuple(static_scalar_dtype(one, f"the dtype of {_NAME}") for one in wanted)
+    dtype_operands = dtype if is_tuple(dtype) else (dtype,)
+    dtypes = tuple(
+        static_scalar_dtype(operand, f"the dtype of {_NAME}") for operand in dtype_operands
+    )
     count = static_int(pack, f"the pack of {_NAME}")
     try:
         check(text, registers, [element(value) for value in values], dtypes, count)
     except AssemblyError as error:
-        given = ", ".join(show_type(value.type) for value in values)
+        actual = ", ".join(show_type(value.type) for value in values)
         results = ", ".join(map(show_type, dtypes))
-        remedy = error.remedy or f"it is given ({given}) and returns ({results})"
+        remedy = error.remedy or f"it is given ({actual}) and returns ({results})"
         raise mistake(f"{_NAME}: {error}", remedy=remedy) from error
     only_computes = static_bool(is_pure, f"the is_pure of {_NAME}")
     op = assembly.InlineAsm if only_computes else assembly.VolatileAsm
@@ -61,9 +63,9 @@ def inline_asm_elementwise(
 def _with_immediates(
     text: str, constraints: str, args: Sequence[Operand]
 ) -> tuple[str, str, list[Operand]]:
-    """Write numbers of the constraint `n`, which are known while compiling, into the text.
+    """Write compile-time operands (constraint `n`) into the text.
 
-    With any, each argument has one constraint. Returns text, constraints and arguments without them.
+    If there are any, each argument has one constraint. Returns text, constraints and arguments without them.
     """
     parts = [part.strip() for part in constraints.split(",")]
     if _IMMEDIATE not in parts:
@@ -76,16 +78,16 @@ def _with_immediates(
             remedy="write the number into the assembly, or use pack=1",
         )
     names: dict[int, str] = {}
-    kept: list[tuple[str, Operand]] = []
-    for at, (part, arg) in enumerate(zip(inputs, args, strict=True), first):
+    registers: list[tuple[str, Operand]] = []
+    for number, (part, arg) in enumerate(zip(inputs, args, strict=True), first):
         if part == _IMMEDIATE:
-            names[at] = str(static_int(arg, f"an argument of {_NAME} with the constraint 'n'"))
+            names[number] = str(static_int(arg, f"an argument of {_NAME} with the constraint 'n'"))
         else:
-            names[at] = f"${{{first + len(kept)}}}"
-            kept.append((part, arg))
+            names[number] = f"${{{first + len(registers)}}}"
+            registers.append((part, arg))
     clobbers = parts[first + len(inputs) :]
-    left = ",".join([*parts[:first], *(part for part, _ in kept), *clobbers])
-    return renumbered(text, names), left, [arg for _, arg in kept]
+    left = ",".join([*parts[:first], *(part for part, _ in registers), *clobbers])
+    return renumbered(text, names), left, [arg for _, arg in registers]
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {"inline_asm_elementwise": inline_asm_elementwise}

@@ -1,6 +1,6 @@
-"""The classes of the language, as `isinstance` and `type` know them, and the types that values have.
+"""The language's classes for `isinstance` and `type`, and the types of values.
 
-Types of tensors are those of `aotc.ir.types`. Constants and tuples have the two declared here.
+Tensors have the types of `aotc.ir.types`. The types of constants and tuples are declared here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
 
 @dataclass(frozen=True)
 class ConstexprType:
-    """Hold the type of a constant: which constant it is."""
+    """The type of a constant, holding its value."""
 
     value: Operand
 
@@ -38,7 +38,7 @@ class ConstexprType:
 
 @dataclass(frozen=True)
 class TupleType:
-    """Hold the types of a tuple's items, with the names of its fields if it has any."""
+    """The type of a tuple: types of its items, names of its fields if any."""
 
     types: tuple[Operand, ...]
     fields: tuple[str, ...] | None = None
@@ -46,33 +46,33 @@ class TupleType:
     def __str__(self) -> str:
         names = [f"{name}:" for name in self.fields] if self.fields else [""] * len(self.types)
         items = zip(names, self.types, strict=True)
-        return f"[{','.join(name + text_of(one) for name, one in items)}]"
+        return f"[{','.join(name + text_of(item) for name, item in items)}]"
 
 
 def type_of(operand: Operand) -> Operand:
-    """Return what `.type` is of a value or constant of a kernel."""
+    """Return `.type` of a value or constant of a kernel."""
     if isinstance(operand, Value):
         return operand.type
     if isinstance(operand, BlockPointer):
         return operand.base.type
     if is_tuple(operand):
         fields = operand.kind.fields if isinstance(operand, Record) else None
-        return TupleType(tuple(type_of(one) for one in operand), fields)
+        return TupleType(tuple(type_of(item) for item in operand), fields)
     return ConstexprType(operand)
 
 
 def type_attribute(owner: ConstexprType | TupleType, name: str) -> Operand:
     """Return an attribute of the type of a constant or a tuple. Raises: CompileError."""
-    known: dict[str, Operand] = (
+    attributes: dict[str, Operand] = (
         {"value": owner.value}
         if isinstance(owner, ConstexprType)
         else {"types": owner.types, "fields": owner.fields, "name": str(owner)}
     )
-    if name in known:
-        return known[name]
+    if name in attributes:
+        return attributes[name]
     raise mistake(
         f"the type {owner} has no attribute {name!r}",
-        remedy=did_you_mean(name, known)
+        remedy=did_you_mean(name, attributes)
         or "a constant has a dtype once a variable has its value: `x = CONSTANT`",
     )
 
@@ -82,7 +82,7 @@ def type_attribute(owner: ConstexprType | TupleType, name: str) -> Operand:
 
 @dataclass(frozen=True, eq=False)
 class LanguageClass(StaticCall):
-    """Name a class; `holds` says of an operand whether it is an instance."""
+    """A class of the language; `holds` tests whether an operand is an instance."""
 
     holds: Callable[[Operand], bool] = lambda operand: operand is None
 
@@ -92,26 +92,26 @@ class LanguageClass(StaticCall):
 
 @dataclass(frozen=True, eq=False)
 class ClassUnion:
-    """Hold the classes of `A | B`."""
+    """The classes of `A | B`."""
 
     kinds: tuple[Operand, ...]
 
 
 def class_union(left: Operand, right: Operand) -> ClassUnion | None:
-    """Return what `left | right` is of classes, and None of anything else."""
+    """Return the union `left | right` of classes, or None for other operands."""
     if not all(
-        isinstance(one, LanguageClass | ClassUnion | Class | RecordType) for one in (left, right)
+        isinstance(side, LanguageClass | ClassUnion | Class | RecordType) for side in (left, right)
     ):
         return None
     return ClassUnion((*classes_in(left), *classes_in(right)))
 
 
 def classes_in(kind: Operand) -> tuple[Operand, ...]:
-    """Return the classes of a tuple or a union; any other class is alone."""
+    """Return the classes of a tuple or a union, or the class itself."""
     if isinstance(kind, ClassUnion):
         return kind.kinds
     if is_tuple(kind):
-        return tuple(part for one in kind for part in classes_in(one))
+        return tuple(part for item in kind for part in classes_in(item))
     return (kind,)
 
 
@@ -136,7 +136,7 @@ def _is_base_type(operand: Operand) -> bool:
 
 
 def _is_constant(operand: Operand) -> bool:
-    """Answer for `tl.constexpr` outside of kernels."""
+    """Decide `isinstance(…, tl.constexpr)` outside of kernels."""
     return not isinstance(operand, Value | BlockPointer) and not is_tuple(operand)
 
 
@@ -164,7 +164,7 @@ _MOST_SPECIFIC = (
 
 
 def language_classes(makers: Mapping[str, Callable[..., Operand]]) -> dict[str, LanguageClass]:
-    """Return the classes by name; those with a maker can be called."""
+    """Return the classes by name; a class with a maker is callable."""
 
     def refuse(name: str) -> Callable[..., Operand]:
         def call(*args: Operand, **kwargs: Operand) -> Operand:
@@ -185,16 +185,16 @@ def language_classes(makers: Mapping[str, Callable[..., Operand]]) -> dict[str, 
 
 
 def python_class(name: str, kind: type[object], make: Callable[..., Operand]) -> LanguageClass:
-    """Return one of Python's classes, of which constants are instances."""
+    """Return one of Python's classes, a class of constants."""
     return LanguageClass(
         name, make, takes_values=True, holds=lambda operand: isinstance(operand, kind)
     )
 
 
 def is_instance(subject: Operand, kind: Operand) -> bool:
-    """Return whether a kernel's value is an instance of one of the language's classes.
+    """Evaluate `isinstance` on a kernel's value and the language's classes.
 
-    None is one of `tl.constexpr`: Triton asks `isinstance` about the value that a constant has.
+    None is an instance of `tl.constexpr`: Triton tests the value inside a constant.
     Raises: CompileError.
     """
     if isinstance(kind, LanguageClass):
@@ -206,10 +206,10 @@ def is_instance(subject: Operand, kind: Operand) -> bool:
 
 
 def class_of(subject: Operand, classes: Mapping[str, Operand]) -> Operand:
-    """Return the class among `classes` that a value is a direct instance of. Raises: CompileError."""
+    """Return the direct class of a value among `classes`. Raises: CompileError."""
     names = (*_MOST_SPECIFIC, type(subject).__name__)
     for name in names:
-        one = classes.get(name)
-        if isinstance(one, LanguageClass) and one.holds(subject):
-            return one
+        cls = classes.get(name)
+        if isinstance(cls, LanguageClass) and cls.holds(subject):
+            return cls
     raise mistake(f"type() does not know {show(subject)}")

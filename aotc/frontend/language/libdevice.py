@@ -1,9 +1,9 @@
 """Functions of NVIDIA's libdevice, as `triton.language.extra.libdevice` names them.
 
-A signature is a string of one letter for each argument and one for the result: `f` fp32, `d`
-fp64, `i`/`u` 32-bit and `l`/`v` 64-bit integers, signed and unsigned, `b` a truth value that
-libdevice returns as an i32. Most functions come for fp32 and fp64 under the names `__nv_NAMEf` and
-`__nv_NAME`, so they need only their number of arguments.
+A signature is a string of one letter for each argument and one for the result: `f` fp32, `d` fp64,
+`i`/`u` signed and unsigned 32-bit and `l`/`v` 64-bit integers, `b` a truth value returned as an i32.
+Most functions have an fp32 and an fp64 version, `__nv_NAMEf` and `__nv_NAME`, so they need only their
+number of arguments.
 
 Source: libdevice User's Guide, "Function List".
 """
@@ -122,7 +122,7 @@ def _function(name: str, signatures: dict[str, str]) -> Callable[..., Operand]:
     def function(emit: Emitter, *args: Operand) -> Operand:
         if len(args) != arity:
             raise mistake(f"libdevice.{name} takes {arity} arguments, got {len(args)}")
-        values = [to_value(emit, one, f"an argument of libdevice.{name}") for one in args]
+        values = [to_value(emit, arg, f"an argument of libdevice.{name}") for arg in args]
         signature = _matching(values, signatures)
         if signature is None and arity > 1:
             kind = common_type(values, name)
@@ -144,12 +144,12 @@ def _matching(values: list[Value], signatures: dict[str, str]) -> str | None:
 
 
 def _refuse(name: str, values: list[Value], signatures: dict[str, str]) -> CompileError:
-    wanted = " or ".join(
+    expected = " or ".join(
         "(" + ", ".join(show_type(_LETTERS[letter]) for letter in signature[:-1]) + ")"
         for signature in signatures
     )
     return mistake(
-        f"libdevice.{name} takes {wanted}, got {show(tuple(values))}",
+        f"libdevice.{name} takes {expected}, got {show(tuple(values))}",
         remedy="cast the arguments with .to(...)",
     )
 

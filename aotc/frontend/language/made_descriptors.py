@@ -1,7 +1,7 @@
-"""Descriptors that a kernel makes itself: of a pointer, extents, strides and the shape of a tile.
+"""Descriptors made in a kernel from a pointer, extents, strides and a tile's shape.
 
-Where these are arguments of the launch, or computed of nothing else, the launcher encodes the
-tensor map; else tiles are accessed through pointers. The schedule decides which.
+If all of these are launch arguments, or computed from them alone, the launcher can encode the tensor
+map; else tiles are accessed through pointers. The schedule decides.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def make(
             remedy="an argument that always is 1 has the type 'i32=1' in the signature",
         )
     outer = integers(emit, steps, "strides", I64, _NAME)
-    made = descriptor.DescriptorOf(pointer, [*extents, *outer], kind.block, kind.fill_nan)
-    return emit(made).out
+    desc = descriptor.DescriptorOf(pointer, [*extents, *outer], kind.block, kind.fill_nan)
+    return emit(desc).out
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {_NAME: make}
-"""Functions of `tl` that return a descriptor."""
+"""Functions of `tl` returning a descriptor."""

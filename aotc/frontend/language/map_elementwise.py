@@ -33,7 +33,7 @@ def map_elementwise(
     count = static_int(pack, f"the pack of {_NAME}")
     if count < 1 or count & (count - 1):
         raise mistake(f"the pack of {_NAME} must be a power of two, got {count}")
-    values = broadcast(emit, *(to_value(emit, one, f"a tile for {_NAME}") for one in args))
+    values = broadcast(emit, *(to_value(emit, arg, f"a tile for {_NAME}") for arg in args))
     if not isinstance(values[0].type, TileType):
         raise mistake(
             f"{_NAME} takes a tile, got {show(values)}", remedy="call the function of scalars"
@@ -42,7 +42,7 @@ def map_elementwise(
     with emit.into(body):
         returned = emit.call(scalar_fn, body.args)
         results = returned if is_tuple(returned) else (returned,)
-        yielded = [to_value(emit, one, f"a scalar from the function of {_NAME}") for one in results]
+        yielded = [to_value(emit, arg, f"a scalar from the function of {_NAME}") for arg in results]
         emit(scf.Yield(yielded))
     _check_results(yielded, count)
     _refuse_effects(body)
@@ -51,12 +51,14 @@ def map_elementwise(
 
 
 def _check_results(yielded: list[Value], count: int) -> None:
-    """Refuse what is no scalar, or no whole groups of `pack`. Raises: CompileError."""
-    for one in yielded:
-        if isinstance(one.type, TileType):
-            raise mistake(f"the function of {_NAME} must return scalars, it returns {show(one)}")
-    groups = [yielded[at : at + count] for at in range(0, len(yielded), count)]
-    if len(yielded) % count or any(one.type != group[0].type for group in groups for one in group):
+    """Check that results are scalars in whole groups of `pack`. Raises: CompileError."""
+    for scalar in yielded:
+        if isinstance(scalar.type, TileType):
+            raise mistake(f"the function of {_NAME} must return scalars, it returns {show(scalar)}")
+    groups = [yielded[start : start + count] for start in range(0, len(yielded), count)]
+    if len(yielded) % count or any(
+        scalar.type != group[0].type for group in groups for scalar in group
+    ):
         raise mistake(
             f"the function of {_NAME} must return {count} scalars of one type for each result, "
             f"since pack is {count}; it returns {show(tuple(yielded))}"
@@ -64,7 +66,7 @@ def _check_results(yielded: list[Value], count: int) -> None:
 
 
 def _refuse_effects(body: Block) -> None:
-    """Refuse ops that do more than compute, where they stand. Raises: CompileError."""
+    """Refuse ops with side effects, at their locations. Raises: CompileError."""
     for op in body.walk():
         if _has_effects(op):
             with at(op.loc):

@@ -1,7 +1,7 @@
 """Elementwise functions of the language: exponentials, roots, rounding, minima, divisions.
 
-Floating functions take fp32 and fp64 only, as Triton's do: a half-precision argument is an error
-that says to cast, because a silent widening would hide what is computed.
+Floating functions take fp32 and fp64 only, as Triton's do. A half-precision argument is an error with
+a cast as remedy, because silent widening would hide the precision.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from aotc.ir.types import FP32, FP64, I1, ScalarType
 def _expect(name: str, value: Value, allowed: tuple[ScalarType, ...]) -> Value:
     kind = element(value)
     if kind not in allowed:
-        wanted = " or ".join(show_type(one) for one in allowed)
+        expected = " or ".join(show_type(scalar) for scalar in allowed)
         raise mistake(
-            f"tl.{name} takes {wanted}, got {show_type(kind)}",
+            f"tl.{name} takes {expected}, got {show_type(kind)}",
             remedy=f"cast the argument with .to(tl.{show_type(allowed[0])})",
         )
     return value
@@ -123,22 +123,22 @@ def _smallest_or_largest(
 
 def fma(emit: Emitter, x: Operand, y: Operand, z: Operand) -> Value:
     """Multiply `x` by `y` and add `z`, rounding once."""
-    one, two, three = meet_all(emit, (x, y, z), "fma")
-    kind = element(one)
+    a, b, c = meet_all(emit, (x, y, z), "fma")
+    kind = element(a)
     if not isinstance(kind, ScalarType) or not kind.is_float:
-        raise mistake(f"tl.fma takes floats, got {show(one)}")
-    return emit(arith.Fma(one, two, three)).out
+        raise mistake(f"tl.fma takes floats, got {show(a)}")
+    return emit(arith.Fma(a, b, c)).out
 
 
 def div_rn(emit: Emitter, x: Operand, y: Operand) -> Value:
     """Divide with correct rounding."""
-    one, two, kind = meet(emit, x, y, "div_rn")
+    lhs, rhs, kind = meet(emit, x, y, "div_rn")
     if kind != FP32:
         raise mistake(
             f"tl.div_rn takes float32, got {show(x)} and {show(y)}",
             remedy="cast the arguments with .to(tl.float32)",
         )
-    return emit(arith.DivRn(one, two)).out
+    return emit(arith.DivRn(lhs, rhs)).out
 
 
 def fdiv(
@@ -152,26 +152,26 @@ def fdiv(
     exact = static_bool(ieee_rounding, "ieee_rounding")
     if exact and static_bool(approx, "approx"):
         raise mistake("ieee_rounding and approx exclude each other")
-    one, two, kind = meet(emit, x, y, "fdiv", arithmetic="division")
+    lhs, rhs, kind = meet(emit, x, y, "fdiv", arithmetic="division")
     if not kind.is_float:
         raise mistake(
             f"tl.fdiv takes floats, got {show(x)} and {show(y)}", remedy="use `/` for integers"
         )
-    return emit(arith.DivRn(one, two) if exact else arith.Div(one, two)).out
+    return emit(arith.DivRn(lhs, rhs) if exact else arith.Div(lhs, rhs)).out
 
 
 def umulhi(emit: Emitter, x: Operand, y: Operand) -> Value:
     """Return the high half of the product of two integers of 32 or 64 bits."""
-    one, two, kind = meet(emit, x, y, "umulhi")
+    lhs, rhs, kind = meet(emit, x, y, "umulhi")
     if not kind.is_int or kind.bits not in (32, 64):
         raise mistake(f"tl.umulhi takes integers of 32 or 64 bits, got {show(x)} and {show(y)}")
-    # "u": the product is of the unsigned readings, whatever the declared type.
+    # "u": the product of the unsigned bit patterns, also for signed types.
     if kind.is_signed:
         unsigned = ScalarType(f"u{kind.bits}", kind.bits, "uint")
-        one = emit(arith.Bitcast(one, unsigned)).out
-        two = emit(arith.Bitcast(two, unsigned)).out
-        return emit(arith.Bitcast(emit(arith.MulHi(one, two)).out, kind)).out
-    return emit(arith.MulHi(one, two)).out
+        lhs = emit(arith.Bitcast(lhs, unsigned)).out
+        rhs = emit(arith.Bitcast(rhs, unsigned)).out
+        return emit(arith.Bitcast(emit(arith.MulHi(lhs, rhs)).out, kind)).out
+    return emit(arith.MulHi(lhs, rhs)).out
 
 
 def cdiv(emit: Emitter, x: Operand, div: Operand) -> Operand:
@@ -184,18 +184,18 @@ def cdiv(emit: Emitter, x: Operand, div: Operand) -> Operand:
 def swizzle2d(
     emit: Emitter, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
 ) -> tuple[Operand, Operand]:
-    """Return where place (i, j) comes if rows are walked in groups of `size_g`, column by column."""
+    """Swizzle (i, j): walk rows in groups of `size_g`, column by column within a group."""
 
     def apply(op: type[ast.operator], left: Operand, right: Operand) -> Operand:
         return operators.binary(emit, operators.BINARY[op], left, right)
 
-    place = apply(ast.Add, apply(ast.Mult, i, size_j), j)
+    index = apply(ast.Add, apply(ast.Mult, i, size_j), j)
     whole = apply(ast.Mult, size_g, size_j)
-    first = apply(ast.Mult, apply(ast.FloorDiv, place, whole), size_g)
+    first = apply(ast.Mult, apply(ast.FloorDiv, index, whole), size_g)
     rows = PYTHON_FUNCTIONS["min"](
         emit, apply(ast.Sub, size_i, first), size_g
     )  # the last has fewer
-    inside = apply(ast.Mod, place, whole)
+    inside = apply(ast.Mod, index, whole)
     row = apply(ast.Add, first, apply(ast.Mod, inside, rows))
     return row, apply(ast.FloorDiv, inside, rows)
 
@@ -226,7 +226,7 @@ def where(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
 
 
 def logical_argument(emit: Emitter, operand: Operand) -> Value:
-    """Return a scalar operand as a truth value: is it not zero."""
+    """Convert a condition to truth values: nonzero is true."""
     return cast(emit, to_value(emit, operand, "a condition"), I1)
 
 
@@ -268,7 +268,7 @@ METHODS: dict[str, Callable[..., Operand]] = {
     "logical_and": _logical(operators.logical_and),
     "logical_or": _logical(operators.logical_or),
 }
-"""What is written as a method only."""
+"""Functions available as methods only."""
 
 PYTHON_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "min": _smallest_or_largest(min, minimum, "min"),

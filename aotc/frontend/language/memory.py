@@ -1,4 +1,4 @@
-"""Loads and stores: pointers, masks and hints brought to what `tile.load` and `tile.store` take.
+"""Loads and stores: checks and conversions of pointers, masks and hints for `tile.load` and `tile.store`.
 
 Truth values have no memory format of their own: a pointer to them is read and written as bytes.
 Cache modifiers are kept without their dot (`ca`, `cg`, `cv`, `wb`, `cs`, `wt`), and eviction
@@ -33,7 +33,7 @@ _EVICTIONS = ("", "evict_normal", "evict_first", "evict_last")
 
 
 def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
-    """Return a pointer operand of tl.NAME and what it points at. Raises: CompileError."""
+    """Return a pointer operand of tl.NAME and its pointee. Raises: CompileError."""
     value = to_value(emit, operand, f"a pointer for tl.{name}")
     kind = element(value)
     if not isinstance(kind, PointerType):
@@ -41,29 +41,29 @@ def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value,
             f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
             remedy=f"add offsets to a pointer argument: tl.{name}(x_ptr + offsets, …)",
         )
-    bits = _HELD_AS.get(kind.pointee)
+    bits = _MEMORY_TYPES.get(kind.pointee)
     if bits is not None:
         value, kind = bitcast(emit, value, PointerType(bits)), PointerType(bits)
     return value, kind.pointee
 
 
-_HELD_AS = {I1: I8, FP8E4B15: U8}
-"""The types that elements have in memory, where they have another one in a kernel."""
+_MEMORY_TYPES = {I1: I8, FP8E4B15: U8}
+"""Types of elements in memory, where they differ from the type in a kernel."""
 
 
-def _as_bits(
-    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, what: str
+def _to_memory_format(
+    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, expected: str
 ) -> Operand:
-    """Return a value that goes to memory as it is held there, if that is not its own type."""
+    """Convert a value to its memory format, if the pointee has another one."""
     pointee = _pointee(pointer)
-    if pointee is None or pointee not in _HELD_AS:
+    if pointee is None or pointee not in _MEMORY_TYPES:
         return operand
-    value = converted(emit, operand, pointee, extents, what)
+    value = converted(emit, operand, pointee, extents, expected)
     return value if pointee == I1 else bitcast(emit, value, U8)
 
 
-def _from_bits(emit: Emitter, pointer: Operand, value: Value) -> Value:
-    """Return what was read from memory in the type that the pointer says."""
+def _from_memory_format(emit: Emitter, pointer: Operand, value: Value) -> Value:
+    """Convert a loaded value from its memory format to the pointee."""
     pointee = _pointee(pointer)
     if pointee == FP8E4B15:
         return bitcast(emit, value, FP8E4B15)
@@ -88,13 +88,13 @@ def _eviction(operand: Operand) -> str:
     return "" if policy == "evict_normal" else policy
 
 
-def aligned_with(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
-    """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
-    value = to_value(emit, operand, what)
+def aligned_with(emit: Emitter, pointer: Value, operand: Operand, role: str, name: str) -> Value:
+    """Broadcast a value or mask to its pointer's shape. Raises: CompileError if larger."""
+    value = to_value(emit, operand, role)
     if not shape(pointer):
         if shape(value):
             raise mistake(
-                f"{what} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
+                f"{role} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
                 remedy="add offsets to the pointer to make it a tile of pointers",
             )
         return value
@@ -112,8 +112,8 @@ def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) ->
     return mask
 
 
-def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
-    """Broadcast a tile of pointers to the shape it shares with the operand that goes with it."""
+def _broadcast_pointers(emit: Emitter, pointer: Value, *others: Operand) -> Value:
+    """Broadcast a tile of pointers to the common shape with its mask or value."""
     extents = shape(pointer)
     if not extents:
         return pointer
@@ -124,7 +124,7 @@ def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
 
 
 def check_width(name: str, pointer: Value, *others: Operand) -> None:
-    """Refuse a write of a tile that is larger than the pointers: several lanes would write to one address.
+    """Refuse a store of a tile larger than its pointers: several lanes would write to one address.
 
     Raises: CompileError.
     """
@@ -149,7 +149,7 @@ def load(
     eviction_policy: Operand = "",
     volatile: Operand = False,
 ) -> Value:
-    """Read what pointers point at; `other`, or anything, where the mask is false."""
+    """Load through pointers; where the mask is false, `other` or an undefined value."""
     hints = (
         _cache(cache_modifier, _LOAD_CACHES),
         _eviction(eviction_policy),
@@ -157,27 +157,27 @@ def load(
     )
     if isinstance(pointer, BlockPointer):
         _check_unmasked("load", mask, other)
-        found, inside = block_pointers.access(emit, pointer, boundary_check, "load")
-        source = block_pointers.as_bytes(emit, found)
+        access, inside = block_pointers.access(emit, pointer, boundary_check, "load")
+        source = block_pointers.as_bytes(emit, access)
         fill = block_pointers.padding(emit, source, inside, padding_option)
         out = emit(tile.Load(source, inside, fill, *hints)).out
-        return _from_bits(emit, found, out)
+        return _from_memory_format(emit, access, out)
     _check_no_block("load", boundary_check, padding_option)
     if mask is None and other is not None:
         raise mistake(
             "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
         )
     source, kind = pointer_argument(emit, pointer, "load")
-    source = _widened(emit, source, mask, other)
+    source = _broadcast_pointers(emit, source, mask, other)
     masked = None if mask is None else mask_argument(emit, source, mask, "load")
     filler = None
     if other is not None:
         if _pointee(pointer) == FP8E4B15:
-            other = _as_bits(emit, pointer, other, shape(source), "`other`")
+            other = _to_memory_format(emit, pointer, other, shape(source), "`other`")
         scalar = converted(emit, other, kind, shape(source), "`other`")
         filler = aligned_with(emit, source, scalar, "`other`", "load")
     out = emit(tile.Load(source, masked, filler, *hints)).out
-    return _from_bits(emit, pointer, out)
+    return _from_memory_format(emit, pointer, out)
 
 
 def _check_unmasked(name: str, mask: Operand, other: Operand = None) -> None:
@@ -206,7 +206,7 @@ def store(
     cache_modifier: Operand = "",
     eviction_policy: Operand = "",
 ) -> None:
-    """Write a value, converted to the pointee's type, where the mask is true."""
+    """Store a value, cast to the pointee, where the mask is true."""
     if isinstance(pointer, BlockPointer):
         _check_unmasked("store", mask)
         pointer, mask = block_pointers.access(emit, pointer, boundary_check, "store")
@@ -214,9 +214,9 @@ def store(
         _check_no_block("store", boundary_check)
     target, kind = pointer_argument(emit, pointer, "store")
     check_width("store", target, value, mask)
-    what = "a value to store"
-    value = _as_bits(emit, pointer, value, shape(target), what)
-    content = converted(emit, value, kind, shape(target), what)
+    role = "a value to store"
+    value = _to_memory_format(emit, pointer, value, shape(target), role)
+    content = converted(emit, value, kind, shape(target), role)
     content = aligned_with(emit, target, content, "the value", "store")
     masked = None if mask is None else mask_argument(emit, target, mask, "store")
     emit(

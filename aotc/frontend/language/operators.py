@@ -1,8 +1,8 @@
 """The operators of the language: arithmetic, comparison, bits and logic on operands.
 
-Each operator has one entry in `BINARY`, `COMPARE` or `UNARY`: how Python computes it on two
-constants, and how it is emitted when an operand is a run-time value. The rules are Triton's:
-`//` and `%` of run-time integers truncate as C does, those of constants floor as Python does;
+Each operator has one entry in `BINARY`, `COMPARE` or `UNARY`: Python's function for constants, and
+the emission for run-time values. The rules are Triton's: `//` and `%` of run-time integers truncate
+as in C, of constants they floor as in Python;
 `/` of integers is fp32; `>>` is arithmetic for signed and logical for unsigned integers.
 
 Invariant: two constants give a constant; anything else gives a `Value`.
@@ -65,7 +65,7 @@ def meet(
     *,
     arithmetic: Arithmetic = "plain",
 ) -> tuple[Value, Value, ScalarType]:
-    """Bring two numbers to the type and shape they are computed in. Raises: CompileError."""
+    """Convert two numbers to their common type and shape. Raises: CompileError."""
     left_kind, right_kind = _scalar_type(left, symbol), _scalar_type(right, symbol)
     try:
         kind = computation_type(
@@ -80,10 +80,10 @@ def meet(
             f"`{symbol}` does not take {show_type(left_kind)} and {show_type(right_kind)}: {error}",
             remedy="cast one of them with .to(...)",
         ) from error
-    one = _as_type(emit, left, kind, right)
-    two = _as_type(emit, right, kind, one)
-    one, two = broadcast(emit, one, two)
-    return one, two, kind
+    lhs = _as_type(emit, left, kind, right)
+    rhs = _as_type(emit, right, kind, lhs)
+    lhs, rhs = broadcast(emit, lhs, rhs)
+    return lhs, rhs, kind
 
 
 def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
@@ -107,14 +107,14 @@ def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, like: Operand = 
 
 
 def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
-    """Return the type that several operands meet in: run-time ones first, then the literals."""
+    """Return the common type of several operands: of run-time ones first, then the literals."""
     kinds: dict[bool, ScalarType] = {}
     try:
         for operand in operands:
             literal = not isinstance(operand, Value)
             kind = _scalar_type(operand, symbol)
-            known = kinds.get(literal)
-            kinds[literal] = kind if known is None else computation_type(known, kind)
+            previous = kinds.get(literal)
+            kinds[literal] = kind if previous is None else computation_type(previous, kind)
         if len(kinds) == 2:
             return computation_type(kinds[False], kinds[True], right_is_literal=True)
     except PromotionError as error:
@@ -123,7 +123,7 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
 
 
 def meet_all(emit: Emitter, operands: Sequence[Operand], symbol: str) -> tuple[Value, ...]:
-    """Bring several numbers to their common type and shape. Raises: CompileError."""
+    """Convert several numbers to their common type and shape. Raises: CompileError."""
     kind = common_type(operands, symbol)
     largest = max(
         (operand for operand in operands if isinstance(operand, Value)),
@@ -146,25 +146,25 @@ def add(emit: Emitter, left: Operand, right: Operand) -> Value:
         left, right = right, left
     if _is_pointer(left):
         return _add_pointer(emit, to_value(emit, left), right)
-    one, two, _ = meet(emit, left, right, "+")
-    return emit(arith.Add(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "+")
+    return emit(arith.Add(lhs, rhs)).out
 
 
 def _add_pointer(emit: Emitter, pointer: Value, offset: Operand) -> Value:
     if _is_pointer(offset):
         raise mistake("cannot add two pointers", remedy="add an integer offset to a pointer")
-    moved = to_value(emit, offset, "an integer offset")
-    kind = element(moved)
+    step = to_value(emit, offset, "an integer offset")
+    kind = element(step)
     if not isinstance(kind, ScalarType) or not kind.is_int:
         raise mistake(
-            f"a pointer is moved by an integer, got {show(moved)}",
+            f"a pointer is moved by an integer, got {show(step)}",
             remedy="cast the offset with .to(tl.int32) or .to(tl.int64)",
         )
     if not kind.is_signed and kind.bits < I64.bits:
         # Offsets are signed: a wide unsigned one must not turn negative.
-        moved = cast(emit, moved, I64)
-    pointer, moved = broadcast(emit, pointer, moved)
-    return emit(arith.AddPtr(pointer, moved)).out
+        step = cast(emit, step, I64)
+    pointer, step = broadcast(emit, pointer, step)
+    return emit(arith.AddPtr(pointer, step)).out
 
 
 def subtract(emit: Emitter, left: Operand, right: Operand) -> Value:
@@ -179,39 +179,39 @@ def subtract(emit: Emitter, left: Operand, right: Operand) -> Value:
         if offset is None:
             offset = negate(emit, to_value(emit, right, "an integer offset"))
         return _add_pointer(emit, to_value(emit, left), offset)
-    one, two, _ = meet(emit, left, right, "-")
-    return emit(arith.Sub(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "-")
+    return emit(arith.Sub(lhs, rhs)).out
 
 
 def multiply(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Multiply numbers."""
-    one, two, _ = meet(emit, left, right, "*")
-    return emit(arith.Mul(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "*")
+    return emit(arith.Mul(lhs, rhs)).out
 
 
 def divide(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Divide as floats: the quotient of integers is fp32."""
-    one, two, kind = meet(emit, left, right, "/", arithmetic="division")
+    lhs, rhs, kind = meet(emit, left, right, "/", arithmetic="division")
     if kind.is_int:
-        one, two = cast(emit, one, FP32), cast(emit, two, FP32)
-    return emit(arith.Div(one, two)).out
+        lhs, rhs = cast(emit, lhs, FP32), cast(emit, rhs, FP32)
+    return emit(arith.Div(lhs, rhs)).out
 
 
 def floor_divide(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Divide integers, truncating towards zero."""
-    one, two, kind = meet(emit, left, right, "//", arithmetic="division")
+    lhs, rhs, kind = meet(emit, left, right, "//", arithmetic="division")
     if kind.is_float:
         raise mistake(
             f"`//` is for integers, got {show(left)} and {show(right)}",
             remedy="use tl.floor(x / y)",
         )
-    return emit(arith.Div(one, two)).out
+    return emit(arith.Div(lhs, rhs)).out
 
 
 def remainder(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Take the remainder with the sign of the dividend."""
-    one, two, _ = meet(emit, left, right, "%", arithmetic="division")
-    return emit(arith.Rem(one, two)).out
+    lhs, rhs, _ = meet(emit, left, right, "%", arithmetic="division")
+    return emit(arith.Rem(lhs, rhs)).out
 
 
 def power(emit: Emitter, left: Operand, right: Operand) -> Value:
@@ -229,19 +229,19 @@ def power(emit: Emitter, left: Operand, right: Operand) -> Value:
 def _bitwise(
     emit: Emitter, left: Operand, right: Operand, symbol: str
 ) -> tuple[Value, Value, ScalarType]:
-    one, two, kind = meet(emit, left, right, symbol)
+    lhs, rhs, kind = meet(emit, left, right, symbol)
     if kind.is_float:
         raise mistake(
             f"`{symbol}` is for integers and truth values, got {show(left)} and {show(right)}",
             remedy="to work on the bits of a float, use .to(tl.int32, bitcast=True)",
         )
-    return one, two, kind
+    return lhs, rhs, kind
 
 
 def _emit_bitwise(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Emit:
     def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        one, two, _ = _bitwise(emit, left, right, symbol)
-        return emit(op(one, two)).out
+        lhs, rhs, _ = _bitwise(emit, left, right, symbol)
+        return emit(op(lhs, rhs)).out
 
     return emit_op
 
@@ -254,31 +254,31 @@ bit_xor = _emit_bitwise(arith.Xor, "^")
 def _shifted(
     emit: Emitter, left: Operand, right: Operand, symbol: str
 ) -> tuple[Value, Value, ScalarType]:
-    one, two, kind = _bitwise(emit, left, right, symbol)
+    lhs, rhs, kind = _bitwise(emit, left, right, symbol)
     if isinstance(right, int) and not 0 <= right < kind.bits:
-        emit.remark(f"shifting {show(one)} by {right} is undefined: it has {kind.bits} bits")
-    return one, two, kind
+        emit.remark(f"shifting {show(lhs)} by {right} is undefined: it has {kind.bits} bits")
+    return lhs, rhs, kind
 
 
 def shift_left(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Shift the bits of an integer to the left."""
-    one, two, _ = _shifted(emit, left, right, "<<")
-    return emit(arith.Shl(one, two)).out
+    lhs, rhs, _ = _shifted(emit, left, right, "<<")
+    return emit(arith.Shl(lhs, rhs)).out
 
 
 def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
-    """Shift right: arithmetic where the left operand is signed, whatever type the two meet in."""
-    one, two, kind = _shifted(emit, left, right, ">>")
-    # A number on the left has no sign of its own: it is shifted as what it meets is.
+    """Shift right, arithmetically if the left operand is signed, regardless of the common type."""
+    lhs, rhs, kind = _shifted(emit, left, right, ">>")
+    # A Python number on the left takes its signedness from the right operand.
     decides = element(
-        left if isinstance(left, Value) else right if isinstance(right, Value) else one
+        left if isinstance(left, Value) else right if isinstance(right, Value) else lhs
     )
     if not isinstance(decides, ScalarType) or decides.is_signed == kind.is_signed:
-        return emit(arith.Shr(one, two)).out
+        return emit(arith.Shr(lhs, rhs)).out
     if kind.is_bool:
-        return emit(arith.Shr(one, two)).out
+        return emit(arith.Shr(lhs, rhs)).out
     view = SCALARS[f"{'i' if decides.is_signed else 'u'}{kind.bits}"]
-    shifted = emit(arith.Shr(bitcast(emit, one, view), bitcast(emit, two, view))).out
+    shifted = emit(arith.Shr(bitcast(emit, lhs, view), bitcast(emit, rhs, view))).out
     return bitcast(emit, shifted, kind)
 
 
@@ -287,8 +287,8 @@ def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
 
 def _emit_compare(predicate: arith.Predicate, symbol: str) -> Emit:
     def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        one, two, _ = meet(emit, left, right, symbol)
-        return emit(arith.Compare(one, two, predicate)).out
+        lhs, rhs, _ = meet(emit, left, right, symbol)
+        return emit(arith.Compare(lhs, rhs, predicate)).out
 
     return emit_op
 
@@ -310,14 +310,14 @@ def truth(emit: Emitter, operand: Operand, symbol: str) -> Value:
 
 def logical_and(emit: Emitter, left: Operand, right: Operand) -> Value:
     """And of two truth values, both computed."""
-    one, two = broadcast(emit, truth(emit, left, "and"), truth(emit, right, "and"))
-    return emit(arith.And(one, two)).out
+    lhs, rhs = broadcast(emit, truth(emit, left, "and"), truth(emit, right, "and"))
+    return emit(arith.And(lhs, rhs)).out
 
 
 def logical_or(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Or of two truth values, both computed."""
-    one, two = broadcast(emit, truth(emit, left, "or"), truth(emit, right, "or"))
-    return emit(arith.Or(one, two)).out
+    lhs, rhs = broadcast(emit, truth(emit, left, "or"), truth(emit, right, "or"))
+    return emit(arith.Or(lhs, rhs)).out
 
 
 # ---- unary ------------------------------------------------------------------------------------
@@ -339,8 +339,8 @@ def invert(emit: Emitter, operand: Operand) -> Value:
     if not isinstance(kind, ScalarType) or not kind.is_int:
         raise mistake(f"`~` is for integers and truth values, got {show(value)}")
     extents = value.type.shape if isinstance(value.type, TileType) else ()
-    ones = -1 if kind.is_signed else (1 << kind.bits) - 1
-    return emit(arith.Xor(value, constant(emit, ones, kind, extents))).out
+    all_bits = -1 if kind.is_signed else (1 << kind.bits) - 1
+    return emit(arith.Xor(value, constant(emit, all_bits, kind, extents))).out
 
 
 def logical_not(emit: Emitter, operand: Operand) -> Value:
@@ -356,7 +356,7 @@ def _plus(emit: Emitter, operand: Operand) -> Value:
 
 
 def _bounded(symbol: str, compute: Callable[[Operand, Operand], Operand]) -> Callable[..., Operand]:
-    """Compute on constants, but refuse results that would not fit into memory."""
+    """Compute on constants; refuse results too large for memory."""
 
     def compute_bounded(left: Operand, right: Operand) -> Operand:
         if isinstance(left, int) and isinstance(right, int):
@@ -376,7 +376,7 @@ def _bounded(symbol: str, compute: Callable[[Operand, Operand], Operand]) -> Cal
 
 @dataclass(frozen=True, eq=False)
 class BinaryOperator:
-    """Hold one operator: its symbol, how constants are computed, how an op is emitted."""
+    """A binary operator: its symbol, its function on constants, its emission."""
 
     symbol: str
     compute: Callable[[Operand, Operand], Operand]
@@ -384,8 +384,7 @@ class BinaryOperator:
 
 
 def _equal(left: Operand, right: Operand) -> bool:
-    # A dtype given as a constant in a manifest arrives as a dtype, and a kernel may compare it
-    # with the name it was given by.
+    # A constant such as "bf16" of a manifest is a dtype here. A kernel may compare it with the name.
     if isinstance(left, str) and isinstance(right, ScalarType):
         left, right = right, left
     if isinstance(left, ScalarType) and isinstance(right, str):
@@ -398,7 +397,7 @@ def _not_equal(left: Operand, right: Operand) -> bool:
 
 
 def _python(name: str) -> Callable[..., Operand]:
-    # Operands are checked by what Python makes of them, so its functions are taken as they are.
+    # Python's own functions check their operands, so they are used directly.
     return getattr(operator, name)
 
 
@@ -434,7 +433,7 @@ COMPARE: dict[type[ast.cmpop], BinaryOperator] = {
 
 @dataclass(frozen=True, eq=False)
 class UnaryOperator:
-    """Hold one operator: its symbol, how a constant is computed, how an op is emitted."""
+    """A unary operator: its symbol, its function on a constant, its emission."""
 
     symbol: str
     compute: Callable[[Operand], Operand]
@@ -470,7 +469,7 @@ _AROUND_KERNELS = (Constexpr, External, list, dict)
 
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
-    """Compute on constants. Raises: CompileError with what Python has against it."""
+    """Compute on constants. Raises: CompileError with Python's message."""
     comparing = symbol in ("==", "!=", "not")
     for operand in operands:
         if isinstance(operand, _AROUND_KERNELS):
@@ -494,16 +493,17 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
 def _compute_around_kernels(
     symbol: str, function: Callable[..., Operand], *operands: Operand
 ) -> Operand:
-    plain = [without_constexpr(one) for one in operands]
-    for one in plain:
-        if isinstance(one, External):
-            raise not_known(one)
-    if symbol == "|" and all(isinstance(one, dict) for one in plain):
-        left, right = (type_cast("dict[Operand, Operand]", one) for one in plain)
+    plain = [without_constexpr(operand) for operand in operands]
+    for operand in plain:
+        if isinstance(operand, External):
+            raise not_known(operand)
+    if symbol == "|" and all(isinstance(operand, dict) for operand in plain):
+        left, right = (type_cast("dict[Operand, Operand]", operand) for operand in plain)
         return {**left, **right}
-    has_lists = any(isinstance(one, list) for one in plain)
+    has_lists = any(isinstance(operand, list) for operand in plain)
     plain = [
-        tuple(type_cast("list[Operand]", one)) if isinstance(one, list) else one for one in plain
+        tuple(type_cast("list[Operand]", operand)) if isinstance(operand, list) else operand
+        for operand in plain
     ]
     result = compute(symbol, function, *plain)
     if has_lists and is_tuple(result):
@@ -515,14 +515,14 @@ def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
     """Take `x` where the condition holds, else `y`; all three broadcast."""
     chosen = cast(emit, to_value(emit, condition, "a condition"), I1)
     if _is_pointer(x) and _is_pointer(y):
-        one, two = to_value(emit, x), to_value(emit, y)
-        if element(one) != element(two):
-            raise mistake(f"`where` chooses between one type, got {show(one)} and {show(two)}")
-    elif {element(one) for one in (x, y) if isinstance(one, Value)} == {FP8E4B15}:
+        lhs, rhs = to_value(emit, x), to_value(emit, y)
+        if element(lhs) != element(rhs):
+            raise mistake(f"`where` chooses between one type, got {show(lhs)} and {show(rhs)}")
+    elif {element(lhs) for lhs in (x, y) if isinstance(lhs, Value)} == {FP8E4B15}:
         # Nothing is computed in it, but elements may be chosen.
-        one = _as_type(emit, x, FP8E4B15, y)
-        two = _as_type(emit, y, FP8E4B15, one)
+        lhs = _as_type(emit, x, FP8E4B15, y)
+        rhs = _as_type(emit, y, FP8E4B15, lhs)
     else:
-        one, two, _ = meet(emit, x, y, "where")
-    chosen, one, two = broadcast(emit, chosen, one, two)
-    return emit(arith.Select(chosen, one, two)).out
+        lhs, rhs, _ = meet(emit, x, y, "where")
+    chosen, lhs, rhs = broadcast(emit, chosen, lhs, rhs)
+    return emit(arith.Select(chosen, lhs, rhs)).out

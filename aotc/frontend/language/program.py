@@ -43,7 +43,7 @@ def num_programs(emit: Emitter, axis: Operand) -> Value:
 
 
 def assume(emit: Emitter, cond: Operand) -> None:
-    """Promise that a condition holds."""
+    """Promise a condition."""
     if not isinstance(cond, Value):
         if not static_bool(cond, "the assumption"):
             raise mistake("tl.assume is given a condition that is known to be false")
@@ -70,7 +70,8 @@ def static_print(
     """Print while compiling."""
     del end, file, flush
     texts = [
-        show(one) if isinstance(one, Value) or is_tuple(one) else text_of(one) for one in values
+        show(value) if isinstance(value, Value) or is_tuple(value) else text_of(value)
+        for value in values
     ]
     emit.prints.append(static_str(sep, "sep").join(texts))
 
@@ -104,14 +105,14 @@ def device_print(emit: Emitter, prefix: Operand, *args: Operand, hex: Operand = 
     if not args:
         emit(tile.Print(x, y, z, None, text and f" {text.strip()}"))
     for number, arg in enumerate(args):
-        place = f"(operand {number}) " if len(args) > 1 else ""
+        position = f"(operand {number}) " if len(args) > 1 else ""
         value = _printable(emit, to_value(emit, arg, "a value to print"))
         name = text.strip().removesuffix(":")
-        emit(tile.Print(x, y, z, value, f" {name}: {place}", in_hex))
+        emit(tile.Print(x, y, z, value, f" {name}: {position}", in_hex))
 
 
 def _printable(emit: Emitter, value: Value) -> Value:
-    """Return a number in a type that is printed, 32 bits wide at least."""
+    """Cast a number to a printable type, at least 32 bits wide."""
     kind = element(value)
     if isinstance(kind, PointerType):
         return bitcast(emit, value, U64)
@@ -149,17 +150,17 @@ def globaltimer(emit: Emitter) -> Value:
 
 
 def smid(emit: Emitter) -> Value:
-    """Return the number of the multiprocessor that runs the program, an i32."""
+    """Return the program's multiprocessor id, an i32."""
     return emit(assembly.InlineAsm("mov.u32 $0, %smid;", "=r", (I32,), 1, ())).outs[0]
 
 
 def num_warps(emit: Emitter) -> int:
-    """Return how many warps compute."""
+    """Return the number of computing warps."""
     return emit.num_warps
 
 
 def num_threads(emit: Emitter) -> int:
-    """Return how many threads compute."""
+    """Return the number of computing threads."""
     return 32 * emit.num_warps
 
 
@@ -182,4 +183,4 @@ CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "num_warps": num_warps,
     "num_threads": num_threads,
 }
-"""What the language has in `tl.extra.cuda`."""
+"""Functions of `tl.extra.cuda`."""

@@ -1,14 +1,14 @@
-"""Which type an operation computes in: Triton's promotion rules, as functions of types alone.
+"""Triton's promotion rules: the type an operation computes in, as a function of types alone.
 
-A Python number ("literal" here) is weaker than a tile or a run-time scalar: when its kind (truth
-value, integer, float) is no higher than the other operand's, it adopts the other's type. Two
-run-time operands never do that, whatever their shapes; they meet by the rules below:
+A Python number ("literal" here) is weaker than a tile or a run-time scalar. If its kind (truth value,
+integer, float) is no higher than the other operand's, it adopts the other's type. Two run-time
+operands of any shapes follow these rules:
 
     fp64 beats all; a quotient or remainder of floats is fp32 at least; then fp32, then fp16;
     bf16 only meets itself, else fp32; two different fp8 types meet in fp16;
     integers meet as in C: the wider one wins, at equal width the unsigned one.
 
-Invariant: nothing here reads values or builds ops, so the rules can be tested as a table.
+Invariant: nothing here reads values or builds ops, so tests can compare the rules with a table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLOAT_RANK = 2
 
 
 class PromotionError(ValueError):
-    """Report two types that do not meet; the message completes a sentence about them."""
+    """Report two types without a common type; the message completes a sentence about them."""
 
 
 def is_fp8(kind: ScalarType) -> bool:
@@ -48,14 +48,14 @@ def is_fp8(kind: ScalarType) -> bool:
 
 
 def rank(kind: ScalarType) -> int:
-    """Return 0 for truth values, 1 for integers, 2 for floats: what a literal is weaker by."""
+    """Return 0 for truth values, 1 for integers, 2 for floats, to rank a literal."""
     return _FLOAT_RANK if kind.is_float or kind == FP8E4B15 else 0 if kind.is_bool else 1
 
 
 def literal_type(value: float) -> ScalarType:
-    """Return the type a Python number takes when it becomes a run-time scalar.
+    """Return the type of a Python number as a run-time scalar.
 
-    Raises: PromotionError for an integer that no 64-bit type holds.
+    Raises: PromotionError for an integer beyond 64 bits.
     """
     if isinstance(value, bool):
         return I1
@@ -77,7 +77,7 @@ def literal_type(value: float) -> ScalarType:
 
 
 def integer_type(left: ScalarType, right: ScalarType) -> ScalarType:
-    """Return the type two integers meet in: C's usual arithmetic conversions."""
+    """Return the common type of two integers: C's usual arithmetic conversions."""
     if left.is_signed == right.is_signed:
         return left if left.bits > right.bits else right
     unsigned, signed = (right, left) if left.is_signed else (left, right)
@@ -92,7 +92,7 @@ def computation_type(
     right_is_literal: bool = False,
     arithmetic: Arithmetic = "plain",
 ) -> ScalarType:
-    """Return the type in which `left` and `right` are computed with each other.
+    """Return the type to compute `left` and `right` in.
 
     Raises: PromotionError if they do not meet.
     """

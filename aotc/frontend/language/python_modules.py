@@ -1,6 +1,6 @@
-"""Modules of Python's library whose functions are pure, for code around kernels.
+"""Pure modules of Python's library, for code around kernels.
 
-What `itertools` makes is a list, which is limited in length. Paths are those of Linux.
+Iterators of `itertools` become lists of limited length. Paths are Linux paths.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MAX_ITEMS = 1 << 16
 
 
 def _bounded(items: Iterable[Operand]) -> list[Operand]:
-    made: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
-    if len(made) > _MAX_ITEMS:
+    listed: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
+    if len(listed) > _MAX_ITEMS:
         raise mistake(f"more than {_MAX_ITEMS} items are too many")
-    return made
+    return listed
 
 
 def _chain(*parts: Iterable[Operand]) -> list[Operand]:
@@ -32,7 +32,7 @@ def _chain_of(parts: Iterable[Iterable[Operand]]) -> list[Operand]:
 
 
 def _starmap(function: Callable[..., Operand], items: Iterable[Iterable[Operand]]) -> list[Operand]:
-    return [function(*one) for one in items]
+    return [function(*args) for args in items]
 
 
 def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
@@ -82,4 +82,4 @@ PYTHON_MODULES: Mapping[str, dict[str, Operand]] = {
     "operator": _members("operator", {name: getattr(operator, name) for name in _OPERATORS}),
     "os.path": _members("os.path", {name: getattr(posixpath, name) for name in _PATHS}),
 }
-"""Functions by the module and the name that they have in Python."""
+"""Functions by module and name in Python."""

@@ -1,8 +1,8 @@
-"""Random numbers: Philox, a function of a seed and an offset that is as good as random.
+"""Random numbers: the counter-based generator Philox.
 
-Nothing is kept between calls: equal seeds and offsets give equal numbers on every target and in any
-program, and the same numbers as in Triton. A call makes four 32-bit numbers, so the functions with
-a `4x` cost what the others cost.
+There is no state: equal seeds and offsets give equal numbers on every target and in any program, and
+the same numbers as in Triton. A call makes four 32-bit numbers, so the `4x` functions cost no more than
+the others.
 
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", section 3.3.
 """
@@ -21,14 +21,14 @@ from aotc.ir.core import Value
 from aotc.ir.types import I32, I64, U32, U64, ScalarType
 
 _ROUNDS = 10
-_LEAST_UNIFORM = 1.0e-7  # of what a logarithm is taken
+_LEAST_UNIFORM = 1.0e-7  # keeps the logarithm finite
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Say by what words of a type are multiplied, by what keys grow, how they become floats.
+    """Constants of Philox for a word type: multipliers, key increments, scale to floats.
 
-    `scale` is the largest number by which the greatest signed word stays below 1 in fp32.
+    `scale` is the largest factor that keeps the greatest signed word below 1 in fp32.
     """
 
     signed: ScalarType
@@ -48,11 +48,11 @@ _WORDS = {
 }
 
 
-def _integer(emit: Emitter, operand: Operand, what: str) -> tuple[Value, ScalarType]:
-    value = to_value(emit, operand, what)
+def _integer(emit: Emitter, operand: Operand, role: str) -> tuple[Value, ScalarType]:
+    value = to_value(emit, operand, role)
     kind = element(value)
     if not isinstance(kind, ScalarType) or not kind.is_int:
-        raise mistake(f"{what} must be an integer, got {show(value)}")
+        raise mistake(f"{role} must be an integer, got {show(value)}")
     return value, kind
 
 
@@ -78,7 +78,7 @@ def philox_impl(
 ) -> tuple[Value, ...]:
     """Return the counter after `n_rounds` rounds under a key."""
     counter = [
-        _integer(emit, each, f"c{at} of philox_impl") for at, each in enumerate((c0, c1, c2, c3))
+        _integer(emit, word, f"c{i} of philox_impl") for i, word in enumerate((c0, c1, c2, c3))
     ]
     kind = counter[0][1]
     if kind not in _WORDS:
@@ -88,9 +88,9 @@ def philox_impl(
         )
     words = _WORDS[kind]
     (first, _), (second, _), (third, _), (fourth, _) = counter
-    keys = [_integer(emit, each, f"k{at} of philox_impl")[0] for at, each in enumerate((k0, k1))]
+    keys = [_integer(emit, word, f"k{i} of philox_impl")[0] for i, word in enumerate((k0, k1))]
     for _ in range(_num_rounds(n_rounds)):
-        low_factor, high_factor = (constant(emit, each, kind) for each in words.factors)
+        low_factor, high_factor = (constant(emit, word, kind) for word in words.factors)
         high = math_functions.umulhi(emit, high_factor, third)
         low = math_functions.umulhi(emit, low_factor, first)
         second, fourth, first, third = (
@@ -100,8 +100,8 @@ def philox_impl(
             operators.bit_xor(emit, operators.bit_xor(emit, low, fourth), keys[1]),
         )
         keys = [
-            operators.add(emit, key, constant(emit, each, kind))
-            for key, each in zip(keys, words.increments, strict=True)
+            operators.add(emit, key, constant(emit, word, kind))
+            for key, word in zip(keys, words.increments, strict=True)
         ]
     return first, second, third, fourth
 
@@ -117,17 +117,17 @@ def philox(
 ) -> tuple[Value, ...]:
     """Return four words for a seed of 64 bits and a counter of four words."""
     key = cast(emit, _integer(emit, seed, "the seed")[0], U64)
-    counter = [_integer(emit, each, f"c{at} of philox") for at, each in enumerate((c0, c1, c2, c3))]
+    counter = [_integer(emit, word, f"c{i} of philox") for i, word in enumerate((c0, c1, c2, c3))]
     bits = counter[0][1].bits
-    kind = next((each for each in _WORDS if each.bits == bits), None)
-    if kind is None or any(each.bits != bits for _, each in counter):
-        shown = ", ".join(show(each) for each, _ in counter)
+    kind = next((word for word in _WORDS if word.bits == bits), None)
+    if kind is None or any(word.bits != bits for _, word in counter):
+        shown = ", ".join(show(word) for word, _ in counter)
         raise mistake(f"tl.philox takes four words of 32 bits, or four of 64, got {shown}")
     low, high = key, constant(emit, 0, U64)
     if kind == U32:
         high = cast(emit, operators.shift_right(emit, key, 32), U32)
         low = cast(emit, key, U32)
-    first, second, third, fourth = (bitcast(emit, each, kind) for each, _ in counter)
+    first, second, third, fourth = (bitcast(emit, word, kind) for word, _ in counter)
     return philox_impl(emit, first, second, third, fourth, low, high, n_rounds)
 
 
@@ -135,10 +135,12 @@ def randint4x(
     emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS
 ) -> tuple[Value, ...]:
     """Return four tiles of random uint32."""
-    place, kind = _integer(emit, offset, "the offset")
-    low = cast(emit, place, U32)
+    position, kind = _integer(emit, offset, "the offset")
+    low = cast(emit, position, U32)
     zero = operators.multiply(emit, low, 0)
-    high = cast(emit, operators.shift_right(emit, place, 32), U32) if kind.bits > U32.bits else zero
+    high = (
+        cast(emit, operators.shift_right(emit, position, 32), U32) if kind.bits > U32.bits else zero
+    )
     return philox(emit, seed, low, high, zero, zero, n_rounds)
 
 
@@ -153,7 +155,7 @@ def randint(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _
 def uint_to_uniform_float(emit: Emitter, x: Operand) -> Value:
     """Return words as fp32 from 0 up to but without 1."""
     value, kind = _integer(emit, x, "the argument of tl.uint_to_uniform_float")
-    words = next((each for key, each in _WORDS.items() if key.bits == kind.bits), None)
+    words = next((entry for key, entry in _WORDS.items() if key.bits == kind.bits), None)
     if words is None:
         raise mistake(f"tl.uint_to_uniform_float takes 32 or 64 bits, got {show(value)}")
     number = bitcast(emit, value, words.signed)
@@ -163,7 +165,7 @@ def uint_to_uniform_float(emit: Emitter, x: Operand) -> Value:
 
 
 def pair_uniform_to_normal(emit: Emitter, u1: Operand, u2: Operand) -> tuple[Value, Value]:
-    """Return two normal numbers for two uniform ones, by the transform of Box and Muller."""
+    """Transform two uniform numbers to two normal ones (Box-Muller)."""
     functions = math_functions.FUNCTIONS
     logarithm = functions["log"](emit, math_functions.maximum(emit, _LEAST_UNIFORM, u1))
     radius = functions["sqrt"](emit, operators.multiply(emit, -2.0, logarithm))
@@ -179,7 +181,7 @@ def rand4x(
 ) -> tuple[Value, ...]:
     """Return four blocks of fp32, uniform from 0 up to but without 1."""
     words = randint4x(emit, seed, offsets, n_rounds)
-    return tuple(uint_to_uniform_float(emit, each) for each in words)
+    return tuple(uint_to_uniform_float(emit, word) for word in words)
 
 
 def rand(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS) -> Value:

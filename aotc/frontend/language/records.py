@@ -1,4 +1,4 @@
-"""Tuples whose items have names: named tuples, and the aggregates of Triton's newer releases.
+"""Tuples with named items: named tuples, dataclasses, and the aggregates of newer Triton.
 
     Pair = namedtuple("Pair", ["low", "high"])
     class Pair(NamedTuple): low: tl.tensor; high: tl.tensor
@@ -7,8 +7,8 @@
     @dataclass
     class Tuning: blocks: list; warps: int = 4
 
-A record goes through branches, loops and calls as a tuple does. Functions of its class that are
-decorated with `@triton.jit` are its methods. The `__init__` of an aggregate may only set fields.
+A record goes through branches, loops and calls as a tuple does. Functions of its class with
+`@triton.jit` are its methods. The `__init__` of an aggregate may only set fields.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def replaced(record: Operand, /, **changes: Operand) -> Record:
 
 
 def named_tuple(args: Sequence[Operand], kwargs: Mapping[str, Operand]) -> RecordType:
-    """Return what `collections.namedtuple(…)` makes. Raises: CompileError."""
-    given = bind_arguments(_NAMED_TUPLE, args, kwargs)
-    name, listed = given["typename"], given["field_names"]
+    """Return the type made by `collections.namedtuple(…)`. Raises: CompileError."""
+    arguments = bind_arguments(_NAMED_TUPLE, args, kwargs)
+    name, listed = arguments["typename"], arguments["field_names"]
     if isinstance(listed, str):
         listed = tuple(listed.replace(",", " ").split())
     if not isinstance(name, str) or not is_tuple(listed):
         raise mistake("a named tuple has a name, and a list of the names of its fields")
-    fields = tuple(one for one in listed if isinstance(one, str))
-    defaults = given.get("defaults", ())
+    fields = tuple(field for field in listed if isinstance(field, str))
+    defaults = arguments.get("defaults", ())
     values = defaults if is_tuple(defaults) else ()
     return RecordType(name, fields, dict(zip(reversed(fields), reversed(values), strict=False)))

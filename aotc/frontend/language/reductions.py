@@ -1,13 +1,13 @@
-"""Reductions and scans: the named ones, and those with a combine function of the user's.
+"""Reductions and scans, named ones and ones with a user's combine function.
 
 A combine is a block of scalar ops. Named reductions build theirs directly; a user's function is
-translated into one, with scalars for parameters. Widening follows Triton: sums and products of
-narrow integers are computed in 32 bits, minima and maxima of anything narrow in 32 bits, and sums of
-half-precision floats stay as they are. Cumulative sums and products of bf16 are computed in fp32, as
-they are up to Triton 3.8: a bf16 holds no more than 8 bits, so a sum that is kept stops to grow soon.
+translated into one, with scalars for parameters. Widening follows Triton: sums and products of narrow
+integers are computed in 32 bits, as are minima and maxima of all narrow types. Sums of half-precision
+floats are not widened. Cumulative sums and products of bf16 are computed in fp32, as up to Triton 3.8:
+with 8 bits of mantissa a running bf16 sum soon stops growing.
 
-With indices, the smaller index wins among equal values unless the caller does not care, and a NaN is
-left out, as it is of minima and maxima without.
+With indices, the smaller index wins among equal values unless `tie_break_left` is false. NaN is
+ignored, as in minima and maxima without indices.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], nam
                 f"it returns {len(items)}"
             )
         results: list[Value] = []
-        for one, kind in zip(items, kinds, strict=True):
-            if isinstance(one, int | float) and isinstance(kind, ScalarType):
-                one = constant(emit, one, kind)  # noqa: PLW2901 - the same result, typed
-            value = to_value(emit, one, f"a scalar from {function}")
+        for operand, kind in zip(items, kinds, strict=True):
+            if isinstance(operand, int | float) and isinstance(kind, ScalarType):
+                operand = constant(emit, operand, kind)  # noqa: PLW2901 - the same result, typed
+            value = to_value(emit, operand, f"a scalar from {function}")
             if value.type != kind:
                 raise mistake(
                     f"the combine function {function} must return {show_type(kind)}, "
@@ -130,7 +130,7 @@ def _inputs(emit: Emitter, operand: Operand, name: str) -> list[Value]:
     items = operand if is_tuple(operand) else (operand,)
     if not items:
         raise mistake(f"tl.{name} needs at least one tile")
-    values = [_tile(emit, one, name) for one in items]
+    values = [_tile(emit, item, name) for item in items]
     for value in values[1:]:
         if shape(value) != shape(values[0]):
             raise mistake(f"the tiles of tl.{name} must have one shape, got {show(tuple(values))}")
@@ -144,7 +144,7 @@ def reduce(
     combine_fn: Operand,
     keep_dims: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Operand:
-    """Combine a tile, or several in step, along an axis with a function of the user's."""
+    """Reduce one or several tiles along an axis with a user's function."""
     inputs = _inputs(emit, input, "reduce")
     combine = _user_combine(emit, combine_fn, inputs, "reduce")
     outs = _reduce(emit, inputs, axis, combine, keep_dims)
@@ -158,7 +158,7 @@ def associative_scan(
     combine_fn: Operand,
     reverse: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Operand:
-    """Combine a tile, or several in step, with all elements before along an axis."""
+    """Scan one or several tiles along an axis with a user's function."""
     inputs = _inputs(emit, input, "associative_scan")
     combine = _user_combine(emit, combine_fn, inputs, "associative_scan")
     outs = _scan(emit, inputs, axis, combine, reverse)
@@ -192,11 +192,11 @@ def _widened(
     name: str,
     widen: Callable[[ScalarType], ScalarType],
 ) -> Value:
-    """Cast a tile to `dtype`, if there is one, or to what `widen` makes of its type."""
+    """Cast a tile to `dtype`, or to its type widened by `widen` if `dtype` is None."""
     value = _tile(emit, operand, name)
     kind = _scalar_element(value, name)
-    wanted = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
-    return cast(emit, value, wanted)
+    sum_type = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
+    return cast(emit, value, sum_type)
 
 
 def _for_extremum(emit: Emitter, operand: Operand, name: str) -> Value:
@@ -274,10 +274,10 @@ def _arg_extremum(name: str, predicate: arith.Predicate) -> Callable[..., Value]
 
 
 def _indexed(predicate: arith.Predicate, tie_break_left: bool) -> Combine:  # noqa: FBT001
-    """Keep the better value and its index; among equals the smaller index, if asked.
+    """Combine two values with indices; on a tie keep the smaller index if `tie_break_left`.
 
-    A number is better than a NaN. Triton's comparison alone drops what it is compared with at a NaN, so
-    the result would depend on the order in which elements meet, and that on the layout.
+    A number beats a NaN. With Triton's plain comparison a NaN drops the number on one side. The result
+    would then depend on the order of elements, and so on the layout.
     """
 
     def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
@@ -316,7 +316,7 @@ def _with_indices(
     extents = shape(value)
     position = 0 if axis is None else static_axis(axis, len(extents))
     index = emit(tile.Arange(0, extents[position])).out
-    flat = tuple(extents[one] if one == position else 1 for one in range(len(extents)))
+    flat = tuple(extents[i] if i == position else 1 for i in range(len(extents)))
     index = broadcast_to(emit, reshape(emit, index, flat), extents)
     best, where = _reduce(emit, [value, index], position, combine, keep_dims=False)
     if _is_float(best):  # it is a NaN only if all are, and the first of them is at 0
@@ -326,7 +326,7 @@ def _with_indices(
     if not static_bool(keep_dims, "keep_dims"):
         return outs
     axes = tuple(range(len(source))) if axis is None else (position,)
-    return tuple(expand_dims(emit, one, axes) for one in outs)
+    return tuple(expand_dims(emit, i, axes) for i in outs)
 
 
 # ---- named scans ------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def softmax(
     keep_dims: Operand = None,
     ieee_rounding: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Value:
-    """Return exp(x - max) over its sum, along `dim`, which is the first axis by default."""
+    """Return exp(x - max) over its sum along `dim`, by default the first axis."""
     del keep_dims
     axis = 0 if dim is None else dim
     value = _tile(emit, x, "softmax")

@@ -1,8 +1,7 @@
-"""Functions that make tiles and change their shape; none of them moves or computes elements.
+"""Creation and reshaping of tiles; nothing here moves or computes elements.
 
-Shapes are compile-time tuples of powers of two. What Triton lets reorder elements (`view`,
-`ravel`, `cat` with `can_reorder`) keeps them in row-major order here: one of the orders allowed,
-and the one a reader expects.
+Shapes are compile-time tuples of powers of two. Functions with unspecified element order in Triton
+(`view`, `ravel`, `cat` with `can_reorder`) keep row-major order here.
 """
 
 from __future__ import annotations
@@ -94,11 +93,11 @@ def reshape(
     return _reshape(emit, input, _spread_items(shape))
 
 
-def _reshape(emit: Emitter, operand: Operand, wanted: Operand) -> Value:
+def _reshape(emit: Emitter, operand: Operand, new_shape: Operand) -> Value:
     value = to_value(emit, operand, "a tile")
-    if wanted == ():
+    if new_shape == ():
         return to_scalar(emit, value)
-    extents = static_shape(wanted)
+    extents = static_shape(new_shape)
     source = shape(value)
     if prod(source) != prod(extents):
         raise mistake(
@@ -134,13 +133,13 @@ def item(emit: Emitter, input: Operand) -> Value:  # noqa: A002 - Triton's param
 def expand_dims(emit: Emitter, input: Operand, axis: Operand) -> Value:  # noqa: A002
     """Insert axes of extent 1, counted in the result."""
     value = to_value(emit, input)
-    given = axis if is_tuple(axis) else (axis,)
-    num_axes = len(shape(value)) + len(given)
-    axes = sorted(static_axis(one, num_axes) for one in given)
+    positions = axis if is_tuple(axis) else (axis,)
+    num_axes = len(shape(value)) + len(positions)
+    axes = sorted(static_axis(position, num_axes) for position in positions)
     if len(dict.fromkeys(axes)) != len(axes):
-        raise mistake(f"expand_dims got an axis twice: {given}")
-    for one in axes:
-        value = _insert_axis(emit, value, one)
+        raise mistake(f"expand_dims got an axis twice: {positions}")
+    for position in axes:
+        value = _insert_axis(emit, value, position)
     return value
 
 
@@ -170,15 +169,15 @@ def unsqueeze(emit: Emitter, x: Operand, dim: Operand) -> Value:
 def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
     """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError.
 
-    A `:` for an axis that is not there does nothing, as in Triton: real kernels index scalars so.
+    A `:` beyond the last axis does nothing, as in Triton: existing kernels index scalars with it.
     """
     items = index if is_tuple(index) else (index,)
-    for axis, one in enumerate(items):
-        if one is None:
+    for axis, item in enumerate(items):
+        if item is None:
             value = _insert_axis(emit, value, min(axis, len(shape(value))))
-        elif one != Slice(None, None, None):
+        elif item != Slice(None, None, None):
             raise mistake(
-                f"a tile is indexed by `None` and `:` only, got {show(one)}",
+                f"a tile is indexed by `None` and `:` only, got {show(item)}",
                 remedy="elements of a tile live in many threads; use tl.where with tl.sum to pick "
                 "some, or load them from memory",
             )
@@ -209,7 +208,7 @@ def transpose(emit: Emitter, value: Value, order: Operand) -> Value:
     """Reorder the axes as `order` says. Raises: CompileError if it is no permutation."""
     items = order if is_tuple(order) else (order,)
     num_axes = len(shape(value))
-    axes = tuple(static_int(one, "each axis") for one in items)
+    axes = tuple(static_int(item, "each axis") for item in items)
     if sorted(axes) != list(range(num_axes)):
         raise mistake(f"the order must name the axes 0 to {num_axes - 1} once each, got {axes}")
     return value if list(axes) == sorted(axes) else emit(tile.Trans(value, axes)).out
@@ -241,7 +240,7 @@ def join(emit: Emitter, a: Operand, b: Operand) -> Value:
 
 
 def split(emit: Emitter, a: Operand) -> tuple[Value, ...]:
-    """Return the two halves of a tile along its last axis, which must have extent 2."""
+    """Return the two halves of a tile along its last axis of extent 2."""
     value = to_value(emit, a, "a tile")
     extents = shape(value)
     if extents[-1:] != (2,):
@@ -281,8 +280,8 @@ def cat(
     axis = static_axis(dim, len(extents), "dim")
     order = list(range(len(extents)))
     order.insert(axis, len(extents))
-    moved = transpose(emit, join(emit, left, right), tuple(order))
-    return _reshape(emit, moved, (*extents[:axis], 2 * extents[axis], *extents[axis + 1 :]))
+    interleaved = transpose(emit, join(emit, left, right), tuple(order))
+    return _reshape(emit, interleaved, (*extents[:axis], 2 * extents[axis], *extents[axis + 1 :]))
 
 
 def flip(emit: Emitter, x: Operand, dim: Operand = None) -> Value:
@@ -294,7 +293,7 @@ def flip(emit: Emitter, x: Operand, dim: Operand = None) -> Value:
     value = _reshape(emit, value, (*extents[:axis], *[2] * bits, *extents[axis + 1 :]))
     for bit in range(axis, axis + bits):
         last = len(shape(value)) - 1
-        order = (*(one for one in range(last + 1) if one != bit), bit)
+        order = (*(i for i in range(last + 1) if i != bit), bit)
         left, right = split(emit, transpose(emit, value, order))
         back = (*range(bit), last, *range(bit, last))
         value = transpose(emit, join(emit, right, left), back)

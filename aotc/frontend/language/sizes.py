@@ -11,25 +11,27 @@ from aotc.ir.core import Value
 from aotc.ir.types import ScalarType
 
 
-def items(operand: Operand, what: str, rank: int, name: str) -> Sequence[Operand]:
-    """Return the entries of a list that tl.NAME takes. Raises: CompileError if they are not `rank`."""
+def items(operand: Operand, role: str, rank: int, name: str) -> Sequence[Operand]:
+    """Return the `rank` entries of a list argument of tl.NAME. Raises: CompileError."""
     if not is_tuple(operand) or len(operand) != rank:
-        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
-        raise mistake(f"tl.{name} takes {what} of {rank} axes, as its block_shape has, got {got}")
+        actual = f"{len(operand)}" if is_tuple(operand) else show(operand)
+        raise mistake(
+            f"tl.{name} takes {role} of {rank} axes, as its block_shape has, got {actual}"
+        )
     return operand
 
 
-def integer(emit: Emitter, item: Operand, what: str, name: str) -> Value:
+def integer(emit: Emitter, item: Operand, role: str, name: str) -> Value:
     """Return an entry as a scalar integer, of the type it has. Raises: CompileError."""
-    value = to_scalar(emit, to_value(emit, item, f"an entry of {what}"))
-    given = element(value)
-    if not isinstance(given, ScalarType) or not given.is_int:
-        raise mistake(f"the {what} of tl.{name} must be integers, got {show(value)}")
+    value = to_scalar(emit, to_value(emit, item, f"an entry of {role}"))
+    kind = element(value)
+    if not isinstance(kind, ScalarType) or not kind.is_int:
+        raise mistake(f"the {role} of tl.{name} must be integers, got {show(value)}")
     return value
 
 
 def integers(
-    emit: Emitter, entries: Sequence[Operand], what: str, kind: ScalarType, name: str
+    emit: Emitter, entries: Sequence[Operand], role: str, kind: ScalarType, name: str
 ) -> list[Value]:
     """Return entries as scalars of type `kind`. Raises: CompileError."""
-    return [cast(emit, integer(emit, entry, what, name), kind) for entry in entries]
+    return [cast(emit, integer(emit, entry, role, name), kind) for entry in entries]

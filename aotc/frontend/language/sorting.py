@@ -1,13 +1,12 @@
 """Sorting along the last axis: bitonic networks of pairwise minima and maxima.
 
-An axis of 2**n elements becomes n axes of extent 2, one for each bit of the index. Elements whose
-indices differ in one bit are the two halves along its axis, so an exchange is split, minimum,
-maximum, join, and whatever has to move between threads is a change of layouts like any other.
+An axis of 2**n elements becomes n axes of extent 2, one for each bit of the index. Elements with
+indices that differ in one bit are the two halves along its axis. So a compare-exchange is split, minimum,
+maximum, join, and movement between threads is an ordinary layout conversion.
 
-What is compared are signed integers that order as the elements do, one for each element: for
-floats the total order of IEEE 754, in which -0 is before 0 and a NaN beyond the infinity of its
-sign. So an element is never lost, and the bits of an integer, inverted, order the other way round:
-runs that are to be sorted the other way are inverted and then treated as all the others.
+The keys compared are signed integers with the order of the elements. Floats have the total order of
+IEEE 754: -0 before 0, and a NaN beyond the infinity of its sign. So no element is lost. Inverting a key's
+bits reverses the order, so runs to be sorted in the other direction are inverted first.
 
 Source: K. E. Batcher, "Sorting networks and their applications" (1968); for the greatest k,
 A. Shanbhag et al., "Efficient top-k query processing on massively parallel hardware" (2018).
@@ -46,7 +45,7 @@ def _key_type(kind: ScalarType) -> ScalarType:
 
 
 def _to_keys(emit: Emitter, value: Value, kind: ScalarType) -> Value:
-    """Return signed integers that order as the elements do."""
+    """Return signed integer keys with the order of the elements."""
     key = _key_type(kind)
     if kind.is_float:
         bits = cast(emit, bitcast(emit, value, SCALARS[f"i{kind.bits}"]), key)
@@ -68,7 +67,7 @@ def _from_keys(emit: Emitter, keys: Value, kind: ScalarType) -> Value:
 
 
 def _fold_negative(emit: Emitter, bits: Value, kind: ScalarType) -> Value:
-    """Invert all but the sign of negative floats, whose magnitudes grow downwards; undoes itself."""
+    """Invert all bits but the sign of negative floats, to order them as integers; an involution."""
     sign = operators.shift_right(emit, bits, _key_type(kind).bits - 1)
     magnitude = operators.bit_and(emit, sign, (1 << kind.bits - 1) - 1)
     return operators.bit_xor(emit, bits, magnitude)
@@ -79,7 +78,7 @@ def _fold_negative(emit: Emitter, bits: Value, kind: ScalarType) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Cube:
-    """Hold keys of shape (rows, 2, …, 2); `bits` are the bits of the index, axis by axis."""
+    """Keys of shape (rows, 2, …, 2); `bits` maps axes to bits of the index."""
 
     keys: Value
     bits: tuple[int, ...]
@@ -93,30 +92,30 @@ def _cube(emit: Emitter, keys: Value) -> _Cube:
 
 
 def _flat(emit: Emitter, cube: _Cube, rows: tuple[int, ...]) -> Value:
-    """Return the keys in the order of their indices, under leading axes `rows`."""
+    """Reshape keys to (*rows, n) in the order of their indices."""
     ordered = sorted(cube.bits, reverse=True)
     order = (0, *(1 + cube.bits.index(bit) for bit in ordered))
     keys = transpose(emit, cube.keys, order)
     return reshape(emit, keys, *rows, 1 << len(ordered))
 
 
-def _halves(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
-    """Return the keys whose index has 0 at `bit`, and those that have 1 there."""
+def _split_at(emit: Emitter, cube: _Cube, bit: int) -> tuple[_Cube, _Cube]:
+    """Split keys by `bit` of their index, 0 first."""
     axis, last = 1 + cube.bits.index(bit), len(cube.bits)
-    order = (*(one for one in range(last + 1) if one != axis), axis)
+    order = (*(i for i in range(last + 1) if i != axis), axis)
     parts = emit(tile.Split(transpose(emit, cube.keys, order)))
-    bits = tuple(one for one in cube.bits if one != bit)
+    bits = tuple(i for i in cube.bits if i != bit)
     return _Cube(parts.lhs, bits), _Cube(parts.rhs, bits)
 
 
-def _inverted(emit: Emitter, cube: _Cube) -> _Cube:
+def _invert(emit: Emitter, cube: _Cube) -> _Cube:
     return _Cube(operators.bit_xor(emit, cube.keys, -1), cube.bits)
 
 
-def _inverted_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
-    """Invert the keys whose index has `digit` at `bit`; an index without that bit has 0."""
+def _invert_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
+    """Invert the keys with `digit` at `bit` of their index; a missing bit counts as 0."""
     if bit not in cube.bits:
-        return cube if digit else _inverted(emit, cube)
+        return cube if digit else _invert(emit, cube)
     kind = element(cube.keys)
     assert isinstance(kind, ScalarType)
     digits = cast(emit, emit(tile.Arange(0, 2)).out, kind)
@@ -129,13 +128,13 @@ def _inverted_at(emit: Emitter, cube: _Cube, bit: int, digit: int = 1) -> _Cube:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Hold the steps of a network, and which of two keys is first."""
+    """The steps of a sorting network, and its order."""
 
     emit: Emitter
     descending: bool
 
     def exchange(self, low: _Cube, high: _Cube, bit: int) -> _Cube:
-        """Put two halves in order, pair by pair, and together along `bit`."""
+        """Compare-exchange two halves and join them along `bit`."""
         first, second = self.first(low, high), self.second(low, high)
         return _Cube(self.emit(tile.Join(first.keys, second.keys)).out, (*low.bits, bit))
 
@@ -150,36 +149,36 @@ class _Network:
     def merge(self, cube: _Cube, num_bits: int) -> _Cube:
         """Sort bitonic runs of 2**num_bits keys."""
         for bit in reversed(range(num_bits)):
-            cube = self.exchange(*_halves(self.emit, cube, bit), bit)
+            cube = self.exchange(*_split_at(self.emit, cube, bit), bit)
         return cube
 
     def sort_runs(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Sort runs of 2**num_bits keys; every second one is sorted inverted, and stays so.
+        """Sort runs of 2**num_bits keys; every second run is inverted and stays inverted.
 
-        Runs of one key are sorted, and none is inverted.
+        Runs of one key need no work; none is inverted.
         """
         if not num_bits:
             return cube
-        cube = _inverted_at(self.emit, cube, 1)
+        cube = _invert_at(self.emit, cube, 1)
         for bit in range(num_bits):
-            low, high = _halves(self.emit, cube, bit)
+            low, high = _split_at(self.emit, cube, bit)
             if bit:
                 # Halves are sorted, the high one inverted; from here on runs of both halves are.
-                low = _inverted_at(self.emit, low, bit + 1)
-                high = _inverted_at(self.emit, high, bit + 1, 0)
+                low = _invert_at(self.emit, low, bit + 1)
+                high = _invert_at(self.emit, high, bit + 1, 0)
             cube = self.merge(self.exchange(low, high, bit), bit)
         return cube
 
     def choose(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Keep the first 2**num_bits keys of all, in order; runs of so many are sorted."""
+        """Keep the first 2**num_bits keys in sorted order; runs of that length are already sorted."""
         for bit in range(num_bits, len(cube.bits)):
-            low, high = _halves(self.emit, cube, bit)
+            low, high = _split_at(self.emit, cube, bit)
             if num_bits:
-                high = _inverted(self.emit, high)
+                high = _invert(self.emit, high)
             # The one forwards, the other backwards: the first of each pair are the first of all.
             cube = self.first(low, high)
             if num_bits:
-                cube = self.merge(_inverted_at(self.emit, cube, bit + 1), num_bits)
+                cube = self.merge(_invert_at(self.emit, cube, bit + 1), num_bits)
         return cube
 
 
@@ -249,7 +248,7 @@ def bitonic_merge(
     dim: Operand = None,
     descending: Operand = False,  # noqa: FBT002 - Triton's signature
 ) -> Value:
-    """Sort along the last axis what first rises and then falls, or the other way round."""
+    """Sort a bitonic sequence along the last axis."""
     value, kind = _sortable(emit, x, dim, "bitonic_merge")
     network = _Network(emit, static_bool(descending, "descending"))
     cube = _cube(emit, _to_keys(emit, value, kind))

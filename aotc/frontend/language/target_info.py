@@ -1,6 +1,6 @@
-"""`triton.language.target_info`: what a kernel, or its file, may ask about the GPU.
+"""`triton.language.target_info`: a kernel's or file's queries about the GPU.
 
-The answers are those of the target that is compiled for, and constants.
+The answers are constants of the compilation's target.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NAMES = (
     "is_hip_cdna4",
     "is_hip_gfx1250",
 )
-"""What the module has, in the releases that have it."""
+"""Functions of the module, in releases with it."""
 
 _TARGET = RecordType("GPUTarget", ("backend", "arch", "warp_size"))
 
 
 def arch_of(target: str) -> int:
-    """Return the compute capability of a target as Triton has it, 90 for sm_90a; 0 of none."""
-    digits = "".join(one for one in target if one.isdigit())
+    """Return the compute capability of a target as in Triton: 90 for sm_90a, 0 for no target."""
+    digits = "".join(char for char in target if char.isdigit())
     return int(digits) if digits else 0
 
 
@@ -46,7 +46,7 @@ def target_info_member(name: str, target: str) -> StaticCall:
     def is_cuda() -> Operand:
         return True
 
-    def is_of_another_maker() -> Operand:
+    def is_other_vendor() -> Operand:
         return False
 
     functions = {
@@ -57,4 +57,4 @@ def target_info_member(name: str, target: str) -> StaticCall:
     if name not in NAMES:
         full = f"tl.target_info.{name}"
         raise mistake(f"unknown name {full}", remedy=did_you_mean(name, NAMES), feature=full)
-    return StaticCall(f"tl.target_info.{name}", functions.get(name, is_of_another_maker))
+    return StaticCall(f"tl.target_info.{name}", functions.get(name, is_other_vendor))

@@ -1,4 +1,4 @@
-"""Binding arguments agrees with Python, whatever the parameters and the call."""
+"""Argument binding agrees with Python for random parameters and calls."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _function(signature: str) -> Callable[..., object]:
 
 
 def _parameters(signature: str) -> Parameters:
-    made = ast.parse(f"def f({signature}): pass").body[0]
-    assert isinstance(made, ast.FunctionDef)
-    return parameters_of("f", made.args)
+    function = ast.parse(f"def f({signature}): pass").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return parameters_of("f", function.args)
 
 
 @given(
@@ -52,8 +52,8 @@ def test_agrees_with_python(signature: str, args: list[int], kwargs: dict[str, i
         with pytest.raises(CompileError):
             bind_arguments(_parameters(signature), args, kwargs)
         return
-    found = bind_arguments(_parameters(signature), args, kwargs)
-    assert {name: value for name, value in found.items() if value != ()} == {
+    values = bind_arguments(_parameters(signature), args, kwargs)
+    assert {name: value for name, value in values.items() if value != ()} == {
         name: value for name, value in bound.arguments.items() if value != ()
     }
 

@@ -1,4 +1,4 @@
-"""The atomic functions of the language: values, types, order, and what they refuse."""
+"""The atomic functions of the language: values, types, order, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.frontend.conftest import DTYPES, Sources, kernel_of
     ],
 )
 def test_tiles(sources: Sources, kind: str, name: str, expected: list[float]) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         f"""
         @triton.jit
         def k(p, old, n):
@@ -44,13 +44,13 @@ def test_tiles(sources: Sources, kind: str, name: str, expected: list[float]) ->
         expected_old = [6, 7, 8, 0]
     else:
         expected_old = [3, 4, 5, 0]
-    run(made.kernel, (1,), [cells, old, 3])
+    run(translation.kernel, (1,), [cells, old, 3])
     assert cells.astype(float).tolist() == expected
     assert old.astype(float).tolist() == expected_old
 
 
 def test_scalars_methods_and_literals(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(p, wide):
@@ -61,12 +61,12 @@ def test_scalars_methods_and_literals(sources: Sources) -> None:
         {"p": "*i32", "wide": "*i64"},
     )
     cells, wide = np.zeros(2, np.int32), np.zeros(1, np.int64)
-    run(made.kernel, (4,), [cells, wide])
+    run(translation.kernel, (4,), [cells, wide])
     assert (cells.tolist(), wide.item()) == ([4, 30], 5)
 
 
 def test_tiles_that_share_an_address_are_a_histogram(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(x, bins):
@@ -76,7 +76,7 @@ def test_tiles_that_share_an_address_are_a_histogram(sources: Sources) -> None:
     )
     x = np.random.default_rng(3).integers(0, 5, 64).astype(np.int32)
     bins = np.zeros(5, np.uint64)
-    run(made.kernel, (1,), [x, bins])
+    run(translation.kernel, (1,), [x, bins])
     assert bins.tolist() == np.bincount(x, minlength=5).tolist()
 
 
@@ -122,7 +122,7 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
 
 @pytest.mark.parametrize("kind", ["i32", "u32", "fp32", "fp64"])
 def test_loads_and_stores_move_values(sources: Sources, kind: str) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(p, out, n):
@@ -134,14 +134,14 @@ def test_loads_and_stores_move_values(sources: Sources, kind: str) -> None:
         {"p": f"*{kind}", "out": f"*{kind}", "n": "i32"},
     )
     cells, out = np.array([3, 4, 5, 6], DTYPES[kind]), np.zeros(5, DTYPES[kind])
-    run(made.kernel, (1,), [cells, out, 3])
+    run(translation.kernel, (1,), [cells, out, 3])
     assert cells.tolist() == [3, 4, 5, 6]
     assert out.tolist() == [4, 5, 6, 0, 3]
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_a_load_of_16_bits(sources: Sources, kind: str) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(p, out):
@@ -151,12 +151,12 @@ def test_a_load_of_16_bits(sources: Sources, kind: str) -> None:
         {"p": f"*{kind}", "out": f"*{kind}"},
     )
     cells, out = np.array([3, -0.0, 5, 6], DTYPES[kind]), np.zeros(4, DTYPES[kind])
-    run(made.kernel, (1,), [cells, out])
+    run(translation.kernel, (1,), [cells, out])
     assert out.tobytes() == cells.tobytes()
 
 
 def test_orders_of_loads_and_stores(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(p):
@@ -165,8 +165,8 @@ def test_orders_of_loads_and_stores(sources: Sources) -> None:
         """,
         {"p": "*i32"},
     )
-    found = [op for op in made.kernel.walk() if isinstance(op, tile.AtomicRmw)]
-    assert [(op.kind, op.sem, op.scope) for op in found] == [
+    updates = [op for op in translation.kernel.walk() if isinstance(op, tile.AtomicRmw)]
+    assert [(op.kind, op.sem, op.scope) for op in updates] == [
         ("or", "acquire", "gpu"),
         ("xchg", "release", "gpu"),
         ("or", "relaxed", "gpu"),
@@ -176,7 +176,7 @@ def test_orders_of_loads_and_stores(sources: Sources) -> None:
 
 @pytest.mark.parametrize("kind", ["i32", "u32"])
 def test_polling_ends_where_the_number_is_there(sources: Sources, kind: str) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(p, out):
@@ -187,7 +187,7 @@ def test_polling_ends_where_the_number_is_there(sources: Sources, kind: str) -> 
         {"p": f"*{kind}", "out": "*i32"},
     )
     cells, out = np.array([5, 0, 0, 0], DTYPES[kind]), np.zeros(3, np.int32)
-    run(made.kernel, (3,), [cells, out])
+    run(translation.kernel, (3,), [cells, out])
     assert out.tolist() == [1, 1, 1]
     assert cells.tolist() == [5] * 4
 

@@ -1,4 +1,4 @@
-"""Block pointers: what they are read as, where they may be carried, and what is refused."""
+"""Block pointers: loads and stores, use in control flow, and errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _source(body: str) -> str:
     return HEAD + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
-def _moved(sources: Sources, body: str, rows: int, columns: int) -> np.ndarray:
-    """Return what a kernel stores that copies blocks; rows by columns, in 12 by 16."""
+def _run_copy(sources: Sources, body: str, rows: int, columns: int) -> np.ndarray:
+    """Run a kernel copying blocks of (rows, columns); return its (12, 16) output."""
     kernel = sources.translate(_source(body), SIGNATURE).kernel
     x = np.arange(1, rows * columns + 1, dtype=np.float32)
     out = np.full(12 * 16, -1, np.float32)
@@ -35,12 +35,12 @@ OUT = "q = tl.make_block_ptr(out, (12, 16), (16, 1), (0, 0), (4, 8), (1, 0))\n"
 @pytest.mark.parametrize(("rows", "columns"), [(4, 8), (3, 5), (1, 8), (9, 11)])
 def test_what_is_outside_reads_as_zero(sources: Sources, rows: int, columns: int) -> None:
     body = BLOCK + OUT + "tl.store(q, tl.load(p, boundary_check=(0, 1), padding_option='zero'))"
-    got = _moved(sources, body, rows, columns)
+    actual = _run_copy(sources, body, rows, columns)
     x = np.arange(1, rows * columns + 1, dtype=np.float32).reshape(rows, columns)
     expected = np.full((12, 16), -1, np.float32)
     expected[:4, :8] = 0
     expected[: min(rows, 4), : min(columns, 8)] = x[:4, :8]
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_blocks_walk_in_loops_and_branches(sources: Sources) -> None:
@@ -57,11 +57,11 @@ def test_blocks_walk_in_loops_and_branches(sources: Sources) -> None:
         "        p = tl.advance(p, (0, -16))\n"
         "        q = tl.advance(q, (0, -16))"
     )
-    got = _moved(sources, body, 7, 13)
+    actual = _run_copy(sources, body, 7, 13)
     expected = np.full((12, 16), -1, np.float32)
     expected[:8] = 0
     expected[:7, :13] = np.arange(1, 92).reshape(7, 13)
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_axes_that_are_not_checked_have_no_mask(sources: Sources) -> None:
@@ -70,16 +70,16 @@ def test_axes_that_are_not_checked_have_no_mask(sources: Sources) -> None:
             _source(BLOCK + f"tl.store(out, tl.sum(tl.load(p, boundary_check={axes})))"), SIGNATURE
         )
         assert text.count('predicate = "lt"') == len(axes)
-    one = _source(BLOCK + "tl.store(out, tl.sum(tl.load(p, boundary_check=1)))")
-    assert sources.text(one, SIGNATURE).count('predicate = "lt"') == 1
+    one_axis = _source(BLOCK + "tl.store(out, tl.sum(tl.load(p, boundary_check=1)))")
+    assert sources.text(one_axis, SIGNATURE).count('predicate = "lt"') == 1
 
 
 def test_before_the_beginning_is_outside(sources: Sources) -> None:
     body = BLOCK + OUT + "tl.store(q, tl.load(tl.advance(p, (-1, -2)), boundary_check=(0, 1)))"
-    got = _moved(sources, body, 4, 8)
-    assert not got[0, :8].any()
-    assert not got[:4, :2].any()
-    assert got[1, 2] == 1
+    actual = _run_copy(sources, body, 4, 8)
+    assert not actual[0, :8].any()
+    assert not actual[:4, :2].any()
+    assert actual[1, 2] == 1
 
 
 def test_padding_with_nan_and_extents_of_64_bits(sources: Sources) -> None:
@@ -88,9 +88,9 @@ def test_padding_with_nan_and_extents_of_64_bits(sources: Sources) -> None:
         + OUT
         + "tl.store(q, tl.load(p, boundary_check=(0,), padding_option='nan'))"
     )
-    got = _moved(sources, body, 3, 8)
-    assert np.isnan(got[3, :8]).all()
-    assert not np.isnan(got[:3]).any()
+    actual = _run_copy(sources, body, 3, 8)
+    assert np.isnan(actual[3, :8]).all()
+    assert not np.isnan(actual[:3]).any()
 
 
 def test_attributes_and_helpers(sources: Sources) -> None:
@@ -177,6 +177,6 @@ def test_methods_are_the_functions(sources: Sources) -> None:
         BLOCK + OUT + "q = q.advance((4, 8))\n"
         "q.store(tl.load(p.advance([0, 0]), boundary_check=(0, 1)), boundary_check=(0, 1))"
     )
-    got = _moved(sources, body, 4, 8)
-    np.testing.assert_array_equal(got[4:8, 8:], np.arange(1, 33).reshape(4, 8))
-    assert (got[:4] == -1).all()
+    actual = _run_copy(sources, body, 4, 8)
+    np.testing.assert_array_equal(actual[4:8, 8:], np.arange(1, 33).reshape(4, 8))
+    assert (actual[:4] == -1).all()

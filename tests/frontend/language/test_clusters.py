@@ -1,4 +1,4 @@
-"""Words for the CTAs of a cluster and of a grid: what they become, what they mean, what is wrong with them."""
+"""Functions for the CTAs of a cluster and a grid: emitted ops, results, and errors."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ tl.store(out_ptr + at, x)
 SIGNATURE = {"x_ptr": "*i32", "out_ptr": "*i32"}
 
 
-def _ran(sources: Sources, value: str, num_ctas: int = NUM_CTAS) -> tuple[np.ndarray, np.ndarray]:
-    """Return two clusters' rows, by cluster and rank, and what the kernel makes of them."""
-    made = sources.translate(_kernel(ROWS.replace("VALUE", value)), SIGNATURE, num_ctas=num_ctas)
+def _run(sources: Sources, value: str, num_ctas: int = NUM_CTAS) -> tuple[np.ndarray, np.ndarray]:
+    """Return two clusters' rows, by cluster and rank, and the kernel's output."""
+    translation = sources.translate(
+        _kernel(ROWS.replace("VALUE", value)), SIGNATURE, num_ctas=num_ctas
+    )
     x = np.random.default_rng(0).integers(-99, 99, (2, num_ctas, 32)).astype(np.int32)
     out = np.full_like(x, -1)
-    run(made.kernel, (2,), [x, out])
+    run(translation.kernel, (2,), [x, out])
     return x, out
 
 
 @pytest.mark.parametrize("num_ctas", [1, 2, 8])
 @pytest.mark.parametrize("distance", [0, 1, -1, 3, 16])
 def test_a_shift_goes_around_the_cluster(sources: Sources, num_ctas: int, distance: int) -> None:
-    x, out = _ran(sources, f"x = al.cluster_shift(x, {distance})", num_ctas)
+    x, out = _run(sources, f"x = al.cluster_shift(x, {distance})", num_ctas)
     np.testing.assert_array_equal(out, np.roll(x, distance, 1))
 
 
 def test_a_permutation_gives_each_tile_to_the_cta_that_is_named(sources: Sources) -> None:
     to = (2, 0, 3, 1)
-    x, out = _ran(sources, f"x = al.cluster_permute(x, {to})")
+    x, out = _run(sources, f"x = al.cluster_permute(x, {to})")
     expected = np.empty_like(x)
     expected[:, to] = x
     np.testing.assert_array_equal(out, expected)
@@ -53,7 +55,7 @@ def test_a_permutation_gives_each_tile_to_the_cta_that_is_named(sources: Sources
 @pytest.mark.parametrize("num_ctas", [1, 4])
 def test_each_cta_reads_the_one_that_it_chooses(sources: Sources, num_ctas: int) -> None:
     chosen = f"(al.cluster_rank() * 3 + 1) % {num_ctas}"
-    x, out = _ran(sources, f"x = al.cluster_read(x, {chosen})", num_ctas)
+    x, out = _run(sources, f"x = al.cluster_read(x, {chosen})", num_ctas)
     ranks = (np.arange(num_ctas) * 3 + 1) % num_ctas
     np.testing.assert_array_equal(out, x[:, ranks])
 
@@ -61,13 +63,13 @@ def test_each_cta_reads_the_one_that_it_chooses(sources: Sources, num_ctas: int)
 @pytest.mark.parametrize("num_ctas", [1, 2, 8])
 def test_each_cta_gets_its_parts_of_all(sources: Sources, num_ctas: int) -> None:
     parts = f"x.reshape({num_ctas}, {32 // num_ctas})"
-    x, out = _ran(sources, f"x = al.cluster_transpose({parts}).reshape(32)", num_ctas)
-    given = x.reshape(2, num_ctas, num_ctas, -1)
-    np.testing.assert_array_equal(out, given.swapaxes(1, 2).reshape(x.shape))
+    x, out = _run(sources, f"x = al.cluster_transpose({parts}).reshape(32)", num_ctas)
+    blocks = x.reshape(2, num_ctas, num_ctas, -1)
+    np.testing.assert_array_equal(out, blocks.swapaxes(1, 2).reshape(x.shape))
 
 
 def test_scalars_go_as_tiles_do(sources: Sources) -> None:
-    x, out = _ran(sources, "x = x * 0 + al.cluster_shift(tl.sum(x, 0), 1)")
+    x, out = _run(sources, "x = x * 0 + al.cluster_shift(tl.sum(x, 0), 1)")
     np.testing.assert_array_equal(out[:, :, 0], np.roll(x.sum(2), 1, 1))
 
 
@@ -91,7 +93,7 @@ def test_one_cta_has_trivial_words(sources: Sources) -> None:
 def test_a_cta_that_does_not_come_is_reported(sources: Sources) -> None:
     value = "if al.cluster_rank() > 0:\n    x = al.cluster_shift(x, 1)"
     with pytest.raises(InterpretError, match="waits for ever: not all CTAs come to it"):
-        _ran(sources, value)
+        _run(sources, value)
 
 
 def test_ctas_that_come_to_different_exchanges_are_reported(sources: Sources) -> None:
@@ -100,12 +102,12 @@ def test_ctas_that_come_to_different_exchanges_are_reported(sources: Sources) ->
         "else:\n    x = al.cluster_shift(x, 2)"
     )
     with pytest.raises(InterpretError, match="waits for ever: not all CTAs come to it"):
-        _ran(sources, value)
+        _run(sources, value)
 
 
 def test_a_rank_that_is_not_there_is_reported(sources: Sources) -> None:
     with pytest.raises(InterpretError, match="is of CTA 4 of 4"):
-        _ran(sources, "x = al.cluster_read(x, al.cluster_rank() + 1)")
+        _run(sources, "x = al.cluster_read(x, al.cluster_rank() + 1)")
 
 
 @pytest.mark.parametrize(
@@ -151,12 +153,12 @@ TURN_TYPES = {"x_ptr": "*i32", "out_ptr": "*i32", "counter_ptr": "*i32", "n": "i
 def test_programs_see_what_others_wrote_before_the_barrier(
     sources: Sources, programs: int, times: int
 ) -> None:
-    made = sources.translate(_kernel(TURN, TURN_PARAMS), TURN_TYPES)
+    translation = sources.translate(_kernel(TURN, TURN_PARAMS), TURN_TYPES)
     out = np.arange(8, dtype=np.int32)
     expected = out.copy()
     expected[:programs] = np.roll(out[:programs], -times) * 3**times
     counter = np.zeros(1, np.int32)
-    run(made.kernel, (programs,), [np.zeros(8, np.int32), out, counter, times])
+    run(translation.kernel, (programs,), [np.zeros(8, np.int32), out, counter, times])
     np.testing.assert_array_equal(out, expected)
     assert counter == [0]  # an even number of barriers
 
@@ -169,18 +171,18 @@ al.grid_barrier(counter_ptr)
 tl.store(out_ptr + at, tl.sum(tl.load(x_ptr + tl.arange(0, 8)), 0))
 """
     types = dict.fromkeys(("x_ptr", "out_ptr", "counter_ptr"), "*i32")
-    made = sources.translate(_kernel(body, ", ".join(types)), types, num_ctas=4)
+    translation = sources.translate(_kernel(body, ", ".join(types)), types, num_ctas=4)
     x, out, counter = np.zeros(8, np.int32), np.zeros(8, np.int32), np.zeros(1, np.int32)
-    run(made.kernel, (2,), [x, out, counter])
+    run(translation.kernel, (2,), [x, out, counter])
     assert out.tolist() == [28] * 8
     assert counter == [-(1 << 31)]
 
 
 def test_a_program_that_does_not_come_is_reported(sources: Sources) -> None:
     body = "if tl.program_id(0) > 0:\n    al.grid_barrier(x_ptr)"
-    made = sources.translate(_kernel(body, "x_ptr"), {"x_ptr": "*i32"})
+    translation = sources.translate(_kernel(body, "x_ptr"), {"x_ptr": "*i32"})
     with pytest.raises(InterpretError, match="waits for ever: not all programs come to it"):
-        run(made.kernel, (3,), [np.zeros(1, np.int32)])
+        run(translation.kernel, (3,), [np.zeros(1, np.int32)])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Descriptors of maps in memory: what the functions become, and what is refused."""
+"""Descriptors of maps in memory: emitted ops and errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _ops(sources: Sources, body: str) -> list[str]:
 
 
 def test_a_pointer_becomes_a_descriptor(sources: Sources) -> None:
-    made, loaded, stored = _ops(
+    creations, loaded, stored = _ops(
         sources,
         "d = tl.reinterpret_tensor_descriptor(maps + n * 128, [16, 64], tl.bfloat16)\n"
         "tl.static_assert(d.block_shape[1] == 64 and d.dtype == tl.bfloat16)\n"
         "d.store([0, n], d.load([n, 0]))",
     )
-    assert "{element = bf16, shape = [16, 64]} : desc<16x64xbf16>" in made
+    assert "{element = bf16, shape = [16, 64]} : desc<16x64xbf16>" in creations
     assert "tile.descriptor_load(%d, %n, " in loaded
     assert stored.startswith("tile.descriptor_store(%d, ")
 
@@ -84,7 +84,7 @@ def test_mistakes(sources: Sources, body: str, message: str) -> None:
 
 
 def _create(**arguments: str) -> str:
-    given = {
+    keywords = {
         "desc_ptr": "maps",
         "global_address": "maps",
         "load_size": "[8, 16]",
@@ -92,7 +92,7 @@ def _create(**arguments: str) -> str:
         "element_ty": "tl.int8",
         **arguments,
     }
-    text = ", ".join(f"{name}={value}" for name, value in given.items())
+    text = ", ".join(f"{name}={value}" for name, value in keywords.items())
     return f"tl.extra.cuda.experimental_device_tensormap_create2d({text})"
 
 

@@ -1,4 +1,4 @@
-"""Tensor descriptors in kernels: what the methods become, and what is refused."""
+"""Tensor descriptors in kernels: emitted ops and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_attributes(sources: Sources) -> None:
 
 
 def test_rows_are_gathered_and_scattered(sources: Sources) -> None:
-    """As many rows as there are indices, of the descriptor's one; indices and column become i32."""
+    """The result has one row an index; indices and column become i32."""
     body = "at = tl.arange(0, 8).to(tl.int64)\nr.scatter(r.gather(at, n) * 2.0, at + 1, n.to(tl.int64))"
     text = _translated(sources, body)
     assert "tile.descriptor_gather(%r, " in text

@@ -1,4 +1,4 @@
-"""`tl.dot`: what it computes, in which types, and what it refuses."""
+"""`tl.dot`: values, types, and errors."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def test_values_and_types(
 ) -> None:
     m, n, k = shape
     signature = {"a_ptr": f"*{kind}", "b_ptr": f"*{kind}", "out_ptr": f"*{result}"}
-    made = sources.translate(KERNEL.format(expression), signature, {"M": m, "N": n, "K": k})
+    translation = sources.translate(KERNEL.format(expression), signature, {"M": m, "N": n, "K": k})
     a, b = _operand((m, k), kind), _operand((k, n), kind)
     out = np.zeros((m, n), DTYPES[result])
-    run(made.kernel, (1,), [a, b, out])
+    run(translation.kernel, (1,), [a, b, out])
     # Small integers: every sum is exact in every type.
     assert (out.astype(float) == a.astype(float) @ b.astype(float)).all()
-    (dot,) = [op for op in made.kernel.walk() if isinstance(op, tile.Dot)]
+    (dot,) = [op for op in translation.kernel.walk() if isinstance(op, tile.Dot)]
     assert str(dot.out.type) == f"tile<{m}x{n}x{result}>"
 
 
 def test_an_accumulator_and_a_batch(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(a_ptr, out_ptr):
@@ -75,7 +75,7 @@ def test_an_accumulator_and_a_batch(sources: Sources) -> None:
     )
     a = RNG.integers(-5, 6, (2, 4, 4)).astype(np.float16)
     out = np.zeros((2, 4, 4), np.float32)
-    run(made.kernel, (1,), [a, out])
+    run(translation.kernel, (1,), [a, out])
     wide = a.astype(np.float64)
     assert (out == 3 + 2 * wide @ wide.transpose(0, 2, 1)).all()
 
@@ -146,14 +146,14 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
     [
         *(("float8e4nv", "None", 0), ("float8e4nv", "0", 1), ("float8e5", "1", 1)),
         *(("float8e5", "31", 31), ("float8e4nv", "32", 32)),
-        # All other sums are precise, whatever is asked for.
+        # All other sums are precise at any setting.
         *(("float16", "16", 0), ("bfloat16", "64", 0), ("float32", "0", 0)),
     ],
 )
 def test_how_many_products_are_summed_imprecisely(
     sources: Sources, kind: str, limit: str, imprecise: int
 ) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         f"""
 @triton.jit
 def k(out_ptr):
@@ -163,12 +163,12 @@ def k(out_ptr):
 """,
         {"out_ptr": "*fp32"},
     )
-    (dot,) = [op for op in made.kernel.walk() if isinstance(op, tile.Dot)]
+    (dot,) = [op for op in translation.kernel.walk() if isinstance(op, tile.Dot)]
     assert dot.max_num_imprecise_acc == imprecise
 
 
 def test_batches_of_several_axes(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(a_ptr, b_ptr, out_ptr):
@@ -181,6 +181,6 @@ def test_batches_of_several_axes(sources: Sources) -> None:
     )
     a, b = _operand((8, 16), "fp16"), _operand((8, 32), "fp16")
     out = np.zeros(256, np.float32)
-    run(made.kernel, (1,), [a.reshape(-1), b.reshape(-1), out])
+    run(translation.kernel, (1,), [a.reshape(-1), b.reshape(-1), out])
     expected = a.reshape(8, 4, 4).astype(float) @ b.reshape(8, 4, 8).astype(float) + 1
     assert (out.reshape(8, 4, 8) == expected).all()

@@ -40,12 +40,14 @@ M, N, K = 16, 8, 64
 def _elements(
     rng: np.random.Generator, name: str, shape: tuple[int, int], packed_axis: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return elements as they are stored, and their values."""
+    """Return stored elements and their values."""
     if name != "e2m1":
-        made = rng.standard_normal(shape).astype(FORMATS[name][1])
-        return made, made.astype(np.float64)
+        elements = rng.standard_normal(shape).astype(FORMATS[name][1])
+        return elements, elements.astype(np.float64)
     codes = rng.integers(0, 16, shape).astype(np.uint8)
-    low, high = (np.take(codes, range(at, shape[packed_axis], 2), packed_axis) for at in (0, 1))
+    low, high = (
+        np.take(codes, range(start, shape[packed_axis], 2), packed_axis) for start in (0, 1)
+    )
     return low | high << 4, FP4[codes]
 
 
@@ -57,8 +59,8 @@ def _run(
     along_k: tuple[bool, bool] = (True, True),
     start: float = 1.0,
 ) -> np.ndarray:
-    given = [each if each is not None else np.zeros(1, np.uint8) for each in scales]
-    kinds = ["fp8e4nv" if each.dtype == ml_dtypes.float8_e4m3fn else "u8" for each in given]
+    passed = [scale if scale is not None else np.zeros(1, np.uint8) for scale in scales]
+    kinds = ["fp8e4nv" if scale.dtype == ml_dtypes.float8_e4m3fn else "u8" for scale in passed]
     signature = {
         "a_ptr": f"*{FORMATS[formats[0]][0]}",
         "sa_ptr": f"*{kinds[0]}",
@@ -66,7 +68,7 @@ def _run(
         "sb_ptr": f"*{kinds[1]}",
         "c_ptr": "*fp32",
     }
-    shapes = [None if each is None else each.shape for each in scales]
+    shapes = [None if scale is None else scale.shape for scale in scales]
     constants = {
         "A": operands[0].shape,
         "SA": shapes[0],
@@ -80,9 +82,9 @@ def _run(
         "START": start,
     }
     out = np.zeros(M * N, np.float32)
-    buffers = (operands[0], given[0], operands[1], given[1])
+    buffers = (operands[0], passed[0], operands[1], passed[1])
     kernel = sources.translate(SOURCE, signature, constants).kernel
-    run(kernel, (1,), [*(np.ascontiguousarray(each).reshape(-1) for each in buffers), out])
+    run(kernel, (1,), [*(np.ascontiguousarray(scale).reshape(-1) for scale in buffers), out])
     return out.reshape(M, N)
 
 
@@ -116,27 +118,27 @@ def test_products_are_those_of_the_formats(
     a, a_values = _elements(rng, formats[0], (M, K), 1 if along_k[0] else 0)
     b, b_values = _elements(rng, formats[1], (K, N), 0 if along_k[1] else 1)
     sa, sb = (rng.integers(120, 132, (rows, K // 32)).astype(np.uint8) for rows in (M, N))
-    found = _run(sources, formats, (a, b), (sa, sb), along_k)
-    factors = [2.0 ** (each.astype(np.float64) - 127) for each in (sa, sb)]
+    actual = _run(sources, formats, (a, b), (sa, sb), along_k)
+    factors = [2.0 ** (scale.astype(np.float64) - 127) for scale in (sa, sb)]
     expected = _expected(a_values, factors[0], b_values, factors[1])
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("which", [(True, False), (False, True), (False, False)])
-def test_an_operand_may_have_no_scales(sources: Sources, which: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("is_scaled", [(True, False), (False, True), (False, False)])
+def test_an_operand_may_have_no_scales(sources: Sources, is_scaled: tuple[bool, bool]) -> None:
     rng = np.random.default_rng(3)
     (a, a_values), (b, b_values) = (
         _elements(rng, "e4m3", (M, K), 1),
         _elements(rng, "e2m1", (K, N), 0),
     )
-    sa = np.full((M, 2), 129, np.uint8) if which[0] else None
-    sb = np.full((N, 2), 125, np.uint8) if which[1] else None
-    found = _run(sources, ("e4m3", "e2m1"), (a, b), (sa, sb))
+    sa = np.full((M, 2), 129, np.uint8) if is_scaled[0] else None
+    sb = np.full((N, 2), 125, np.uint8) if is_scaled[1] else None
+    actual = _run(sources, ("e4m3", "e2m1"), (a, b), (sa, sb))
     factors = [
-        None if each is None else 2.0 ** (each.astype(np.float64) - 127) for each in (sa, sb)
+        None if scale is None else 2.0 ** (scale.astype(np.float64) - 127) for scale in (sa, sb)
     ]
     expected = _expected(a_values, factors[0], b_values, factors[1])
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_groups_of_sixteen_with_scales_of_eight_bits(sources: Sources) -> None:
@@ -147,30 +149,30 @@ def test_groups_of_sixteen_with_scales_of_eight_bits(sources: Sources) -> None:
         np.abs(rng.standard_normal((rows, K // 16))).astype(ml_dtypes.float8_e4m3fn)
         for rows in (M, N)
     )
-    found = _run(sources, ("e2m1", "e2m1"), (a, b), (sa, sb))
-    wide = [each.astype(np.float64) for each in (sa, sb)]
+    actual = _run(sources, ("e2m1", "e2m1"), (a, b), (sa, sb))
+    wide = [operand.astype(np.float64) for operand in (sa, sb)]
     expected = _expected(a_values, wide[0], b_values, wide[1])
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("other", ["bf16", "fp16"])
 def test_the_least_scale_and_the_one_that_is_no_number(sources: Sources, other: str) -> None:
-    """2^-127 is no normal number of bf16, and below all of fp16's."""
+    """2^-127 is subnormal in bf16, and underflows fp16."""
     a = np.full((M, K // 2), 0x77, np.uint8)  # 6.0
     b = np.ones((K, N), FORMATS[other][1])
     sa = np.full((M, 2), 127, np.uint8)
     sa[0], sa[1, 1] = 0, 255
-    # From zero on: beside 1 a product of 2^-127 is nothing, whatever its scale is taken for.
-    found = _run(sources, ("e2m1", other), (a, b), (sa, None), start=0.0)
-    assert (found[0] == (K * 6 * 2.0**-127 if other == "bf16" else 0)).all()
-    assert np.isnan(found[1]).all()
-    assert (found[2:] == K * 6).all()
+    # Accumulates from zero: added to 1, a product of 2^-127 vanishes with any scale.
+    actual = _run(sources, ("e2m1", other), (a, b), (sa, None), start=0.0)
+    assert (actual[0] == (K * 6 * 2.0**-127 if other == "bf16" else 0)).all()
+    assert np.isnan(actual[1]).all()
+    assert (actual[2:] == K * 6).all()
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 126, 128, 253, 254])
 @pytest.mark.parametrize("fmt", ["e2m1", "e4m3", "e5m2"])
 def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) -> None:
-    """Of one operand alone, and of both, where a part of the exponents may go to the other."""
+    """With scales on one operand, and on both, where exponents may move between them."""
     rng = np.random.default_rng(code)
     a, a_values = _elements(rng, fmt, (M, K), 1)
     if fmt != "e2m1":
@@ -182,11 +184,11 @@ def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) 
     b[np.arange(N), np.arange(N)] = 1.0
     sa = np.full((M, 2), code, np.uint8)
     expected = (a_values[:, :N] * 2.0 ** (code - 127)).astype(np.float32)
-    found = _run(sources, (fmt, "bf16"), (a, b), (sa, None), start=0.0)
-    np.testing.assert_array_equal(found, expected)
+    actual = _run(sources, (fmt, "bf16"), (a, b), (sa, None), start=0.0)
+    np.testing.assert_array_equal(actual, expected)
     sb = np.full((N, 2), 127, np.uint8)
-    found = _run(sources, (fmt, "e4m3"), (a, b.astype(FORMATS["e4m3"][1])), (sa, sb), start=0.0)
-    np.testing.assert_array_equal(found, expected)
+    actual = _run(sources, (fmt, "e4m3"), (a, b.astype(FORMATS["e4m3"][1])), (sa, sb), start=0.0)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("formats", [*itertools.product(("e2m1", "e4m3", "e5m2"), repeat=2)])
@@ -196,29 +198,29 @@ def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) 
 def test_what_is_finite_and_exact_stays_so(
     sources: Sources, formats: tuple[str, str], codes: tuple[int, int]
 ) -> None:
-    """Elements up to the largest, beside large scales, are infinite in bf16; products need not be."""
+    """Large elements with large scales overflow bf16, their products need not."""
     rng = np.random.default_rng(sum(codes))
     largest = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0}
     operands: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for fmt, shape, axis in zip(formats, ((M, K), (K, N)), (1, 0), strict=True):
-        made, wide = _elements(rng, fmt, shape, axis)
+        elements, wide = _elements(rng, fmt, shape, axis)
         if fmt != "e2m1":
             size = rng.choice([1.0, 0.25, largest[fmt] / 2.0, 2.0**-6], shape)
             wide = np.copysign(size, wide)
-            made = wide.astype(FORMATS[fmt][1])
-        operands.append(made)
+            elements = wide.astype(FORMATS[fmt][1])
+        operands.append(elements)
         values.append(wide)
     sa, sb = (np.full((rows, 2), code, np.uint8) for rows, code in zip((M, N), codes, strict=True))
     sa[1, 0], sb[2, 1] = max(codes[0] - 20, 0), max(codes[1] - 9, 0)
-    found = _run(sources, formats, (operands[0], operands[1]), (sa, sb), start=0.0)
-    scales = [2.0 ** (each.astype(np.float64) - 127) for each in (sa, sb)]
+    actual = _run(sources, formats, (operands[0], operands[1]), (sa, sb), start=0.0)
+    scales = [2.0 ** (scale.astype(np.float64) - 127) for scale in (sa, sb)]
     exact = _expected(values[0], scales[0], values[1], scales[1], start=0.0)
     size = _expected(np.abs(values[0]), scales[0], np.abs(values[1]), scales[1], start=0.0)
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(size.astype(np.float32))
     assert is_finite.any() or sum(codes) > 360
-    off = np.abs(found.astype(np.float64) - exact)[is_finite]
+    off = np.abs(actual.astype(np.float64) - exact)[is_finite]
     assert (off <= np.maximum(2.0**-23 * size[is_finite], 2.0**-149)).all()
 
 

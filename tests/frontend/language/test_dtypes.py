@@ -46,14 +46,14 @@ def test_questions(dtype: object) -> None:
     assert ask(TileType(kind, (2,)), "is_block") is True
     assert ask(PointerType(kind), "is_ptr") is True
     assert ask(PointerType(kind), "is_floating") is False
-    own = (
+    question = (
         "is_int1"
         if kind.is_bool
         else f"is_{kind.name}".replace("is_i", "is_int").replace("is_u", "is_uint")
     )
-    assert ask(kind, own) is True
-    others = [one for one in ("is_fp16", "is_bf16", "is_int32", "is_uint8") if one != own]
-    assert not any(ask(kind, one) for one in others)
+    assert ask(kind, question) is True
+    wrong = [name for name in ("is_fp16", "is_bf16", "is_int32", "is_uint8") if name != question]
+    assert not any(ask(kind, name) for name in wrong)
 
 
 def test_unknown_attributes() -> None:

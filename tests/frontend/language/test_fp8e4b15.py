@@ -1,4 +1,4 @@
-"""fp8e4b15: every byte, every fp16, and what is refused."""
+"""fp8e4b15: every byte, every fp16, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 def values() -> np.ndarray:
-    """Return the number that each byte is, by the definition of the format."""
+    """Return the number of each byte, by the definition of the format."""
     exponent, mantissa = (_BYTES >> 3 & 0xF).astype(int), (_BYTES & 7).astype(int)
     fraction = np.where(exponent == 0, mantissa, mantissa + 8)
     magnitude = np.ldexp(fraction.astype(np.float64), np.maximum(exponent, 1) - 15 - 3)
@@ -42,9 +42,9 @@ def k(x, out):
     at = tl.program_id(0) * 256 + tl.arange(0, 256)
     tl.store(out + at, tl.load(x + at).to(tl.float8e4b15).to(tl.uint8, bitcast=True))
 """
-    made = sources.translate(text, {"x": f"*{kind}", "out": "*u8"})
+    translation = sources.translate(text, {"x": f"*{kind}", "out": "*u8"})
     out = np.zeros(numbers.size, np.uint8)
-    run(made.kernel, (numbers.size // 256,), [numbers.copy(), out])
+    run(translation.kernel, (numbers.size // 256,), [numbers.copy(), out])
     return out
 
 
@@ -62,9 +62,9 @@ def k(x, half, single, brain):
     tl.store(brain + at, y.to(tl.bfloat16).to(tl.float32))
 """
     signature = {"x": "*u8", "half": "*fp16", "single": "*fp32", "brain": "*fp32"}
-    made = sources.translate(text, signature)
+    translation = sources.translate(text, signature)
     outs = [np.zeros(256, np.float16), np.zeros(256, np.float32), np.zeros(256, np.float32)]
-    run(made.kernel, (1,), [_BYTES.copy(), *outs])
+    run(translation.kernel, (1,), [_BYTES.copy(), *outs])
     for out in outs:
         np.testing.assert_array_equal(out.astype(np.float64), values())
         np.testing.assert_array_equal(np.signbit(out), _BYTES >> 7 == 1)
@@ -80,8 +80,8 @@ def test_singles_round_once(sources: Sources) -> None:
     numbers = np.concatenate([middles.astype(np.float32), *near, [np.inf, np.nan, -1e-30, 1e30]])
     numbers = np.resize(np.concatenate([numbers, -numbers]), 1024).astype(np.float32)
     for kind, dtype in (("fp32", np.float32), ("fp64", np.float64)):
-        given = numbers.astype(dtype)
-        np.testing.assert_array_equal(cast_all(sources, given, kind), nearest(given))
+        inputs = numbers.astype(dtype)
+        np.testing.assert_array_equal(cast_all(sources, inputs, kind), nearest(inputs))
 
 
 def test_it_goes_through_selections_constants_and_memory(sources: Sources) -> None:
@@ -94,9 +94,9 @@ def k(x, out):
     y = tl.where(at < 100, y, -0.5)
     tl.store(out.to(tl.pointer_type(tl.float8e4b15)) + at, y)
 """
-    made = sources.translate(text, {"x": "*u8", "out": "*u8"})
+    translation = sources.translate(text, {"x": "*u8", "out": "*u8"})
     out = np.zeros(256, np.uint8)
-    run(made.kernel, (1,), [_BYTES.copy(), out])
+    run(translation.kernel, (1,), [_BYTES.copy(), out])
     expected = np.where(_BYTES < 100, _BYTES, nearest(np.array(-0.5)))
     np.testing.assert_array_equal(out, expected)
 
@@ -109,9 +109,9 @@ def k(x, out):
     y = tl.load(x + at).to(tl.float8e4b15, bitcast=True)
     tl.store(out + at, tl.dot(y, y.to(tl.float16)))
 """
-    made = sources.translate(text, {"x": "*u8", "out": "*fp32"})
+    translation = sources.translate(text, {"x": "*u8", "out": "*fp32"})
     out = np.zeros((16, 16), np.float32)
-    run(made.kernel, (1,), [_BYTES.copy(), out.reshape(-1)])
+    run(translation.kernel, (1,), [_BYTES.copy(), out.reshape(-1)])
     grid = values().reshape(16, 16)
     np.testing.assert_allclose(out, grid @ grid, rtol=1e-5)
 
@@ -167,7 +167,7 @@ tl.store(out + 256 + i, tl.load(b, boundary_check=(0,)).to(tl.float32))
 """
     signature = {"p": "*fp8e4b15:16", "q": "*fp8e4b15", "out": "*fp32"}
     kernel = sources.translate(kernel_of(body, "p, q, out"), signature).kernel
-    assert [str(one.type) for one in kernel.body.args] == ["*u8", "*u8", "*fp32"]
+    assert [str(arg.type) for arg in kernel.body.args] == ["*u8", "*u8", "*fp32"]
     assert kernel.params[0].divisibility == 16
     stored = np.arange(256, dtype=np.uint8)
     q, out = np.full(257, 0xAA, np.uint8), np.zeros(512, np.float32)

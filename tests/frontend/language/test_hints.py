@@ -1,4 +1,4 @@
-"""A hint holds for the value, wherever and under whatever name it is promised."""
+"""A hint holds for the value, at any position and under any name."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ HELPER = f"@triton.jit\ndef promise(o):\n    {HINT}\n"
 
 
 def _promises(value: Value) -> dict[str, tuple[int, ...]]:
-    """Return what the hints directly behind a value's definition say."""
-    found: dict[str, tuple[int, ...]] = {}
+    """Return the promises of the hints directly after a value's definition."""
+    promises: dict[str, tuple[int, ...]] = {}
     while isinstance(value.op, tile.Hint):
         names = ("divisibility", "contiguity", "constancy")
-        found |= {name: one for name in names if (one := getattr(value.op, name))}
+        promises |= {name: numbers for name in names if (numbers := getattr(value.op, name))}
         value = value.op.value
-    return found
+    return promises
 
 
 def _offsets_of_stores(block: Block) -> list[Value]:
@@ -65,12 +65,12 @@ def test_uses_take_the_promise(sources: Sources, body: str) -> None:
     kernel = sources.translate(text, SIGNATURE).kernel
     offsets = _offsets_of_stores(kernel.body)
     assert offsets
-    for one in offsets:
-        assert _promises(_start(one)) == {"divisibility": (16,), "contiguity": (16,)}
+    for offset in offsets:
+        assert _promises(_start(offset)) == {"divisibility": (16,), "contiguity": (16,)}
 
 
 def _start(value: Value) -> Value:
-    """Return the value, or what a loop that carries it starts with if it is not hinted itself."""
+    """Return the value, or the initial value of its loop variable if it has no hint."""
     if value.op is None and isinstance(value.owner, Block):
         loop = value.owner.parent
         if isinstance(loop, scf.For):
@@ -103,8 +103,8 @@ def test_parameters(sources: Sources) -> None:
 
 def test_a_statement_makes_the_code_of_an_assignment() -> None:
     body = OFFSETS + "{}x = tl.load(q + o)\ntl.store(p + o, x)"
-    texts = [body.format(one) for one in (HINT, f"o = {HINT}", "")]
-    statement, assignment, none = (
+    texts = [body.format(hint) for hint in (HINT, f"o = {HINT}", "")]
+    statement, assignment, without_hint = (
         aotc.compile(
             "k",
             source=PRELUDE + kernel_of(text.replace("16", "1024"), "p, q"),
@@ -116,4 +116,4 @@ def test_a_statement_makes_the_code_of_an_assignment() -> None:
     def accesses(ptx: str) -> list[str]:
         return re.findall(r"(?:ld|st)\.global\S*", ptx)
 
-    assert accesses(statement) == accesses(assignment) != accesses(none)
+    assert accesses(statement) == accesses(assignment) != accesses(without_hint)

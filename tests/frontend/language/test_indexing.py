@@ -37,8 +37,8 @@ def test_gathers_and_histograms(
     sources: Sources, expression: str, x: np.ndarray, expected: np.ndarray
 ) -> None:
     out_type = "fp32" if x.dtype.kind == "f" else "i32"
-    got = evaluate(sources, expression, x, out_type, expected.shape, PRELUDE)
-    np.testing.assert_array_equal(got, expected)
+    actual = evaluate(sources, expression, x, out_type, expected.shape, PRELUDE)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(

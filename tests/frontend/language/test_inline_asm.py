@@ -1,4 +1,4 @@
-"""Assembly in the source of a kernel: what it becomes, what it computes, and what is refused."""
+"""Assembly in the source of a kernel: emitted ops, results, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(
     is_pure: bool = True,
     pack: int | str = 1,
 ) -> str:
-    """Return a call of the function as source."""
+    """Return the source of a call to `tl.inline_asm_elementwise`."""
     return (
         f"tl.inline_asm_elementwise(asm={asm!r}, constraints={constraints!r}, args={args}, "
         f"dtype={dtype}, is_pure={is_pure}, pack={pack})"
@@ -40,13 +40,13 @@ def message(sources: Sources, expression: str, p: str = "*i32") -> str:
     return sources.body_error(body(expression), {"p": p, "n": "i32"}, params="p, n").render()
 
 
-# ---- what it becomes --------------------------------------------------------------------------
+# ---- emitted ops ------------------------------------------------------------------------------
 
 
 def test_pure_assembly_is_an_op_that_may_go(sources: Sources) -> None:
-    made = text(sources, call())
-    assert 'asm.inline(%x) {text = "mov.b32 $0, $1;", constraints = "=r,r", ' in made
-    assert "dtypes = [i32], pack = 1} : tile<8xi32>" in made
+    ir = text(sources, call())
+    assert 'asm.inline(%x) {text = "mov.b32 $0, $1;", constraints = "=r,r", ' in ir
+    assert "dtypes = [i32], pack = 1} : tile<8xi32>" in ir
 
 
 def test_other_assembly_stays(sources: Sources) -> None:
@@ -54,10 +54,10 @@ def test_other_assembly_stays(sources: Sources) -> None:
 
 
 def test_arguments_are_broadcast(sources: Sources) -> None:
-    made = text(sources, ADD.format("x[:, None], x[None, :]"))
-    assert ": tile<8x8xi32>" in made.split("asm.inline")[1]
-    made = text(sources, ADD.format("x, n"))
-    assert ": tile<8xi32>" in made.split("asm.inline")[1]
+    ir = text(sources, ADD.format("x[:, None], x[None, :]"))
+    assert ": tile<8x8xi32>" in ir.split("asm.inline")[1]
+    ir = text(sources, ADD.format("x, n"))
+    assert ": tile<8xi32>" in ir.split("asm.inline")[1]
 
 
 def test_numbers_are_scalars_of_their_type(sources: Sources) -> None:
@@ -67,24 +67,24 @@ def test_numbers_are_scalars_of_their_type(sources: Sources) -> None:
 
 
 def test_without_arguments_the_result_is_a_scalar(sources: Sources) -> None:
-    made = text(sources, call("mov.u64 $0, %globaltimer;", "=l", "[]", "tl.int64", is_pure=False))
-    assert "asm.volatile()" in made
-    assert "pack = 1} : i64" in made
+    ir = text(sources, call("mov.u64 $0, %globaltimer;", "=l", "[]", "tl.int64", is_pure=False))
+    assert "asm.volatile()" in ir
+    assert "pack = 1} : i64" in ir
 
 
 def test_a_tuple_of_types_gives_a_tuple(sources: Sources) -> None:
-    made = text(
+    ir = text(
         sources,
         call("mov.b32 $0, $2; mov.b32 $1, $2;", "=r,=f,r", "(x,)", "(tl.int32, tl.float32)")
         + "\na, b = r\ntl.store(p + tl.arange(0, 8), a + b.to(tl.int32))",
     )
-    assert ": tile<8xi32>, tile<8xfp32>" in made
-    made = text(sources, call(dtype="[tl.int32]") + "[0]\ntl.store(p + tl.arange(0, 8), r)")
-    assert "dtypes = [i32]" in made
+    assert ": tile<8xi32>, tile<8xfp32>" in ir
+    ir = text(sources, call(dtype="[tl.int32]") + "[0]\ntl.store(p + tl.arange(0, 8), r)")
+    assert "dtypes = [i32]" in ir
 
 
 def test_constants_make_up_the_text(sources: Sources) -> None:
-    made = sources.text(
+    ir = sources.text(
         """
         NAME: tl.constexpr = "add"
 
@@ -102,31 +102,31 @@ def test_constants_make_up_the_text(sources: Sources) -> None:
         {"p": "*i32"},
         {"KIND": "s32"},
     )
-    assert '"add.s32 $0, $1, 1;"' in made
+    assert '"add.s32 $0, $1, 1;"' in ir
 
 
-# ---- what it computes -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 
 def test_one_float_at_a_time(sources: Sources) -> None:
     asm = call("tanh.approx.f32 $0, $1;", "=f,f", dtype="tl.float32")
-    found = evaluate(sources, asm, X, "fp32", (4, 8))
-    assert np.allclose(found, np.tanh(X), atol=2e-3)
+    actual = evaluate(sources, asm, X, "fp32", (4, 8))
+    assert np.allclose(actual, np.tanh(X), atol=2e-3)
 
 
 def test_two_halves_share_a_register(sources: Sources) -> None:
     x = X.astype(np.float16)
     asm = call("fma.rn.f16x2 $0, $1, $1, $2;", "=r,r,r", "[x, x]", "tl.float16", pack=2)
-    found = evaluate(sources, asm, x, "fp16", (4, 8))
-    assert np.array_equal(found, (x.astype(np.float64) ** 2 + x).astype(np.float16))
+    actual = evaluate(sources, asm, x, "fp16", (4, 8))
+    assert np.array_equal(actual, (x.astype(np.float64) ** 2 + x).astype(np.float16))
 
 
 def test_two_bfloats_share_a_register(sources: Sources) -> None:
     x = X.astype(ml_dtypes.bfloat16)
     asm = call("fma.rn.bf16x2 $0, $1, $1, $2;", "=r,r,r", "[x, x]", "tl.bfloat16", pack=2)
-    found = evaluate(sources, asm, x, "bf16", (4, 8))
-    wanted = (x.astype(np.float64) ** 2 + x.astype(np.float64)).astype(ml_dtypes.bfloat16)
-    assert np.array_equal(found, wanted)
+    actual = evaluate(sources, asm, x, "bf16", (4, 8))
+    expected = (x.astype(np.float64) ** 2 + x.astype(np.float64)).astype(ml_dtypes.bfloat16)
+    assert np.array_equal(actual, expected)
 
 
 def test_four_bytes_share_a_register(sources: Sources) -> None:
@@ -137,8 +137,8 @@ def test_four_bytes_share_a_register(sources: Sources) -> None:
 
 def test_a_narrow_element_is_alone_below_zeros(sources: Sources) -> None:
     x = RNG.integers(-128, 128, (4, 8)).astype(np.int8)
-    found = evaluate(sources, call(), x, "i32", (4, 8))
-    assert np.array_equal(found, x.astype(np.uint8).astype(np.int32))
+    actual = evaluate(sources, call(), x, "i32", (4, 8))
+    assert np.array_equal(actual, x.astype(np.uint8).astype(np.int32))
     half = X.astype(np.float16)
     asm = call("cvt.f32.f16 $0, $1;", "=f,h", dtype="tl.float32")
     assert np.array_equal(evaluate(sources, asm, half, "fp32", (4, 8)), half.astype(np.float32))
@@ -148,16 +148,16 @@ def test_wide_elements_take_a_register_each(sources: Sources) -> None:
     asm = call(
         "{ .reg .b32 t; mov.b32 t, $2; add.s32 $0, t, 1; add.s32 $1, $3, 2; }", "=&r,=r,r,r", pack=2
     )
-    found = evaluate(sources, asm, I, "i32", (4, 8))
-    assert np.array_equal(found, I + np.tile([1, 2], 16).reshape(4, 8))
+    actual = evaluate(sources, asm, I, "i32", (4, 8))
+    assert np.array_equal(actual, I + np.tile([1, 2], 16).reshape(4, 8))
 
 
 def test_bytes_to_two_results(sources: Sources) -> None:
     x = RNG.integers(0, 256, (4, 8)).astype(np.uint8)
     asm = "{ and.b32 $0, $2, 0x0f0f0f0f; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0f0f0f0f; }"
-    both = call(asm, "=&r,=r,r", dtype="(tl.uint8, tl.uint8)", pack=4)
-    for index, wanted in ((0, x & 15), (1, x >> 4)):
-        assert np.array_equal(evaluate(sources, f"{both}[{index}]", x, "u8", (4, 8)), wanted)
+    nibbles = call(asm, "=&r,=r,r", dtype="(tl.uint8, tl.uint8)", pack=4)
+    for index, expected in ((0, x & 15), (1, x >> 4)):
+        assert np.array_equal(evaluate(sources, f"{nibbles}[{index}]", x, "u8", (4, 8)), expected)
 
 
 def test_a_group_that_is_not_full_repeats_the_last(sources: Sources) -> None:
@@ -174,8 +174,8 @@ def test_a_group_that_is_not_full_repeats_the_last(sources: Sources) -> None:
 
 def test_wide_registers(sources: Sources) -> None:
     asm = call("mul.wide.s32 $0, $1, $1;", "=l,r", dtype="tl.int64") + " // 2"
-    found = evaluate(sources, f"({asm}).to(tl.int32)", I, "i32", (4, 8))
-    assert np.array_equal(found, I * I // 2)
+    actual = evaluate(sources, f"({asm}).to(tl.int32)", I, "i32", (4, 8))
+    assert np.array_equal(actual, I * I // 2)
     asm = call("add.f64 $0, $1, $1;", "=d,d", "[x.to(tl.float64)]", "tl.float64")
     assert np.array_equal(evaluate(sources, asm, X, "fp64", (4, 8)), 2 * X.astype(np.float64))
 
@@ -187,8 +187,8 @@ def test_an_input_may_share_the_register_of_an_output(sources: Sources) -> None:
 
 def test_predicates_and_labels(sources: Sources) -> None:
     asm = "{ .reg .pred p; setp.lt.s32 p, $1, 0; mov.b32 $0, $1; @!p bra done; neg.s32 $0, $1; done: }"
-    found = evaluate(sources, call(asm, "=&r,r"), I, "i32", (4, 8))
-    assert np.array_equal(found, np.abs(I))
+    actual = evaluate(sources, call(asm, "=&r,r"), I, "i32", (4, 8))
+    assert np.array_equal(actual, np.abs(I))
 
 
 def test_truth_values_are_bytes(sources: Sources) -> None:
@@ -199,8 +199,8 @@ def test_truth_values_are_bytes(sources: Sources) -> None:
 def test_inside_of_a_reduction(sources: Sources) -> None:
     add = call("add.s32 $0, $1, $2;", "=r,r,r", "[a, b]")
     prelude = f"@triton.jit\ndef add(a, b):\n    return {add}\n"
-    found = evaluate(sources, "tl.reduce(x, 1, add)", I, "i32", (4,), prelude)
-    assert np.array_equal(found, I.sum(1))
+    actual = evaluate(sources, "tl.reduce(x, 1, add)", I, "i32", (4,), prelude)
+    assert np.array_equal(actual, I.sum(1))
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ def test_mistakes(sources: Sources, expression: str, parts: list[str]) -> None:
 
 
 def test_an_immediate_is_written_into_the_text(sources: Sources) -> None:
-    made = text(sources, call("shf.l.clamp.b32 $0, $2, ${3}, $1; // $$", "=r, n, r,r", "[3, x, n]"))
-    assert 'text = "shf.l.clamp.b32 $0, ${1}, ${2}, 3; // $$", constraints = "=r,r,r"' in made
+    ir = text(sources, call("shf.l.clamp.b32 $0, $2, ${3}, $1; // $$", "=r, n, r,r", "[3, x, n]"))
+    assert 'text = "shf.l.clamp.b32 $0, ${1}, ${2}, 3; // $$", constraints = "=r,r,r"' in ir
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`isinstance`, `type`, `.type` and questions of types say what Triton's compiler says."""
+"""`isinstance`, `type`, `.type` and queries on types agree with Triton's compiler."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def _lines(text: str) -> list[str]:
 
 
 def _kernel() -> str:
-    checks = [*_lines(TRUE), *(f"not ({one})" for one in _lines(FALSE))]
+    checks = [*_lines(TRUE), *(f"not ({line})" for line in _lines(FALSE))]
     body = ["a = C", "t = tl.arange(0, 16)", "u = (n, C)", "pp = x + t"]
-    body += [f"tl.static_assert({one}, {one!r})" for one in checks]
-    lines = "".join(f"    {one}\n" for one in body)
+    body += [f"tl.static_assert({line}, {line!r})" for line in checks]
+    lines = "".join(f"    {line}\n" for line in body)
     return f"{_PRELUDE}@triton.jit\ndef k(x, n, d, C: tl.constexpr, T: tl.constexpr):\n{lines}"
 
 

@@ -23,14 +23,14 @@ LLVM_NAMES = {
 
 def declared() -> dict[str, str]:
     """Return the functions of libdevice's bitcode, as `result(arguments)`."""
-    (path,) = (found for root in nvidia.__path__ for found in Path(root).rglob("libdevice*.bc"))
+    (path,) = (file for root in nvidia.__path__ for file in Path(root).rglob("libdevice*.bc"))
     module = llvm.parse_bitcode(path.read_bytes())
-    found: dict[str, str] = {}
+    file: dict[str, str] = {}
     for function in module.functions:
         match = re.search(r"^(?:define|declare)[^@\n]*?(\w+) @", str(function), re.MULTILINE)
-        arguments = ",".join(str(one.type) for one in function.arguments)
-        found[function.name] = f"{match[1] if match else '?'}({arguments})"
-    return found
+        arguments = ",".join(str(argument.type) for argument in function.arguments)
+        file[function.name] = f"{match[1] if match else '?'}({arguments})"
+    return file
 
 
 def test_every_symbol_is_in_libdevice_with_these_types() -> None:
@@ -38,8 +38,8 @@ def test_every_symbol_is_in_libdevice_with_these_types() -> None:
     for name, signatures in _table().items():
         for signature, symbol in signatures.items():
             arguments = ",".join(LLVM_NAMES[letter] for letter in signature[:-1])
-            wanted = f"{LLVM_NAMES[signature[-1]]}({arguments})"
-            assert functions.get(f"__nv_{symbol}") == wanted, name
+            expected = f"{LLVM_NAMES[signature[-1]]}({arguments})"
+            assert functions.get(f"__nv_{symbol}") == expected, name
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_calls(sources: Sources, call: str, p: str, symbol: str, result: str) ->
         f"    x = tl.load(p + tl.arange(0, 4))\n    y = {call}\n    tl.store(p, tl.sum(y.to(tl.int32)))\n"
     )
     ir = sources.text(text, {"p": f"*{p}", "n": "i32"})
-    line = next(one for one in ir.splitlines() if "libdevice" in one)
+    line = next(ir_line for ir_line in ir.splitlines() if "libdevice" in ir_line)
     assert f'symbol = "{symbol}"' in line
     assert line.endswith(f": {result}")
 

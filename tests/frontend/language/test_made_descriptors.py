@@ -1,4 +1,4 @@
-"""Descriptors that a kernel makes itself, and what is no tensor."""
+"""Descriptors made in a kernel, and invalid tensors."""
 
 from __future__ import annotations
 

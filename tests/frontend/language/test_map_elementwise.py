@@ -1,4 +1,4 @@
-"""`tl.map_elementwise` and lambdas: what they compute, on a GPU's PTX as well, and what is refused."""
+"""`tl.map_elementwise` and lambdas: results, also of the PTX, and errors."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ _X = np.random.default_rng(11).integers(1, 60, 64).astype(np.int32)
 
 
 def results(sources: Sources, body: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a kernel that ends with `body` stores as `y` and `z`."""
+    """Run a kernel ending with `body`; return its outputs `y` and `z`."""
     lines = [f"    {line}" for line in body.splitlines()]
     text = "\n".join([_FUNCTIONS + _HEAD, *lines])
-    made = sources.translate(text, {"x_ptr": "*i32", "y_ptr": "*i32", "z_ptr": "*i32"})
+    translation = sources.translate(text, {"x_ptr": "*i32", "y_ptr": "*i32", "z_ptr": "*i32"})
     y, z = np.zeros(64, np.int32), np.zeros(64, np.int32)
-    run(made.kernel, (1,), [_X.copy(), y, z])
+    run(translation.kernel, (1,), [_X.copy(), y, z])
     return y, z
 
 
@@ -120,9 +120,9 @@ def test_lambdas(sources: Sources, expression: str, expected: np.ndarray) -> Non
     prelude = "\n@triton.jit\ndef twice(f, x):\n    return f(f(x))\n"
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     text = _FUNCTIONS + prelude + _HEAD + lines
-    made = sources.translate(text, {"x_ptr": "*i32", "y_ptr": "*i32", "z_ptr": "*i32"})
+    translation = sources.translate(text, {"x_ptr": "*i32", "y_ptr": "*i32", "z_ptr": "*i32"})
     y, z = np.zeros(64, np.int32), np.zeros(64, np.int32)
-    run(made.kernel, (1,), [_X.copy(), y, z])
+    run(translation.kernel, (1,), [_X.copy(), y, z])
     np.testing.assert_array_equal(y, expected)
     np.testing.assert_array_equal(z, _X + 1)
 

@@ -12,7 +12,7 @@ POSITIVE = np.abs(X) + 0.25
 
 
 def _swizzled(i: int, j: int, size_i: int, size_j: int, size_g: int) -> int:
-    """Return 10 * row + column of the place that (i, j) is given, found by walking."""
+    """Return 10 * row + column of the swizzled (i, j), by enumeration."""
     walked = [
         10 * row + column
         for first in range(0, size_i, size_g)
@@ -72,13 +72,13 @@ ELEMENTWISE = [
 
 
 @pytest.mark.parametrize(
-    ("expression", "x", "expected"), ELEMENTWISE, ids=[one for one, _, _ in ELEMENTWISE]
+    ("expression", "x", "expected"), ELEMENTWISE, ids=[label for label, _, _ in ELEMENTWISE]
 )
 def test_elementwise(
     sources: Sources, expression: str, x: np.ndarray, expected: np.ndarray
 ) -> None:
-    got = evaluate(sources, expression, x, "fp64", np.shape(expected))
-    np.testing.assert_allclose(got, np.asarray(expected, np.float64), rtol=3e-6, atol=1e-6)
+    actual = evaluate(sources, expression, x, "fp64", np.shape(expected))
+    np.testing.assert_allclose(actual, np.asarray(expected, np.float64), rtol=3e-6, atol=1e-6)
 
 
 def test_rounding_towards_zero(sources: Sources) -> None:
@@ -92,10 +92,10 @@ def test_rounding_towards_zero(sources: Sources) -> None:
 def test_nan(sources: Sources) -> None:
     x = X.copy()
     x[0, 0] = np.nan
-    kept = evaluate(
+    maxima = evaluate(
         sources, "tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)", x, "fp32", (4, 8)
     )
     dropped = evaluate(sources, "tl.maximum(x, 0.0)", x, "fp32", (4, 8))
-    assert np.isnan(kept[0, 0])
+    assert np.isnan(maxima[0, 0])
     assert dropped[0, 0] == 0
     assert evaluate(sources, "tl.extra.libdevice.isnan(x)", x, "i32", (4, 8)).sum() == 1

@@ -11,7 +11,7 @@ from tests.frontend.conftest import Sources
 
 
 def test_masked_load_and_store(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(x, out, n, BLOCK: tl.constexpr):
@@ -24,7 +24,7 @@ def test_masked_load_and_store(sources: Sources) -> None:
     )
     x = np.arange(11, dtype=np.float16)
     out = np.zeros(16, np.float32)
-    run(made.kernel, (2,), [x, out, 11])
+    run(translation.kernel, (2,), [x, out, 11])
     np.testing.assert_array_equal(out, [*(2.0 * x), -2, -2, 0, 0, 0])
 
 
@@ -46,7 +46,7 @@ def test_a_store_of_more_than_the_pointers_is_refused(sources: Sources, write: s
 
 
 def test_truth_values_in_memory(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(flags, out, n):
@@ -59,13 +59,13 @@ def test_truth_values_in_memory(sources: Sources) -> None:
     )
     flags = np.array([0, 1, 0, 1, 0, 0, 0, 0], np.int8).view(np.bool_)
     out = np.zeros(8, np.int32)
-    run(made.kernel, (1,), [flags, out, 6])
+    run(translation.kernel, (1,), [flags, out, 6])
     assert out.tolist() == [0, 1, 0, 1, 0, 0, 1, 1]
     assert flags.view(np.int8).tolist() == [0, 1] * 4
 
 
 def test_scalar_memory(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(x, out, n):
@@ -76,12 +76,12 @@ def test_scalar_memory(sources: Sources) -> None:
         {"x": "*i32", "out": "*i64", "n": "i32"},
     )
     out = np.zeros(3, np.int64)
-    run(made.kernel, (3,), [np.array([5, 6], np.int32), out, 2])
+    run(translation.kernel, (3,), [np.array([5, 6], np.int32), out, 2])
     assert out.tolist() == [8, 9, 10]
 
 
 def test_pointer_tricks(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(x, out):
@@ -94,5 +94,5 @@ def test_pointer_tricks(sources: Sources) -> None:
         {"x": "*i32", "out": "*i32"},
     )
     out = np.zeros(2, np.int32)
-    run(made.kernel, (1,), [np.array([1, 20, 300], np.int32), out])
+    run(translation.kernel, (1,), [np.array([1, 20, 300], np.int32), out])
     assert out.tolist() == [20, 300 % 256]

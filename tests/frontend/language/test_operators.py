@@ -76,9 +76,9 @@ def test_the_left_operand_decides_how_to_shift_right(sources: Sources) -> None:
 
 def test_a_shift_by_too_much_is_remarked_upon(sources: Sources) -> None:
     text = "@triton.jit\ndef k(n):\n    x = n << 32\n    y = n << 31\n"
-    made = sources.translate(text, {"n": "i32"})
-    assert len(made.remarks) == 1
-    assert made.remarks[0].endswith("5:9: shifting int32 by 32 is undefined: it has 32 bits")
+    translation = sources.translate(text, {"n": "i32"})
+    assert len(translation.remarks) == 1
+    assert translation.remarks[0].endswith("5:9: shifting int32 by 32 is undefined: it has 32 bits")
 
 
 def test_pointer_moves_by_unsigned_offsets_without_turning_negative(sources: Sources) -> None:
@@ -144,12 +144,12 @@ def test_mistakes(
     ],
 )
 def test_operators_as_methods(sources: Sources, method: str, operator: str) -> None:
-    made, expected = (
+    translation, expected = (
         sources.body(
-            f"{LOADED}tl.store(p + tl.arange(0, 16), ({one}).to(tl.int32))",
+            f"{LOADED}tl.store(p + tl.arange(0, 16), ({expression}).to(tl.int32))",
             {"p": "*i32", "q": "*i32"},
             params="p, q",
         )
-        for one in (method, operator)
+        for expression in (method, operator)
     )
-    assert made == expected
+    assert translation == expected

@@ -48,7 +48,7 @@ def test_static_print(sources: Sources) -> None:
 
 
 def test_assertions_run(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit(debug=True)
         def k(n):
@@ -57,13 +57,13 @@ def test_assertions_run(sources: Sources) -> None:
         """,
         {"n": "i32"},
     )
-    run(made.kernel, (1,), [4])
+    run(translation.kernel, (1,), [4])
     with pytest.raises(InterpretError, match="too far"):
-        run(made.kernel, (1,), [3])
+        run(translation.kernel, (1,), [3])
 
 
 def test_grid(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(out):
@@ -75,7 +75,7 @@ def test_grid(sources: Sources) -> None:
         {"out": "*i32"},
     )
     out = np.zeros(24, np.int32)
-    run(made.kernel, (2, 3, 4), [out])
+    run(translation.kernel, (2, 3, 4), [out])
     expected = [x + 10 * y + 100 * z for z in range(4) for y in range(3) for x in range(2)]
     assert out.tolist() == expected
 

@@ -68,16 +68,16 @@ def test_run_time_operands(left: str, right: str) -> None:
 @pytest.mark.parametrize("left", NAMES)
 @pytest.mark.parametrize("right", NAMES)
 def test_division(left: str, right: str) -> None:
-    one, two = SCALARS[left], SCALARS[right]
+    a, b = SCALARS[left], SCALARS[right]
     if "fp64" in (left, right):
-        wanted = "fp64"
-    elif one.is_float or two.is_float:
-        wanted = "fp32"
-    elif one.is_signed != two.is_signed:
-        wanted = "-"
+        expected = "fp64"
+    elif a.is_float or b.is_float:
+        expected = "fp32"
+    elif a.is_signed != b.is_signed:
+        expected = "-"
     else:
-        wanted = TABLE[left, right]
-    assert meet(left, right, arithmetic="division") == wanted
+        expected = TABLE[left, right]
+    assert meet(left, right, arithmetic="division") == expected
 
 
 @pytest.mark.parametrize("other", NAMES)
@@ -88,9 +88,9 @@ def test_a_literal_of_no_higher_kind_adopts_the_other_type(
     literal: str, rank: int, other: str
 ) -> None:
     other_rank = 2 if SCALARS[other].is_float else 0 if other == "i1" else 1
-    wanted = other if rank <= other_rank else TABLE[literal, other]
-    assert meet(literal, other, left_is_literal=True) == wanted
-    assert meet(other, literal, right_is_literal=True) == wanted
+    expected = other if rank <= other_rank else TABLE[literal, other]
+    assert meet(literal, other, left_is_literal=True) == expected
+    assert meet(other, literal, right_is_literal=True) == expected
 
 
 @pytest.mark.parametrize(

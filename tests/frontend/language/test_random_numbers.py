@@ -1,4 +1,4 @@
-"""Random numbers: the words that are published, and what is made of them."""
+"""Random numbers: published words, and the distributions made from them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_words_are_those_that_are_published(
     key: tuple[int, int],
     expected: tuple[int, ...],
 ) -> None:
-    """Source: Random123, its known answers."""
+    """Source: known-answer tests of Random123."""
     word = np.uint64 if dtype == "u64" else np.uint32
-    given = np.repeat(np.array(counter, word), 4)
+    counters = np.repeat(np.array(counter, word), 4)
     if dtype == "i32":
-        given = given.view(np.int32)
+        counters = counters.view(np.int32)
     out = np.zeros(16, word)
     kernel = sources.translate(
         WORDS,
@@ -61,7 +61,7 @@ def test_words_are_those_that_are_published(
             "seed": "u64",
         },
     ).kernel
-    run(kernel, (1,), [given, out, key[0] | key[1] << 32])
+    run(kernel, (1,), [counters, out, key[0] | key[1] << 32])
     assert (
         out.reshape(4, 4).tolist() == np.repeat(np.array(expected, word), 4).reshape(4, 4).tolist()
     )
@@ -76,7 +76,7 @@ def _philox(seed: int, offset: np.ndarray) -> np.ndarray:
         0 * offset,
         0 * offset,
     ]
-    c = [each.astype(np.uint64) for each in c]
+    c = [word.astype(np.uint64) for word in c]
     k = [np.uint64(seed & _ONES), np.uint64(seed >> 32 & _ONES)]
     for _ in range(10):
         first, second = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
@@ -96,7 +96,7 @@ def _uniform(words: np.ndarray) -> np.ndarray:
 
 
 def _run(sources: Sources, body: str, offset: str, seed: int, count: int = 1) -> np.ndarray:
-    lines = "\n    ".join(f"tl.store(out + {256 * at} + i, r[{at}])" for at in range(count))
+    lines = "\n    ".join(f"tl.store(out + {256 * i} + i, r[{i}])" for i in range(count))
     text = f"""
 @triton.jit
 def k(out, seed):
@@ -137,24 +137,24 @@ def test_normal_numbers(sources: Sources) -> None:
         for radius, angle in ((u1, u2), (u3, u4))
         for turn in (np.cos, np.sin)
     ]
-    found = _run(sources, "tl.randn4x(seed, i)", "i", 3, 4)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert (_run(sources, "tl.randn(seed, i)", "i", 3) == found[0]).all()
+    actual = _run(sources, "tl.randn4x(seed, i)", "i", 3, 4)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert (_run(sources, "tl.randn(seed, i)", "i", 3) == actual[0]).all()
 
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_a_uniform_number_is_never_one(sources: Sources, bits: int) -> None:
     for word in (0, -1, -(1 << bits - 1), (1 << bits - 1) - 1):
-        given = f"tl.full((256,), {word}, tl.int{bits})"
-        assert 0 <= _run(sources, f"tl.uint_to_uniform_float({given})", "i", 0)[0, 0] < 1
+        words = f"tl.full((256,), {word}, tl.int{bits})"
+        assert 0 <= _run(sources, f"tl.uint_to_uniform_float({words})", "i", 0)[0, 0] < 1
 
 
 def test_fewer_rounds(sources: Sources) -> None:
     assert (
         _run(sources, "tl.randint4x(seed, i, n_rounds=0)", "i", 5, 4)[0] == np.arange(256)
     ).all()
-    some = _run(sources, "tl.randint(seed, i, 7)", "i", 5)
-    assert (some != _run(sources, "tl.randint(seed, i)", "i", 5)).all()
+    samples = _run(sources, "tl.randint(seed, i, 7)", "i", 5)
+    assert (samples != _run(sources, "tl.randint(seed, i)", "i", 5)).all()
 
 
 @pytest.mark.parametrize(

@@ -60,15 +60,15 @@ def both(a, b, c, d):
 @pytest.mark.parametrize(
     ("expression", "x", "expected"),
     REDUCTIONS,
-    ids=[f"{one}-{index}" for index, (one, _, _) in enumerate(REDUCTIONS)],
+    ids=[f"{label}-{index}" for index, (label, _, _) in enumerate(REDUCTIONS)],
 )
 def test_reductions_and_scans(
     sources: Sources, expression: str, x: np.ndarray, expected: np.ndarray
 ) -> None:
     out_type = "fp64" if x.dtype.kind == "f" else "i32"
     shape = np.shape(expected)
-    got = evaluate(sources, expression, x, out_type, shape, COMBINES)
-    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
+    actual = evaluate(sources, expression, x, out_type, shape, COMBINES)
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_reductions_and_scans(
     ],
 )
 def test_only_named_scans_widen_bf16(sources: Sources, call: str, kind: str) -> None:
-    """So does Triton up to 3.8, which kernels are written for."""
+    """Triton up to 3.8 does the same, and kernels rely on it."""
     body = f"y = tl.full([8], 2, tl.bfloat16)\nz = {call}\ntl.static_assert(z.dtype == tl.{kind})"
     sources.translate(COMBINES + kernel_of(body))
 
 
 def test_a_cumulative_sum_of_bf16_is_not_rounded_on_its_way(sources: Sources) -> None:
-    """A sum of 255 and ones that is kept in bf16 stays at 256."""
+    """A running bf16 sum of 255 and ones stays at 256."""
     x = np.ones((4, 8), np.float32)
     x[0] = 255
-    got = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
-    np.testing.assert_array_equal(got, x.cumsum(0))
+    actual = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
+    np.testing.assert_array_equal(actual, x.cumsum(0))
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -1,4 +1,4 @@
-"""Functions that make and reshape tiles, run on tile IR against NumPy."""
+"""Creation and reshaping of tiles, run on tile IR against NumPy."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "expected"), SHAPES, ids=[one for one, _ in SHAPES])
+@pytest.mark.parametrize(("expression", "expected"), SHAPES, ids=[label for label, _ in SHAPES])
 def test_shapes(sources: Sources, expression: str, expected: np.ndarray) -> None:
-    got = evaluate(sources, expression, X, "fp32", expected.shape)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    actual = evaluate(sources, expression, X, "fp32", expected.shape)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_a_colon_for_an_axis_that_is_not_there_does_nothing(sources: Sources) -> None:
-    """Real kernels index the numbers of programs like tiles."""
-    made = sources.translate(
+    """Existing kernels index program ids like tiles."""
+    translation = sources.translate(
         """
         @triton.jit
         def k(out, n):
@@ -54,7 +54,7 @@ def test_a_colon_for_an_axis_that_is_not_there_does_nothing(sources: Sources) ->
         {"out": "*i32", "n": "i32"},
     )
     out = np.zeros(16, np.int32)
-    run(made.kernel, (3, 3), [out, 2])
+    run(translation.kernel, (3, 3), [out, 2])
     expected = np.zeros(16, np.int32)
     for i in range(2):
         expected[4 * i : 4 * i + 4] = 2 + np.arange(4 * i, 4 * i + 4)

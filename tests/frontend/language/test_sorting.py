@@ -41,9 +41,9 @@ def k(x_ptr, out):
     tl.store(out + tl.arange(0, {shape[0]})[:, None] * {shape[1]}
              + tl.arange(0, {shape[1]})[None, :], r)
 """
-    made = sources.translate(text, {"x_ptr": f"*{name}", "out": f"*{out_type or name}"})
+    translation = sources.translate(text, {"x_ptr": f"*{name}", "out": f"*{out_type or name}"})
     out = np.zeros(shape[0] * shape[1], DTYPES[out_type or name])
-    run(made.kernel, (1,), [x.reshape(-1).copy(), out])
+    run(translation.kernel, (1,), [x.reshape(-1).copy(), out])
     return out.reshape(shape)
 
 
@@ -90,9 +90,9 @@ def test_sorts_truth_values(sources: Sources) -> None:
 
 def test_floats_have_a_total_order(sources: Sources) -> None:
     x = np.array([[0.0, np.nan, -0.0, -np.nan, np.inf, 1.0, -np.inf, -1.0]], np.float32)
-    got = of_expression(sources, "tl.sort(x)", x, x.shape)[0]
-    np.testing.assert_array_equal(got, [np.nan, -np.inf, -1, -0.0, 0.0, 1, np.inf, np.nan])
-    assert list(np.signbit(got)) == [True] * 4 + [False] * 4
+    actual = of_expression(sources, "tl.sort(x)", x, x.shape)[0]
+    np.testing.assert_array_equal(actual, [np.nan, -np.inf, -1, -0.0, 0.0, 1, np.inf, np.nan])
+    assert list(np.signbit(actual)) == [True] * 4 + [False] * 4
 
 
 @pytest.mark.parametrize("k", [1, 2, 8, 64])
@@ -118,9 +118,9 @@ def test_the_greatest_of_distinct_numbers(sources: Sources, extent: int, k: int)
 def test_the_greatest_of_narrow_types_are_widened(sources: Sources, name: str, wide: str) -> None:
     x = numbers(name, (2, 16))
     # A product tells: in the narrow type it would be rounded, or wrap.
-    got = of_expression(sources, "tl.topk(x, 4) * tl.topk(x, 4)", x, (2, 4), wide)
+    actual = of_expression(sources, "tl.topk(x, 4) * tl.topk(x, 4)", x, (2, 4), wide)
     most = np.sort(x)[:, ::-1][:, :4].astype(DTYPES[wide])
-    np.testing.assert_array_equal(got, most * most)
+    np.testing.assert_array_equal(actual, most * most)
 
 
 @pytest.mark.parametrize("extent", [1, 2, 64])
@@ -130,9 +130,9 @@ def test_merges(sources: Sources, extent: int, descending: bool) -> None:
     half = extent // 2
     x[1, half:] = x[1, half:][::-1].copy()
     x[2, :half] = x[2, :half][::-1].copy()
-    got = of_expression(sources, f"tl.bitonic_merge(x, descending={descending})", x, x.shape)
+    actual = of_expression(sources, f"tl.bitonic_merge(x, descending={descending})", x, x.shape)
     want = np.sort(x)[:, ::-1] if descending else np.sort(x)
-    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(actual, want)
 
 
 def test_tiles_of_one_and_three_axes(sources: Sources) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel may ask about the GPU that it is compiled for."""
+"""Queries of a kernel about its target GPU."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def k(out):
 def test_answers_are_of_the_target(tmp_path: Path, target: str, expected: str) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(SOURCE)
-    made = translate(str(path), "k", {"out": "*i32"}, {}, target=target)
-    assert list(made.prints) == [expected, "32"]
+    translation = translate(str(path), "k", {"out": "*i32"}, {}, target=target)
+    assert list(translation.prints) == [expected, "32"]
     arch = "".join(filter(str.isdigit, target))
-    assert f"value = {arch}," in print_kernel(made.kernel)
+    assert f"value = {arch}," in print_kernel(translation.kernel)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def k(x, BLOCK: tl.constexpr):
 def test_configs_may_ask_about_the_gpu(
     sources: Sources, target: str, facts: dict[str, object], expected: list[tuple[int, int]]
 ) -> None:
-    found = autotune_configs(sources.write(_FACTS), "k", target=target, facts=facts)
-    assert [(one["BLOCK"], one["num_warps"]) for one in found] == expected
+    configs = autotune_configs(sources.write(_FACTS), "k", target=target, facts=facts)
+    assert [(config["BLOCK"], config["num_warps"]) for config in configs] == expected
 
 
 def test_without_a_target_nothing_is_known_of_it(sources: Sources) -> None:

@@ -1,4 +1,4 @@
-"""Chains of `elif`, as long as generated code makes them."""
+"""Long chains of `elif`, as in generated code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNTS = [2, 17, 33, 49, 64, 65, 66, 500]
 
 
 def chain(count: int, body: str, otherwise: str = "", *, test: str = "n == {}") -> str:
-    """Return a chain of `count` links, each with a body in which `{}` is its number."""
+    """Return an if-chain of `count` links; `{}` in the body is the link's number."""
     lines: list[str] = []
     for number in range(count):
         word = "elif" if number else "if"
@@ -30,18 +30,18 @@ def kernel(text: str, after: str = "", before: str = "") -> str:
 
 
 def results(sources: Sources, text: str, numbers: list[int]) -> list[float]:
-    """Return what a kernel stores for each n."""
+    """Return a kernel's output for each n."""
     signature = {"p": "*fp32", "n": "i32", "m": "i32"}
-    made = sources.translate(text, signature).kernel
-    found: list[float] = []
+    translation = sources.translate(text, signature).kernel
+    stored: list[float] = []
     for number in numbers:
-        run(made, (1,), [out := np.full(1, -1, np.float32), number, 3])
-        found.append(float(out[0]))
-    return found
+        run(translation, (1,), [out := np.full(1, -1, np.float32), number, 3])
+        stored.append(float(out[0]))
+    return stored
 
 
 def some(count: int) -> list[int]:
-    """Return numbers at the ends of a chain and of its groups, and none of its."""
+    """Return numbers at the ends of a chain and of its groups, and numbers outside."""
     return [number for number in (0, 1, 15, 16, 17, 31, 32, count - 1) if number < count] + [
         -1,
         9999,
@@ -52,38 +52,38 @@ def some(count: int) -> list[int]:
 def test_variables(sources: Sources, count: int) -> None:
     body = "r = {0} * 2.0\nif {0} % 3 == 0:\n    kept = m + {0}"
     text = kernel(chain(count, body, "r = 0.5"), "tl.store(p, r + kept)", "kept = m * 100")
-    wanted = [
+    expected = [
         number * 2 + (3 + number if number % 3 == 0 else 300) if 0 <= number < count else 300.5
         for number in some(count)
     ]
-    assert results(sources, text, some(count)) == wanted
+    assert results(sources, text, some(count)) == expected
 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_without_else(sources: Sources, count: int) -> None:
     text = kernel(chain(count, "r = {} + 7.0"), "tl.store(p, r)", "r = m * 1.0")
-    wanted = [number + 7 if 0 <= number < count else 3 for number in some(count)]
-    assert results(sources, text, some(count)) == wanted
+    expected = [number + 7 if 0 <= number < count else 3 for number in some(count)]
+    assert results(sources, text, some(count)) == expected
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("form", ["elif", "if"])
 def test_returns_of_a_helper(sources: Sources, count: int, form: str) -> None:
-    """A variable before, changed by what follows, and a chain of `if` and `return` alike."""
+    """A variable set before and changed after, and a chain of `if` and `return` alike."""
     text = chain(count, "return x * {}")
     if form == "if":
         text = text.replace("elif", "if")
     lines = "".join(f"    {line}\n" for line in [*text.splitlines(), "return x - 0.5"])
     helper = f"@triton.jit\ndef f(x, n):\n{lines}"
-    found = results(sources, helper + kernel("tl.store(p, f(m * 1.0, n))"), some(count))
-    assert found == [3 * number if 0 <= number < count else 2.5 for number in some(count)]
+    actual = results(sources, helper + kernel("tl.store(p, f(m * 1.0, n))"), some(count))
+    assert actual == [3 * number if 0 <= number < count else 2.5 for number in some(count)]
 
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_kernel_that_returns(sources: Sources, count: int) -> None:
     text = kernel(chain(count, "tl.store(p, {})\nreturn"), "tl.store(p, 77)")
-    wanted = [number if 0 <= number < count else 77 for number in some(count)]
-    assert results(sources, text, some(count)) == wanted
+    expected = [number if 0 <= number < count else 77 for number in some(count)]
+    assert results(sources, text, some(count)) == expected
 
 
 @pytest.mark.parametrize("count", [3, 100])
@@ -101,19 +101,19 @@ def test_tiles_and_pointers_in_a_loop(sources: Sources, count: int) -> None:
 @pytest.mark.parametrize("count", [3, 2000])
 def test_constants_decide(sources: Sources, count: int) -> None:
     text = chain(count, "tl.store(p, {})", test="C == {}")
-    made = sources.text(
+    ir = sources.text(
         kernel(text).replace("m)", "m, C: tl.constexpr)"),
         {"p": "*fp32", "n": "i32", "m": "i32"},
         {"C": count - 1},
     )
-    assert "scf.if" not in made
-    assert made.count("tile.store") == 1
+    assert "scf.if" not in ir
+    assert ir.count("tile.store") == 1
 
 
 def test_a_constant_among_the_links(sources: Sources) -> None:
     text = chain(100, "r = {} + 0.0", "r = -3.0", test="(n == {0} if {0} != 40 else {0} < 0)")
-    found = results(sources, kernel(text, "tl.store(p, r)"), [39, 40, 41, 99])
-    assert found == [39, -3, 41, 99]
+    actual = results(sources, kernel(text, "tl.store(p, r)"), [39, 40, 41, 99])
+    assert actual == [39, -3, 41, 99]
 
 
 def test_what_a_path_does_not_set_is_lost(sources: Sources) -> None:
@@ -132,8 +132,8 @@ def test_types_meet_as_in_a_short_chain(sources: Sources) -> None:
 
 def test_blocks_of_a_long_chain_do_not_nest_deep(sources: Sources) -> None:
     text = kernel(chain(500, "r = {}", "r = 3"), "tl.store(p, r)")
-    made = sources.translate(text, {"p": "*fp32", "n": "i32", "m": "i32"}).kernel
-    assert max(len(list(op.ancestors())) for op in made.walk()) <= 20
+    translation = sources.translate(text, {"p": "*fp32", "n": "i32", "m": "i32"}).kernel
+    assert max(len(list(op.ancestors())) for op in translation.walk()) <= 20
 
 
 def test_a_survey_looks_at_every_link(sources: Sources) -> None:
@@ -141,7 +141,7 @@ def test_a_survey_looks_at_every_link(sources: Sources) -> None:
     text = text.replace("tl.store(p, 3)", "tl.store(p, tl.absent(3))")
     path = sources.write(kernel(text))
     (support,) = Survey("sm_90a").functions(path)
-    assert [one.message for one in support.refusals] == [
+    assert [refusal.message for refusal in support.refusals] == [
         "unknown name tl.absent",
         "unknown name tl.missing",
     ]

@@ -160,8 +160,8 @@ def test_decorators_are_seen_through(sources: Sources) -> None:
 )
 def test_constants(sources: Sources, expression: str, printed: str) -> None:
     text = f"@triton.jit\ndef k(p, n, B: tl.constexpr, T: tl.constexpr):\n    tl.static_print({expression})\n"
-    made = sources.translate(text, {"p": "*fp16", "n": "i32"}, {"B": 8, "T": "bf16"})
-    assert made.prints == (printed,)
+    translation = sources.translate(text, {"p": "*fp16", "n": "i32"}, {"B": 8, "T": "bf16"})
+    assert translation.prints == (printed,)
 
 
 @pytest.mark.parametrize(

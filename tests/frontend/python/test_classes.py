@@ -87,7 +87,7 @@ class Thing:
 
 
 def _numbers(sources: Sources, body: str, *, n: int = 5, helpers: str = "") -> list[int]:
-    """Return what a kernel with this body leaves at `out`, of eight numbers."""
+    """Run a kernel with this body; return the eight numbers of `out`."""
     lines = "\n".join("    " + line for line in body.strip().splitlines())
     text = f"{PRELUDE}\n{helpers}\n\n@triton.jit\ndef k(out, n):\n{lines}\n"
     out = np.full(8, -1, np.int32)
@@ -125,8 +125,8 @@ def _message(sources: Sources, body: str) -> str:
     ],
 )
 def test_values(sources: Sources, body: str, expected: int | None) -> None:
-    found = _numbers(sources, body)
-    assert (found[0] if expected is not None else found[2]) == (expected or 15)
+    actual = _numbers(sources, body)
+    assert (actual[0] if expected is not None else actual[2]) == (expected or 15)
 
 
 def test_records_go_through_branches_loops_and_functions(sources: Sources) -> None:
@@ -157,7 +157,7 @@ def larger(p, n):
 
 
 def test_constants_of_an_aggregate_stay_constants(sources: Sources) -> None:
-    """A plain assignment makes run-time values of a named tuple's, which no shape can be of."""
+    """A plain assignment turns a named tuple's items into run-time values, invalid in a shape."""
     assert _numbers(sources, "c = Counter(n, 8)\ntl.store(out + tl.arange(0, c.by), n)") == [5] * 8
     message = _message(sources, "p = Pair(n, 8)\ntl.store(out + tl.arange(0, p.high), n)")
     assert "tl.arange" in message

@@ -1,4 +1,4 @@
-"""Autotuners and heuristics as files write them: how many configs are read, what constants are made."""
+"""Autotuners and heuristics in files: numbers of configs, and computed constants."""
 
 from __future__ import annotations
 
@@ -440,10 +440,8 @@ _OBJECTS = {
 
 @pytest.mark.parametrize("name", _OBJECTS)
 def test_a_factory_takes_an_object(sources: Sources, name: str) -> None:
-    text, made, expected = _OBJECTS[name]
-    text = (
-        f"import dataclasses\n{_TUNED}{text}TUNING = {made}\n@tuned(TUNING)\n@triton.jit{_KERNEL}"
-    )
+    text, factory, expected = _OBJECTS[name]
+    text = f"import dataclasses\n{_TUNED}{text}TUNING = {factory}\n@tuned(TUNING)\n@triton.jit{_KERNEL}"
     assert configs(sources, text) == expected
 
 
@@ -456,9 +454,9 @@ def test_methods_of_objects_make_configs(sources: Sources) -> None:
 @autotune(T([16, 32, 64]).configs(8), key=[])
 @triton.jit"""
     path = sources.write(_IMPORTS + text + _KERNEL)
-    found = autotune_configs(path, "k", target="sm_90a")
-    assert [one["BLOCK"] for one in found] == [16, 32, 64]
-    assert {one["num_warps"] for one in found} == {8}
+    configs = autotune_configs(path, "k", target="sm_90a")
+    assert [config["BLOCK"] for config in configs] == [16, 32, 64]
+    assert {config["num_warps"] for config in configs} == {8}
 
 
 def configs(sources: Sources, text: str, kernel: str = "k") -> int:
@@ -499,12 +497,12 @@ def test_heuristics_after_the_definition(sources: Sources) -> None:
 
 
 def stored(sources: Sources, text: str) -> int:
-    """Return what the kernel stores, of the constants that heuristics and defaults give it."""
+    """Return the kernel's output with the constants of heuristics and defaults."""
     path = sources.write(f"import math\nfrom triton import heuristics\n{_IMPORTS}{text}")
     signature = {"x": "*i32", "n": "i32", "stride": "i32=1"}
-    made = translate(path, "k", signature, {"H": 9, "BLOCK": 64}, target="sm_90a")
+    translation = translate(path, "k", signature, {"H": 9, "BLOCK": 64}, target="sm_90a")
     out = np.zeros(1, np.int32)
-    run(made.kernel, (1,), [out, 3])
+    run(translation.kernel, (1,), [out, 3])
     return int(out[0])
 
 

@@ -12,7 +12,7 @@ from tests.frontend.conftest import Sources
 
 
 def value_of(sources: Sources, definitions: str, expression: str = "X", **options: object) -> str:
-    """Return what a kernel prints of a global."""
+    """Return a kernel's print of a global."""
     text = f"{definitions}\n@triton.jit\ndef k():\n    tl.static_print({expression})\n"
     return sources.translate(text, **options).prints[0]  # type: ignore[arg-type]
 
@@ -60,12 +60,12 @@ def test_global_values(sources: Sources, definitions: str, expected: str | None)
 
 @pytest.mark.parametrize("value", ["3", "1.5", "True", "math.sqrt(2.0)"])
 def test_plain_numbers_are_constants_with_a_remark(sources: Sources, value: str) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         f"import math\nX = {value}\n@triton.jit\ndef k():\n    tl.static_print(X)\n"
     )
     shown = {"math.sqrt(2.0)": "1.4142135623730951"}.get(value, value)
-    assert list(made.prints) == [shown]
-    assert f"X is read as {shown}; Triton asks for tl.constexpr({shown})" in made.remarks[0]
+    assert list(translation.prints) == [shown]
+    assert f"X is read as {shown}; Triton asks for tl.constexpr({shown})" in translation.remarks[0]
 
 
 @pytest.mark.parametrize("value", ["'a'", "(1, 2)", "[1]"])
@@ -111,11 +111,11 @@ def test_imports_of_other_files(sources: Sources) -> None:
         ),
     ):
         text = f"{imported}\n@triton.jit\ndef k(p, n):\n    tl.store(p, {call})\n"
-        made = sources.translate(text, {"p": "*i32", "n": "i32"})
-        read = [Path(path).name for path, _ in made.source_files]
+        translation = sources.translate(text, {"p": "*i32", "n": "i32"})
+        read = [Path(path).name for path, _ in translation.source_files]
         assert read[0] == "kernel.py"
         assert "helpers.py" in read
-        for path, digest in made.source_files:
+        for path, digest in translation.source_files:
             assert digest == hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
@@ -216,7 +216,7 @@ def test_globals_that_functions_rebind_are_not_known(sources: Sources) -> None:
 
 
 def test_globals_that_are_only_declared_are_not_known(sources: Sources) -> None:
-    """As a platform is that a module finds when it is asked; the branch for all others is taken."""
+    """Like a platform detected at run time by a module; the branch for all others is taken."""
     declared = "platform: object\n"
     error = sources.error(f"{declared}@triton.jit\ndef k():\n    y = platform.count_cores() + 1\n")
     assert "not known without running the file" in error.message
@@ -256,8 +256,8 @@ def test_the_first_fallback_that_exists_is_taken(sources: Sources) -> None:
 
 
 def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
-    """As real kernels write the assembly of several registers."""
-    made = sources.translate(
+    """Existing kernels write assembly of several registers this way."""
+    translation = sources.translate(
         """
         def _copies(count):
             text = ""
@@ -279,14 +279,14 @@ def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
         """,
         {"out": "*i32", "n": "i32"},
     )
-    text = print_kernel(made.kernel)
+    text = print_kernel(translation.kernel)
     assert 'text = "{mov.b32 $0, $1;} "' in text
     assert 'constraints = "=r,r"' in text
     assert "tile<64x" in text
 
 
 def test_functions_that_stand_in_for_kernels_are_not_taken(sources: Sources) -> None:
-    """As files do that can be imported without Triton."""
+    """As in files importable without Triton."""
     text = """
         import nothing
         if nothing.has_triton():
@@ -315,7 +315,7 @@ def test_functions_that_stand_in_for_kernels_are_not_taken(sources: Sources) -> 
     ],
 )
 def test_facts_that_modules_ask_for(sources: Sources, expression: str, value: object) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         f"""
         import torch
         from packaging import version
@@ -325,7 +325,7 @@ def test_facts_that_modules_ask_for(sources: Sources, expression: str, value: ob
             tl.static_print(FACT)
         """
     )
-    assert made.prints == (str(value),)
+    assert translation.prints == (str(value),)
 
 
 @pytest.mark.parametrize(
@@ -369,11 +369,11 @@ def test_what_the_environment_says_is_remarked(sources: Sources) -> None:
     def k():
         tl.static_print(N if not FAST else 0)
     """
-    made = sources.translate(text)
-    assert made.prints == ("7",)
-    said = [one.partition(": ")[2] for one in made.remarks]
+    translation = sources.translate(text)
+    assert translation.prints == ("7",)
+    remarks = [remark.partition(": ")[2] for remark in translation.remarks]
     for name in ("FAST", "N", "M"):
-        assert f"os.environ['{name}'] is read as unset; a build sees no environment" in said
+        assert f"os.environ['{name}'] is read as unset; a build sees no environment" in remarks
 
 
 def test_a_configuration_that_asks_the_environment_is_remarked(sources: Sources) -> None:
@@ -400,12 +400,12 @@ def test_numbers_of_modules_and_classes_are_remarked(sources: Sources) -> None:
     def k():
         tl.static_print(sizes.STEP, Sizes.BLOCK, sizes.WIDTH)
     """
-    made = sources.translate(text)
-    assert made.prints == ("3 16 4",)
-    said = " ".join(made.remarks)
-    assert "sizes.STEP is read as 3; later changes do not count" in said
-    assert "Sizes.BLOCK is read as 16" in said
-    assert "WIDTH" not in said
+    translation = sources.translate(text)
+    assert translation.prints == ("3 16 4",)
+    remarks = " ".join(translation.remarks)
+    assert "sizes.STEP is read as 3; later changes do not count" in remarks
+    assert "Sizes.BLOCK is read as 16" in remarks
+    assert "WIDTH" not in remarks
 
 
 CONFIG = "C = triton.Config({'BLOCK': 64}, num_warps=8)\n"

@@ -1,4 +1,4 @@
-"""A kernel is what Triton's decorator makes; others are refused by name."""
+"""Kernels are functions with Triton's decorator; other decorators are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heuristics that a launcher can decide: their text computes what the function returns."""
+"""Heuristics decided by a launcher: their expression agrees with the function."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def _expressions(sources: Sources, texts: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return _expressions(Sources(tmp_path_factory.mktemp("taken")), _TEXTS)
+def launch_texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _expressions(Sources(tmp_path_factory.mktemp("launch")), _TEXTS)
 
 
 @given(n=st.integers(-3000, 3000), m=st.integers(-3000, 3000), block=st.sampled_from([1, 16, 128]))
 def test_what_a_launcher_computes_is_what_the_function_returns(
-    taken: dict[str, str], n: int, m: int, block: int
+    launch_texts: dict[str, str], n: int, m: int, block: int
 ) -> None:
-    assert taken.keys() == _TAKEN.keys()
+    assert launch_texts.keys() == _TAKEN.keys()
     values = {"n": n, "m": m, "BLOCK": block}
-    for name, text in taken.items():
+    for name, text in launch_texts.items():
         function: Any = _TAKEN[name]
         assert expression.evaluate(expression.parse(text), values) == int(function(values)), name
 

@@ -203,7 +203,7 @@ def test_too_many_operations_in_a_row(sources: Sources) -> None:
 
 
 def test_accumulating_a_tile(sources: Sources) -> None:
-    made = sources.translate(
+    translation = sources.translate(
         """
         @triton.jit
         def k(x, out, n, BLOCK: tl.constexpr):
@@ -218,5 +218,5 @@ def test_accumulating_a_tile(sources: Sources) -> None:
     )
     x = np.arange(37, dtype=np.float32)
     out = np.zeros(1, np.float32)
-    run(made.kernel, (1,), [x, out, 37])
+    run(translation.kernel, (1,), [x, out, 37])
     assert out[0] == x.sum()

@@ -1,4 +1,4 @@
-"""Functions as constants: of another file, in a function, of the language; and what each of them sees."""
+"""Functions as constants: of another file, nested, of the language; and their scopes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def now(p, F: tl.constexpr):
 
 
 def test_a_constant_may_be_a_function_in_a_function(tmp_path: Path) -> None:
-    """One that Triton has decorated; it sees the functions beside it, not those of the module."""
+    """A nested function with Triton's decorator sees its siblings, not the module's functions."""
     module = written_module(tmp_path / "inner.py", APPLY)
     act, scaled, captures = module.make(2.0)
     for function in (act, module.plain):
-        made = aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": function})
-        assert "arith.sqrt" in made.asm["tile"]
+        program = aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": function})
+        assert "arith.sqrt" in program.asm["tile"]
     assert "arith.sqrt" in aotc.compile(captures, signature={"p": "*fp32"}).asm["tile"]
     with pytest.raises(CompileError, match="factor has no value here: it is a variable of make"):
         aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": scaled})
@@ -84,5 +84,5 @@ def test_a_constant_may_be_a_function_of_the_language(tmp_path: Path) -> None:
         (module.now, "i64", tl.extra.cuda.globaltimer, "globaltimer"),
         (module.now, "i32", tl.extra.cuda.smid, "smid"),
     ):
-        made = aotc.compile(kernel, signature={"p": f"*{kind}"}, constants={"F": function})
-        assert op in made.asm["tile"]
+        program = aotc.compile(kernel, signature={"p": f"*{kind}"}, constants={"F": function})
+        assert op in program.asm["tile"]

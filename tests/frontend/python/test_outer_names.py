@@ -1,4 +1,4 @@
-"""What kernels in functions see of the functions around them."""
+"""Names of enclosing functions in nested kernels."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def make(dtype, BLOCK, act=None):
 
 
 def shown(sources: Sources, expression: str, **captured: object) -> str:
-    made = sources.translate(
+    translation = sources.translate(
         NESTED.format(expression), {"p": "*fp32"}, kernel="make.k", captured=captured
     )
-    return made.prints[0]
+    return translation.prints[0]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_variable_that_only_a_call_tells_is_refused_with_a_remedy(
 
 def test_a_function_beside_a_kernel_sees_the_same_variables(sources: Sources) -> None:
     text = NESTED.replace("x * SCALE", "x * BLOCK").format("helper(3)")
-    made = sources.translate(text, {"p": "*fp32"}, kernel="make.k", captured={"BLOCK": 5})
-    assert made.prints[0] == "15"
+    translation = sources.translate(text, {"p": "*fp32"}, kernel="make.k", captured={"BLOCK": 5})
+    assert translation.prints[0] == "15"
 
 
 def test_the_innermost_function_counts(sources: Sources) -> None:
@@ -86,8 +86,8 @@ def test_the_innermost_function_counts(sources: Sources) -> None:
                 def k(p):
                     tl.static_print(X + 100 * Y)
     """
-    made = sources.translate(text, {"p": "*fp32"}, kernel="outer.Middle.inner.k")
-    assert made.prints[0] == "1202"
+    translation = sources.translate(text, {"p": "*fp32"}, kernel="outer.Middle.inner.k")
+    assert translation.prints[0] == "1202"
 
 
 def test_captures_are_those_of_functions_around_the_kernel_only(sources: Sources) -> None:
@@ -103,11 +103,11 @@ def test_captures_are_those_of_functions_around_the_kernel_only(sources: Sources
         def k(p, f: tl.constexpr):
             tl.static_print(f() + 10 * N)
     """
-    made = sources.translate(
+    translation = sources.translate(
         text,
         {"p": "*fp32"},
         {"f": "other.<locals>.helper"},
         kernel="make.k",
         captured={"N": 5},
     )
-    assert made.prints[0] == "52"
+    assert translation.prints[0] == "52"

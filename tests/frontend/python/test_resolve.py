@@ -30,11 +30,14 @@ def test_bindings_with_their_conditions(tmp_path: Path) -> None:
         "try:\n    import p.q\nexcept E:\n    p = None\n"
         "from m import a as b\nfrom n import *\ndef f(): inner = 1\nclass C: pass\n",
     )
-    found = bindings(file)
-    assert list(found) == ["x", "y", "z", "p", "b", "*", "f", "C"]
-    assert [[outcome for _, outcome in one.guards] for one in found["x"]] == [[True], [False]]
-    assert [one.is_fallback for one in found["p"]] == [False, True]
-    assert "inner" not in found
+    file_bindings = bindings(file)
+    assert list(file_bindings) == ["x", "y", "z", "p", "b", "*", "f", "C"]
+    assert [[outcome for _, outcome in binding.guards] for binding in file_bindings["x"]] == [
+        [True],
+        [False],
+    ]
+    assert [binding.is_fallback for binding in file_bindings["p"]] == [False, True]
+    assert "inner" not in file_bindings
 
 
 def test_definitions(tmp_path: Path) -> None:
@@ -44,13 +47,13 @@ def test_definitions(tmp_path: Path) -> None:
         "def f(): 'the last one'\ndef outer():\n    def f(): pass\n",
     )
     body = file.tree.body
-    found = find_definition(body, ["f"])
-    assert found is not None
-    assert found.lineno == 6
+    definition = find_definition(body, ["f"])
+    assert definition is not None
+    assert definition.lineno == 6
     for path, line in ((["g"], 3), (["C", "f"], 5), (["outer", "f"], 8)):
-        found = find_definition(body, path)
-        assert found is not None
-        assert found.lineno == line
+        definition = find_definition(body, path)
+        assert definition is not None
+        assert definition.lineno == line
     assert find_definition(body, ["h"]) is None
     assert find_definition(body, ["f", "g"]) is None
 
@@ -66,7 +69,7 @@ def test_decorators() -> None:
 def test_plain_assignments_are_not_searched_for_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a long table of constants, only the text is read."""
+    """A long table of constants is read as text only."""
     walked: list[ast.AST] = []
     walk = ast.walk
 

@@ -12,10 +12,10 @@ from tests.frontend.conftest import Sources
 def outputs(
     sources: Sources, text: str, args: list[object], signature: dict[str, str], **constants
 ):
-    """Run a kernel that writes eight i32 values to `out`; return them."""
+    """Run a kernel with an output of eight i32 values; return them."""
     out = np.full(8, -1, np.int32)
-    made = sources.translate(text, {"out": "*i32", **signature}, constants)
-    run(made.kernel, (1,), [out, *args])
+    translation = sources.translate(text, {"out": "*i32", **signature}, constants)
+    run(translation.kernel, (1,), [out, *args])
     return out.tolist()
 
 
@@ -156,7 +156,7 @@ def test_only_what_differs_is_merged(sources: Sources) -> None:
     )
     yields = re.findall(r"scf.yield\((.*)\)", text)
     assert len(yields) == 2
-    assert all(one.startswith("%a") and "," not in one for one in yields)
+    assert all(line.startswith("%a") and "," not in line for line in yields)
 
 
 def test_variables_set_in_both_branches(sources: Sources) -> None:
@@ -230,8 +230,8 @@ def test_a_run_time_scalar_takes_part_in_promotion(sources: Sources) -> None:
     half = 0.5
     tl.static_print((x * 0.5).dtype, (x * half).dtype)
     """
-    made = sources.translate(f"@triton.jit\ndef k(p):\n{body}", {"p": "*fp16"})
-    assert made.prints == ("fp16 fp32",)
+    translation = sources.translate(f"@triton.jit\ndef k(p):\n{body}", {"p": "*fp16"})
+    assert translation.prints == ("fp16 fp32",)
 
 
 def test_a_promise_without_a_name_is_kept(sources: Sources) -> None:
@@ -256,10 +256,13 @@ def test_assertions_can_be_left_out(sources: Sources) -> None:
     text = (
         "@triton.jit\ndef k(n):\n    assert n > 0, 'positive'\n    tl.device_assert(n > 1, 'two')\n"
     )
-    asked = text.replace("@triton.jit", "@triton.jit(debug=True)")
-    for kept in (sources.text(text, {"n": "i32"}, debug=True), sources.text(asked, {"n": "i32"})):
-        assert 'message = "positive"' in kept
-        assert 'message = "two"' in kept
+    debug_text = text.replace("@triton.jit", "@triton.jit(debug=True)")
+    for ir in (
+        sources.text(text, {"n": "i32"}, debug=True),
+        sources.text(debug_text, {"n": "i32"}),
+    ):
+        assert 'message = "positive"' in ir
+        assert 'message = "two"' in ir
     assert "tile.assert" not in sources.text(text, {"n": "i32"})
 
 
@@ -277,9 +280,9 @@ def test_a_pointer_is_true_if_it_is_not_null(sources: Sources) -> None:
             start = tl.load(start_ptr)
         tl.store(out, start if out else 0)
     """
-    made = sources.translate(text, {"out": "*i32", "start_ptr": "*i32", "n": "i32"})
+    translation = sources.translate(text, {"out": "*i32", "start_ptr": "*i32", "n": "i32"})
     out = np.zeros(1, np.int32)
-    run(made.kernel, (1,), [out, np.array([7], np.int32), 3])
+    run(translation.kernel, (1,), [out, np.array([7], np.int32), 3])
     assert out.tolist() == [7]
     absent = sources.translate(text, {"out": "*i32", "n": "i32"}, {"start_ptr": None})
     run(absent.kernel, (1,), [out, 3])

@@ -1,4 +1,4 @@
-"""What a kernel's source uses that the language does not have, told without types."""
+"""A kernel's use of unsupported features, reported without types."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def surveyed(sources: Sources, text: str) -> dict[str, FunctionSupport]:
-    found = Survey("sm_90a").functions(sources.write(text))
-    return {one.name: one for one in found}
+    functions = Survey("sm_90a").functions(sources.write(text))
+    return {function.name: function for function in functions}
 
 
 def refusals(sources: Sources, body: str, params: str = "x_ptr, n") -> list[Refusal]:
@@ -79,21 +79,23 @@ GLOBALS = "import elsewhere\ndef plain(x): return x\nTEXT = 'a'\n"
 def test_what_is_refused_a_build_refuses_alike(
     sources: Sources, body: str, feature: str, line: int
 ) -> None:
-    found = surveyed(sources, GLOBALS + kernel_of(body, "n"))["k"].refusals
+    refusals = surveyed(sources, GLOBALS + kernel_of(body, "n"))["k"].refusals
     first_line = 2 + GLOBALS.count("\n") + 3  # after the imports, the decorator and the `def`
-    assert [(one.feature, one.line - first_line) for one in found] == [(feature, line)]
+    assert [(refusal.feature, refusal.line - first_line) for refusal in refusals] == [
+        (feature, line)
+    ]
     with pytest.raises(CompileError) as caught:
         translate(str(sources.folder / "kernel.py"), "k", {"n": "i32"}, {})
-    # What a build knows by its type is "a value" here.
-    assert caught.value.feature.replace("int32", "a value") == found[0].feature
-    assert caught.value.message.replace("int32", "a value") == found[0].message
+    # A value with a type in a build is "a value" here.
+    assert caught.value.feature.replace("int32", "a value") == refusals[0].feature
+    assert caught.value.message.replace("int32", "a value") == refusals[0].message
 
 
 def test_all_of_a_kernel_is_looked_at(sources: Sources) -> None:
-    found = refusals(
+    refused = refusals(
         sources, "a = tl.extern_elementwise(n)\nfor i in range(n):\n    b = tl.expect_zero(i)"
     )
-    assert [(one.feature, one.line) for one in found] == [
+    assert [(refusal.feature, refusal.line) for refusal in refused] == [
         ("tl.extern_elementwise", 5),
         ("tl.expect_zero", 7),
     ]
@@ -124,7 +126,7 @@ def test_supported(sources: Sources, body: str) -> None:
 
 def test_functions_that_a_kernel_uses(sources: Sources) -> None:
     sources.write("@triton.jit\ndef far(x):\n    return tl.extern_elementwise(x)\n", "other.py")
-    found = surveyed(
+    functions = surveyed(
         sources,
         """
         from other import far
@@ -140,17 +142,17 @@ def test_functions_that_a_kernel_uses(sources: Sources) -> None:
         def launch(x): k[(1,)](x, 1)
         """,
     )
-    assert [name for name, one in found.items() if one.is_launched] == ["k"]
-    near, add, far = (found[name].key for name in ("near", "add", "far"))
-    assert set(found["k"].uses) == {near, add}
-    assert found["near"].uses == (far,)
-    assert [(one.feature, Path(one.file).name) for one in found["far"].refusals] == [
-        ("tl.extern_elementwise", "other.py")
-    ]
+    assert [name for name, function in functions.items() if function.is_launched] == ["k"]
+    near, add, far = (functions[name].key for name in ("near", "add", "far"))
+    assert set(functions["k"].uses) == {near, add}
+    assert functions["near"].uses == (far,)
+    assert [
+        (function.feature, Path(function.file).name) for function in functions["far"].refusals
+    ] == [("tl.extern_elementwise", "other.py")]
 
 
 def test_what_constants_avoid_says_so(sources: Sources) -> None:
-    found = refusals(
+    refused = refusals(
         sources,
         """
         if n > 0:
@@ -166,7 +168,7 @@ def test_what_constants_avoid_says_so(sources: Sources) -> None:
         """,
         "n, FLAG: tl.constexpr",
     )
-    assert [(one.line, one.when) for one in found] == [
+    assert [(refusal.line, refusal.when) for refusal in refused] == [
         (7, "FLAG"),
         (8, "not FLAG"),
         (10, ""),
@@ -188,7 +190,7 @@ def test_what_constants_avoid_says_so(sources: Sources) -> None:
 )
 def test_decorators_of_kernels(sources: Sources, imports: str, decorator: str) -> None:
     path = sources.write(f"{imports}\n@{decorator}\ndef k(): pass\n", prelude=False)
-    assert [one.name for one in Survey("").functions(path)] == ["k"]
+    assert [function.name for function in Survey("").functions(path)] == ["k"]
 
 
 @pytest.mark.parametrize("module", ["numba", "triton.experimental.gluon", "jax", "cutlass.cute"])
@@ -198,7 +200,7 @@ def test_decorators_of_others(sources: Sources, module: str) -> None:
 
 
 def test_nested_rebound_and_ruled_out_kernels(sources: Sources) -> None:
-    found = surveyed(
+    functions = surveyed(
         sources,
         """
         import elsewhere
@@ -219,12 +221,12 @@ def test_nested_rebound_and_ruled_out_kernels(sources: Sources) -> None:
             def g(): pass
         """,
     )
-    assert sorted(found) == ["C.method", "f", "g", "make.inner"]
-    assert found["g"].refusals == ()
+    assert sorted(functions) == ["C.method", "f", "g", "make.inner"]
+    assert functions["g"].refusals == ()
 
 
 def test_records(sources: Sources) -> None:
-    found = surveyed(
+    functions = surveyed(
         sources,
         """
         from typing import NamedTuple
@@ -241,16 +243,18 @@ def test_records(sources: Sources) -> None:
             q = Plain()
         """,
     )
-    assert found["k"].uses == (found["Pair.total"].key,)
-    assert [one.feature for one in found["k"].refusals] == ["an object of a plain class"]
+    assert functions["k"].uses == (functions["Pair.total"].key,)
+    assert [refusal.feature for refusal in functions["k"].refusals] == [
+        "an object of a plain class"
+    ]
 
 
 def test_every_kernel_of_the_repository_is_supported() -> None:
     survey = Survey("sm_90a")
     files = [*(ROOT / "kernels").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
-    found = [one for file in sorted(files) for one in survey.functions(str(file))]
-    assert len(found) > 50
-    assert [one.refusals for one in found if one.refusals] == []
+    functions = [function for file in sorted(files) for function in survey.functions(str(file))]
+    assert len(functions) > 50
+    assert [function.refusals for function in functions if function.refusals] == []
 
 
 def test_syntax_is_that_of_the_tables() -> None:
@@ -260,5 +264,5 @@ def test_syntax_is_that_of_the_tables() -> None:
 
 
 def test_deep_source_is_refused(sources: Sources) -> None:
-    found = refusals(sources, f"y = {'-' * 600}n")
-    assert ["deep" in one.message for one in found] == [True]
+    refused = refusals(sources, f"y = {'-' * 600}n")
+    assert ["deep" in refusal.message for refusal in refused] == [True]
