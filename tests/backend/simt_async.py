@@ -33,13 +33,13 @@ class AsyncCopies:
         if wait:
             landed = max(0, len(self.groups) - int(wait[1]))
             for start, content in [copy for group in self.groups[:landed] for copy in group]:
-                memory, at = self.space("shared", start, len(content))
-                memory[at : at + len(content)] = content
+                memory, start_byte = self.space("shared", start, len(content))
+                memory[start_byte : start_byte + len(content)] = content
             self.groups = self.groups[landed:]
             return 0
-        found = _COPY.fullmatch(code)
-        assert found is not None, code
-        predicate, cache, target, to, source, by, size_text, third, fourth = found.groups()
+        match = _COPY.fullmatch(code)
+        assert match is not None, code
+        predicate, cache, target, to, source, by, size_text, third, fourth = match.groups()
         size = int(size_text)
         assert size in (4, 8, 16)
         assert cache == "ca" or size == 16
@@ -49,9 +49,11 @@ class AsyncCopies:
         for thread in np.flatnonzero(active):
             content = bytes(size)
             if not ignored or not ignored[0][thread]:
-                memory, at = self.space("global", int(args[int(source)][thread]) + int(by), size)
-                content = bytes(memory[at : at + size])
-            place = int(args[int(target)][thread]) + int(to)
-            self.space("shared", place, size)
-            self.open.append((place, content))
+                memory, start_byte = self.space(
+                    "global", int(args[int(source)][thread]) + int(by), size
+                )
+                content = bytes(memory[start_byte : start_byte + size])
+            address = int(args[int(target)][thread]) + int(to)
+            self.space("shared", address, size)
+            self.open.append((address, content))
         return int(active.sum())

@@ -32,10 +32,10 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 def mma(name: str, words: Sequence[Any]) -> list[Any]:
     """Return the accumulator's words; `name` is LLVM's intrinsic, `words` its arguments."""
-    found = re.fullmatch(r"llvm\.nvvm\.mma\.m(\d+)n(\d+)k(\d+)\.row\.col\.(.+)", name)
-    assert found is not None, name
-    m, n, k = (int(found[i]) for i in (1, 2, 3))
-    types = found[4].split(".")
+    match = re.fullmatch(r"llvm\.nvvm\.mma\.m(\d+)n(\d+)k(\d+)\.row\.col\.(.+)", name)
+    assert match is not None, name
+    m, n, k = (int(match[i]) for i in (1, 2, 3))
+    types = match[4].split(".")
     # `f32.f32` and `f16.f16` name the accumulators of f16 operands, `f32.e4m3.e5m2.f32` all.
     kinds = {1: types * 2, 2: ["f16", "f16"], 4: types[1:3]}[len(types)]
     a_kind, b_kind = (np.dtype(_NAMED[kind]) for kind in kinds)

@@ -46,8 +46,8 @@ def _kernel(body: str, signature: dict[str, str], num_warps: int, **constants: i
 def _boundaries(dtype: type[np.integer]) -> list[int]:
     info = np.iinfo(dtype)
     near = [(1 << bit) + step for bit in range(32) for step in (-1, 0, 1)]
-    both = [*near, *(-value for value in near), info.min, info.min + 1, info.max, info.max - 1]
-    return sorted({value for value in both if info.min <= value <= info.max})
+    values = [*near, *(-value for value in near), info.min, info.min + 1, info.max, info.max - 1]
+    return sorted({value for value in values if info.min <= value <= info.max})
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])

@@ -147,7 +147,7 @@ _PREDICATED = re.compile(
 def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
     """In attention without a producer warp, whose loop copies two tiles an iteration."""
     extents = "[1,64,64]"
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         "kernels/attention_descriptor.py:attention_descriptor_kernel",
         signature=dict.fromkeys(("q", "k", "v", "out"), f"tensordesc<bf16{extents}>")
         | {"scale_log2": "fp32"}
@@ -157,7 +157,7 @@ def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
         num_warps=num_warps,
         limits={"spill_bytes": 4096},  # by one warp
     )
-    ptx = made.asm["ptx"]
+    ptx = compiled_kernel.asm["ptx"]
     assert not _PREDICATED.search(ptx)
     assert ptx.count("elect.sync") >= 4
-    assert not re.search(r"@!?U?P\d+ +(UTMA|UBLK)", made.asm["sass"])
+    assert not re.search(r"@!?U?P\d+ +(UTMA|UBLK)", compiled_kernel.asm["sass"])

@@ -185,8 +185,8 @@ def test_line_table_for_profilers_names_inlined_lines() -> None:
     # Without labels and sections for debuggers, ptxas has no reason to schedule it otherwise.
     plain = emit_ptx(lower_kernel(kernel, SM_90).llvm_ir, SM_90)
     code, _, _ = ptx.partition("\t.file")
-    kept = [line for line in code.splitlines() if not line.startswith("\t.loc\t")]
-    assert [line for line in kept if line] == [line for line in plain.splitlines() if line]
+    code_lines = [line for line in code.splitlines() if not line.startswith("\t.loc\t")]
+    assert [line for line in code_lines if line] == [line for line in plain.splitlines() if line]
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ def test_a_shift_gives_what_the_move_gives(halves: str) -> None:
     text = f"{before}{move}{after}"
     split = split_by_shifts(text)
     assert move not in split
-    given = np.array([0xDEADBEEF], np.uint32)
-    moved, shifted = (ptx_kernel.collect(body, given) for body in (text, split))
-    assert moved[0] not in (0, 0x20001)
-    assert (moved == shifted).all()
+    word = np.array([0xDEADBEEF], np.uint32)
+    by_move, shifted = (ptx_kernel.collect(body, word) for body in (text, split))
+    assert by_move[0] not in (0, 0x20001)
+    assert (by_move == shifted).all()
 
 
 KERNEL = """
@@ -103,14 +103,14 @@ def kernel(x_ptr, out_ptr, N: tl.constexpr):
 @pytest.mark.parametrize("num_warps", [2, 4])
 def test_what_warps_tell_each_other_is_shifted(tmp_path: Path, kind: str, num_warps: int) -> None:
     (tmp_path / "k.py").write_text(KERNEL)
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{tmp_path}/k.py:kernel",
         signature={"x_ptr": f"*{kind}", "out_ptr": "*i32"},
         constants={"N": 512},
         target="sm_90a",
         num_warps=num_warps,
     )
-    after = made.asm["ptx"].rpartition("bar.sync")[2]
+    after = compiled_kernel.asm["ptx"].rpartition("bar.sync")[2]
     assert after.count("shr.u32 tmp") == num_warps // 2
     assert "{%rs" not in after
 

@@ -27,16 +27,16 @@ def _divided(
 ) -> Kernel:
     kernel = kernel_of(body, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
-    for each in (choose_warp_roles, specialize_warps):
-        each(kernel, schedule)
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    for run_pass in (choose_warp_roles, specialize_warps):
+        run_pass(kernel, schedule)
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
     # The consumers meet in their loop.
-    consuming = next(op for op in found.consumers.walk() if isinstance(op, scf.For))
+    consuming = next(op for op in specialize.consumers.walk() if isinstance(op, scf.For))
     Builder.before_op(consuming.body.terminator)(gpu.Barrier())
-    for each in (allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     kernel.producer_warps = 4 if registers[0] else kernel.producer_warps
-    found.consumer_registers, found.producer_registers = registers
+    specialize.consumer_registers, specialize.producer_registers = registers
     return kernel
 
 
@@ -111,9 +111,9 @@ def test_registers_are_moved_before_anything_else(target: str) -> None:
     assert ptx.count(more) == ptx.count(fewer) == 1
     assert ptx.index(more) < ptx.index("mbarrier.try_wait")
     assert ".minnctapersm 1" in ptx
-    made = assemble(ptx, TARGETS[target])
-    assert made.warnings == ()
-    assert made.registers <= 168
+    assembly = assemble(ptx, TARGETS[target])
+    assert assembly.warnings == ()
+    assert assembly.registers <= 168
 
 
 def test_registers_stay_where_they_are_not_moved() -> None:
@@ -151,8 +151,8 @@ def test_groups_have_threads_and_barriers_of_their_own(num_warps: int, groups: i
 
 def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
     kernel = _divided(8, body=NESTED, groups=2)
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
-    for op in found.consumers.walk():
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    for op in specialize.consumers.walk():
         if isinstance(op, gpu.Barrier):
             op.warpgroup = True
     text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
@@ -161,8 +161,8 @@ def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
     assert group is not None
     first = re.search(rf"(%v\d+) = mul i32 {group[1]}, 2\n", text)
     assert first is not None
-    place = re.search(rf"(%v\d+) = add i32 %v\d+, {first[1]}\n", text)
-    assert place is not None
-    number = re.search(rf"(%v\d+) = add i32 {place[1]}, 2\n", text)
+    match = re.search(rf"(%v\d+) = add i32 %v\d+, {first[1]}\n", text)
+    assert match is not None
+    number = re.search(rf"(%v\d+) = add i32 {match[1]}, 2\n", text)
     assert number is not None
     assert f"sync.aligned.count(i32 {number[1]}, i32 128)" in text

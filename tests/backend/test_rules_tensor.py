@@ -41,9 +41,9 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
     barrier = add(gpu.SharedAlloc(U64, (1,), _flat(1), 8, offset_bytes=640)).out
     add(mbarrier.MbarrierInit(barrier))
     kind = TensorMapType(element, shape, 0, fill_nan)
-    made = add(tma.MakeTensorMap(pointer, slot, template, sizes, type=kind)).out
+    tensor_map = add(tma.MakeTensorMap(pointer, slot, template, sizes, type=kind)).out
     add(gpu.Barrier())
-    add(tma.TmaLoad(made, buffer.out, barrier, coords))
+    add(tma.TmaLoad(tensor_map, buffer.out, barrier, coords))
     add(mbarrier.MbarrierWait(barrier, add(arith.Constant(0, I32)).out))
     layout = row_layout(ROWS * COLUMNS, num_warps)
     columns = {
@@ -98,12 +98,12 @@ def test_each_field_is_what_the_type_says() -> None:
 def test_what_must_not_be_left_out(missing: str, match: str) -> None:
     """Each of these is found by the emulator if the backend forgets it."""
     lines = _ptx(TARGETS["sm_90a"], 4, FP32).splitlines()
-    kept = [line for line in lines if not line.lstrip().startswith(missing)]
-    assert len(kept) == len(lines) - 1
+    lines_left = [line for line in lines if not line.lstrip().startswith(missing)]
+    assert len(lines_left) == len(lines) - 1
     tensor, out = np.ones((8, 16), np.float32), np.zeros((8, 16), np.float32)
     args = [tensor, np.zeros(16, np.uint64), 8, 16, 16, 0, 0, out]
     with pytest.raises(Fault, match=match):
-        emulate("\n".join(kept), 1, args, shared_bytes=SHARED_BYTES)
+        emulate("\n".join(lines_left), 1, args, shared_bytes=SHARED_BYTES)
 
 
 @pytest.mark.emulated

@@ -49,14 +49,14 @@ def test_an_accumulator_that_holds_nothing_is_no_input() -> None:
         call = emit.lines[-3]
         assert f'"{operands}"' in call
         assert "{$0, $1}, a1, b1, 1, 1, 1, 0, 0;" in call
-        place = operands.count(",") - 2
-        assert f"{{$0, $1}}, ${place}, ${place + 1}, ${place + 2}, 1, 1, 0, 0;" in call
+        operand = operands.count(",") - 2
+        assert f"{{$0, $1}}, ${operand}, ${operand + 1}, ${operand + 2}, 1, 1, 0, 0;" in call
         assert len(out) == 2
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
-@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda product: f"{product.dtype}-{product.acc}")
 def test_types_and_majors(matmul: Matmul, *, a_is_t: bool, b_is_t: bool) -> None:
     case = _with(matmul, a_is_t=a_is_t, b_is_t=b_is_t)
     assert "wgmma.mma_async" in ptx_of(case)
@@ -156,7 +156,7 @@ def test_operands_are_written_without_bank_conflicts(
         assert count.excess <= most * count.phases, line
 
 
-@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda product: f"{product.dtype}-{product.acc}")
 def test_types_assemble(matmul: Matmul) -> None:
     for case in (matmul, _with(matmul, a_is_t=True, block=(128, 8, matmul.block[2]), num_warps=8)):
         assembly = assemble(ptx_of(case), TARGETS["sm_90a"])
@@ -173,7 +173,7 @@ def test_a_turn_is_a_named_barrier_of_each_warpgroup() -> None:
     assert [kind for kind, _ in calls] == ["arrive", "sync", "arrive"]
     warpgroup = re.search(r"(%v\d+) = udiv i32 %\w+, 128\n", text)
     assert warpgroup is not None
-    numbers = [re.search(rf"{place} = (.*)\n", text) for _, place in calls]
+    numbers = [re.search(rf"{name} = (.*)\n", text) for _, name in calls]
     assert [number and number[1] for number in numbers] == [
         f"add i32 {warpgroup[1]}, 13",
         f"add i32 {warpgroup[1]}, 14",

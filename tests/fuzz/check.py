@@ -107,8 +107,8 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
         if crash:
             raise Failure("ptxas", "crash", crash)
     for seed in seeds:
-        given = program.make()
-        passed = launch.parameters(kernel, given, program.grid)
+        inputs = program.make()
+        passed = launch.parameters(kernel, inputs, program.grid)
         checker.attempt(
             f"emulator, seed {seed}",
             lambda passed=passed, seed=seed: emulate(
@@ -118,7 +118,7 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
                 max_steps=_MAX_STEPS,
             ),
         )
-        checker.compare(f"emulator, seed {seed}", given)
+        checker.compare(f"emulator, seed {seed}", inputs)
 
 
 def is_defined(program: Program) -> bool:
@@ -128,8 +128,8 @@ def is_defined(program: Program) -> bool:
     """
     kernel, results = program.kernel(), (program.make(), program.make())
     try:
-        for poison, given in enumerate(results):
-            arguments = list(given.values())
+        for poison, buffers in enumerate(results):
+            arguments = list(buffers.values())
             Interpreter(kernel, arguments, poison_seed=poison, rules=_STRICT).run(program.grid)
     except InterpretError:
         return False
@@ -137,7 +137,7 @@ def is_defined(program: Program) -> bool:
     return not any(
         not isinstance(argument, Scalar)
         and differences(
-            argument, *(np.asarray(each[argument.name]) for each in (first, second))
+            argument, *(np.asarray(inputs[argument.name]) for inputs in (first, second))
         ).size
         for argument in program.arguments
     )
@@ -179,9 +179,9 @@ def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) 
     addresses = (pointer, *(size * kind.element.size_bytes for size in elems))
     if any(address % TENSOR_ALIGNMENT_BYTES for address in addresses):
         raise program.error(op, "is of rows that are no multiples of 16 bytes")
-    made = RULES[DescriptorOf](program, op, *operands)
-    assert isinstance(made, np.ndarray)
-    return made
+    descriptor = RULES[DescriptorOf](program, op, *operands)
+    assert isinstance(descriptor, np.ndarray)
+    return descriptor
 
 
 _WITH_MAPS: Rules = {**RULES, DescriptorOf: _made_as_promised}
@@ -213,10 +213,10 @@ class _Checker:
             path = Path(folder, "source.py")
             path.write_text(text)
             try:
-                made = translate(str(path), kernel.name, types, {}, target=target).kernel
+                translated = translate(str(path), kernel.name, types, {}, target=target).kernel
             except Exception as error:  # anything it raises is a finding
                 raise Failure("frontend", type(error).__name__, f"{error}\n{text}") from error
-        self.compare("frontend", self._interpreted("frontend", made))
+        self.compare("frontend", self._interpreted("frontend", translated))
 
     def scheduled(self) -> Kernel:
         """Return the gpu IR, checked after every pass."""
@@ -252,19 +252,21 @@ class _Checker:
         except Exception as error:  # anything it raises is a finding
             raise Failure(stage, type(error).__name__, str(error)) from error
 
-    def compare(self, stage: str, given: launch.Given) -> None:
+    def compare(self, stage: str, stage_outputs: launch.Given) -> None:
         """Compare what the arrays hold with what they must."""
         for argument in self._program.arguments:
             if isinstance(argument, Scalar):
                 continue
-            want, got = (_whole(each[argument.name]) for each in (self._expected, given))
-            wrong = differences(argument, want, got)
+            want, actual = (
+                _whole(outputs[argument.name]) for outputs in (self._expected, stage_outputs)
+            )
+            wrong = differences(argument, want, actual)
             if wrong.size:
-                at = int(wrong[0])
+                index = int(wrong[0])
                 raise Failure(
                     stage,
                     "result",
-                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{argument.name}[{index}] is {actual[index]!r}, expected {want[index]!r}; "
                     f"{wrong.size} of {want.size} differ",
                 )
 
@@ -288,13 +290,13 @@ class _Checker:
         kernel.num_ctas = num_ctas
 
     def _interpreted(self, stage: str, kernel: Kernel) -> launch.Given:
-        given = self._program.make()
-        arguments = launch.arguments(kernel, given)
+        inputs = self._program.make()
+        arguments = launch.arguments(kernel, inputs)
         self.attempt(
             stage,
             lambda: run(kernel, self._program.grid, arguments, check_races=self._has_barriers),
         )
-        return given
+        return inputs
 
 
 def _whole(array: Array | int) -> Array:
@@ -304,11 +306,11 @@ def _whole(array: Array | int) -> Array:
     return owner.reshape(-1).view(array.dtype)
 
 
-def differences(argument: Buffer | Tensor, want: Array, got: Array) -> Array:
+def differences(argument: Buffer | Tensor, want: Array, actual: Array) -> Array:
     """Return where two arrays differ by more than they may; NaNs are alike, and so are zeros."""
     if not argument.element.is_float:
-        return np.flatnonzero(want != got)
-    wide, wide_got = want.astype(np.float64), got.astype(np.float64)
+        return np.flatnonzero(want != actual)
+    wide, wide_got = want.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
         same = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
         if argument.steps:

@@ -106,10 +106,10 @@ def joined(first: Facts, *others: Facts) -> Facts:
 
 def summed(facts: Sequence[Facts]) -> Facts:
     """Return what holds of a sum of exact values."""
-    largest = max(each.hi for each in facts)
-    extra = (sum(1 << max(each.hi - largest + 64, 0) for each in facts) - 1 >> 64).bit_length()
-    acc_bits = reduce(_fewest, (each.acc_bits for each in facts))
-    return Facts(lo=min(each.lo for each in facts), hi=largest + extra, acc_bits=acc_bits)
+    largest = max(term.hi for term in facts)
+    extra = (sum(1 << max(term.hi - largest + 64, 0) for term in facts) - 1 >> 64).bit_length()
+    acc_bits = reduce(_fewest, (term.acc_bits for term in facts))
+    return Facts(lo=min(term.lo for term in facts), hi=largest + extra, acc_bits=acc_bits)
 
 
 def _fewest(first: int, second: int) -> int:

@@ -151,10 +151,10 @@ class Generator:
     ) -> Iterator[Scope]:
         """Grow the program inside `block`, where outer values are known as well."""
         outer = self.scopes[-1]
-        made = Scope(Builder(block), [*outer.pool, *items], [*outer.counters, *counters])
-        self.scopes.append(made)
+        scope = Scope(Builder(block), [*outer.pool, *items], [*outer.counters, *counters])
+        self.scopes.append(scope)
         try:
-            yield made
+            yield scope
         finally:
             self.scopes.pop()
 
@@ -176,15 +176,15 @@ class Generator:
 
     def pointer(self, buffer: Callable[[str], Buffer], divisibility: int) -> Value:
         """Add a parameter that points to a buffer."""
-        made = buffer(f"p{len(self.params)}")
-        return self._param(PointerType(made.element), made, divisibility)
+        argument = buffer(f"p{len(self.params)}")
+        return self._param(PointerType(argument.element), argument, divisibility)
 
     def tensor(
         self, tensor: Callable[[str], Tensor], block: Shape, *, fill_nan: bool = False
     ) -> Value:
         """Add a parameter that is a tensor, accessed by blocks of a shape."""
-        made = tensor(f"p{len(self.params)}")
-        return self._param(DescriptorType(made.element, block, fill_nan), made, 1)
+        argument = tensor(f"p{len(self.params)}")
+        return self._param(DescriptorType(argument.element, block, fill_nan), argument, 1)
 
     @property
     def has_room(self) -> bool:
@@ -289,9 +289,9 @@ class Generator:
         self, accept: Callable[[Item], bool], elements: Sequence[tuple[int, ScalarType]]
     ) -> Item:
         """Choose a value that is accepted, or make one of `elements`; tiles only."""
-        found = self.candidates(lambda item: bool(item.shape) and accept(item))
-        if found and not self.choices.chance(1, 6):
-            return self.recent(found)
+        candidates = self.candidates(lambda item: bool(item.shape) and accept(item))
+        if candidates and not self.choices.chance(1, 6):
+            return self.recent(candidates)
         return self.fresh(self.choices.weighted(elements), self.some_shape())
 
     def operand(self, element: ScalarType, shape: Shape, accept: Accepts = known) -> Item:
@@ -299,11 +299,11 @@ class Generator:
         same = self.candidates(lambda i: i.element == element and accept(i.facts))
         if self.choices.chance(1, 4):
             same = [item for item in same if item.shape != shape]
-        found = [i for i in same if i.shape == shape] or [
+        candidates = [i for i in same if i.shape == shape] or [
             i for i in same if reaches(i.shape, shape)
         ]
-        if found and not self.choices.chance(1, 8):
-            return self.conform(self.recent(found), shape)
+        if candidates and not self.choices.chance(1, 8):
+            return self.conform(self.recent(candidates), shape)
         return self.fresh(element, shape, is_exact=not accept(full(element)))
 
     def conform(self, item: Item, shape: Shape) -> Item:

@@ -44,9 +44,9 @@ def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Ite
     """Return a tile, or a scalar, that is loaded."""
     facts = some_facts(g, element) if is_exact else full(element)
     content = _Content(element, "exact" if is_exact else "any", facts)
-    place = _place(g, content, shape, may_repeat=True)
+    target = _place(g, content, shape, may_repeat=True)
     other, without = None, None
-    if place.mask is not None:
+    if target.mask is not None:
         fallback = g.some_constant(element, shape, is_zero=g.tidy or g.choices.chance(1, 2))
         facts = joined(facts, fallback.facts)
         other, without = fallback.value, None
@@ -54,19 +54,19 @@ def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Ite
             other, without = None, fallback.value
     cache, eviction = _policy(g, ("ca", "cg", "cs", "cv"))
     is_volatile = not (g.tidy or cache or eviction) and g.choices.chance(1, 20)
-    op = tile.Load(place.pointer, place.mask, other, cache, eviction, is_volatile)
+    op = tile.Load(target.pointer, target.mask, other, cache, eviction, is_volatile)
     value = g.add(op).out
-    if without is not None and place.mask is not None:
-        value = g.add(arith.Select(place.mask, value, without)).out
+    if without is not None and target.mask is not None:
+        value = g.add(arith.Select(target.mask, value, without)).out
     return g.keep(value, facts)
 
 
 def store(g: Generator, item: Item) -> None:
     """Store a value, or most of it."""
     content = _Content(item.element, "poison", item.facts)
-    place = _place(g, content, item.shape, may_repeat=False)
+    target = _place(g, content, item.shape, may_repeat=False)
     policy = _policy(g, ("wb", "cg", "cs", "wt"))
-    g.add(tile.Store(place.pointer, item.value, place.mask, *policy))
+    g.add(tile.Store(target.pointer, item.value, target.mask, *policy))
 
 
 def _policy(g: Generator, caches: tuple[str, ...]) -> tuple[str, str]:
@@ -222,8 +222,10 @@ def _base(g: Generator, span: int, *, may_repeat: bool, tidy: bool) -> tuple[Val
     step = span + (-span % 16 if tidy else g.choices.pick([0, 1, 16]))
     total = span
     for counter in g.scopes[-1].counters:
-        needed = not may_repeat
-        if not needed and (step * counter.extent > MAX_SPAN_ELEMS or g.choices.chance(1, 4)):
+        must_be_unique = not may_repeat
+        if not must_be_unique and (
+            step * counter.extent > MAX_SPAN_ELEMS or g.choices.chance(1, 4)
+        ):
             continue
         factor = (
             g.constant(step, I32) if g.choices.chance(1, 2) else g.number(step, I32, _divides(step))
@@ -288,10 +290,10 @@ def make_atomic(g: Generator) -> None:
         if tile.supports_atomic(kind, element) and (element.bits > 16 or kind == "add")
     ]
     kind: tile.AtomicKind = g.choices.pick(possible)
-    found = g.candidates(
+    candidates = g.candidates(
         lambda item: item.element == element and item.facts.is_exact and bool(item.shape)
     )
-    shape = g.recent(found).shape if found else g.some_shape()
+    shape = g.recent(candidates).shape if candidates else g.some_shape()
     value = g.operand(element, shape, lambda facts: facts.is_exact)
     turns = prod(shape) * prod(max(counter.extent, 1) for counter in g.scopes[-1].counters)
     total = of_count(joined(value.facts, Facts()), turns + 1)
@@ -299,17 +301,19 @@ def make_atomic(g: Generator) -> None:
         return
     is_alone = g.choices.chance(1, 2) or prod(shape) > MAX_CROWD_ELEMS or kind == "xchg"
     content = _Content(element, "exact", Facts(), is_atomic=True)
-    place = _place(g, content, shape, may_repeat=False) if is_alone else _crowded(g, element, shape)
-    if is_alone and place.mask is None and element.is_int and g.choices.chance(1, 3):
+    target = (
+        _place(g, content, shape, may_repeat=False) if is_alone else _crowded(g, element, shape)
+    )
+    if is_alone and target.mask is None and element.is_int and g.choices.chance(1, 3):
         # What is compared with is found at some places and not at others. Floats compare by bits,
         # and the sign of a zero is not known.
         compare = g.operand(element, shape, lambda facts: facts.is_exact).value
-        cas = tile.AtomicCas(place.pointer, compare, value.value, *_order(g, is_alone=True))
+        cas = tile.AtomicCas(target.pointer, compare, value.value, *_order(g, is_alone=True))
         g.keep(g.add(cas).out, joined(value.facts, Facts()))
         return
     order = _order(g, is_alone=is_alone)
-    op = g.add(tile.AtomicRmw(place.pointer, value.value, kind, place.mask, *order))
-    if is_alone and place.mask is None:
+    op = g.add(tile.AtomicRmw(target.pointer, value.value, kind, target.mask, *order))
+    if is_alone and target.mask is None:
         g.keep(op.out, joined(value.facts, Facts()))
 
 

@@ -183,8 +183,8 @@ class Program:
         config += f", specialized {specialized}" if specialized is not None else ""
         config += ", mapped" if self.map_pointers else ""
         config += ", ahead" if self.mma_stages > 1 else ""
-        given = "\n".join(f"// {argument}" for argument in self.arguments)
-        return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
+        arguments = "\n".join(f"// {argument}" for argument in self.arguments)
+        return f"// {config}, grid {self.grid}\n{arguments}\n{self.text}"
 
 
 def parse_program(text: str) -> Program:
@@ -264,7 +264,7 @@ def _some_warps(choices: Choices, kernel: Kernel, counts: Sequence[int]) -> int:
     Others are compiled for most of a fuzzer's time, since what spills is assembled again and again.
     """
     largest = max(prod(shape_of(value.type)) for op in kernel.walk() for value in op.results)
-    roomy = [each for each in counts if largest <= _ELEMS_PER_WARP * each]
+    roomy = [count for count in counts if largest <= _ELEMS_PER_WARP * count]
     if choices.chance(1, 8):
         return choices.pick(counts)
     return choices.pick(roomy or [max(counts)])

@@ -131,12 +131,12 @@ def _run_once(op: Op) -> None:
 def _inline(op: Op, block: Block, args: Sequence[Value]) -> None:
     for formal, actual in zip(block.args, args, strict=True):
         formal.replace_all_uses_with(actual)
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     yields = list(block.terminator.operands)
     for nested in list(block):
         if not nested.terminator:
             nested.remove()
-            place(nested)
+            builder(nested)
     op.replace_with(yields)
 
 
@@ -162,35 +162,35 @@ def _replaced(op: Op) -> Sequence[Edit]:
 def _by_constants(op: Op) -> None:
     if isinstance(op, tile.Load) and op.mask is not None and op.other is None:
         raise IRError("its value is not defined where the mask is false")
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     values: list[Value] = []
     for result in op.results:
         element = element_of(result.type)
         if not isinstance(element, ScalarType) or isinstance(result.type, DescriptorType):
             raise IRError("a pointer or a tensor is not constant")
         number = False if element == I1 else 0.0 if element.is_float else 0
-        values.append(place(arith.Constant(number, result.type)).out)
+        values.append(builder(arith.Constant(number, result.type)).out)
     op.replace_with(values)
 
 
 def _without_unused(program: Program, fails: Fails) -> Program:
     """Drop parameters that nothing uses, if the program fails without them."""
     kernel = program.kernel()
-    used = [index for index, arg in enumerate(kernel.body.args) if arg.users]
+    live_indices = [index for index, arg in enumerate(kernel.body.args) if arg.users]
     body = Block(
-        [kernel.body.args[index].type for index in used],
-        [kernel.body.args[index].hint for index in used],
+        [kernel.body.args[index].type for index in live_indices],
+        [kernel.body.args[index].hint for index in live_indices],
     )
-    for place, index in enumerate(used):
-        kernel.body.args[index].replace_all_uses_with(body.args[place])
+    for position, index in enumerate(live_indices):
+        kernel.body.args[index].replace_all_uses_with(body.args[position])
     add = Builder(body)
     for op in list(kernel.body):
         op.remove()
         add(op)
-    params = tuple(kernel.params[index] for index in used)
+    params = tuple(kernel.params[index] for index in live_indices)
     smaller = replace(
         program,
         text="",
-        arguments=tuple(program.arguments[index] for index in used),
+        arguments=tuple(program.arguments[index] for index in live_indices),
     ).with_kernel(Kernel(kernel.name, params, body))
     return smaller if fails(smaller) else program

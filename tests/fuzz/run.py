@@ -169,9 +169,9 @@ def main() -> int:
         counts[outcome.status] += 1
         if outcome.report:
             print(f"{outcome.report}\n", flush=True)
-        done = sum(counts.values())
-        if done % 100 == 0:
-            print(f"{done} programs, {time.monotonic() - start:.0f} s", flush=True)
+        num_checked = sum(counts.values())
+        if num_checked % 100 == 0:
+            print(f"{num_checked} programs, {time.monotonic() - start:.0f} s", flush=True)
     print(
         f"{options.programs} programs from seed {options.seed}, {time.monotonic() - start:.0f} s:"
     )

@@ -60,5 +60,5 @@ def places(layout: LinearLayout) -> list[dict[str, int]]:
     """Return every place of a layout."""
     out: list[dict[str, int]] = [{}]
     for name in layout.in_dims:
-        out = [{**place, name: value} for value in range(layout.in_size(name)) for place in out]
+        out = [{**coords, name: value} for value in range(layout.in_size(name)) for coords in out]
     return out

@@ -39,8 +39,8 @@ def test_every_op_declares_what_it_does_with_memory_that_it_is_given(opcode: str
         is_memory = isinstance(value.type, SharedType | TensorMapType) or isinstance(
             element_of(value.type), PointerType
         )
-        moved = value in (getattr(op, "value", None), getattr(op, "compare", None))
-        assert not is_memory or value in named or moved or anywhere, value
+        is_operand = value in (getattr(op, "value", None), getattr(op, "compare", None))
+        assert not is_memory or value in named or is_operand or anywhere, value
 
 
 def test_a_class_that_declares_nothing_is_refused() -> None:
@@ -83,7 +83,7 @@ def test_an_effect_under_an_attribute_holds_where_that_does() -> None:
 
 def test_proxies_are_told_apart() -> None:
     fence = tma.ProxyFence(whole=True)
-    assert [each.resource for each in fence.effects_on(None, proxy="async")] == [
+    assert [effect.resource for effect in fence.effects_on(None, proxy="async")] == [
         Resource.SHARED,
         Resource.GLOBAL,
     ]
@@ -94,22 +94,22 @@ def test_proxies_are_told_apart() -> None:
 def test_effects_on_a_resource_are_those_declared_that_the_op_has(opcode: str) -> None:
     op = next(op for op in sample_kernel(opcode).walk() if op.opcode == opcode)
     mine = [
-        each
-        for each in op.effects
-        if (not each.of or getattr(op, each.of) is not None)
-        and (not each.when or getattr(op, each.when))
+        effect
+        for effect in op.effects
+        if (not effect.of or getattr(op, effect.of) is not None)
+        and (not effect.when or getattr(op, effect.when))
     ]
     kinds = ("allocate", "read", "write", "start", "order")
     for _ in range(2):  # asked again, the answer is the same
         assert list(op.effects_on(None)) == mine
         for resource in Resource:
-            on_it = [each for each in mine if each.resource is resource]
+            on_it = [effect for effect in mine if effect.resource is resource]
             assert list(op.effects_on(resource)) == on_it
             for kind in kinds:
                 assert list(op.effects_on(resource, kind)) == [
-                    each for each in on_it if each.access == kind
+                    effect for effect in on_it if effect.access == kind
                 ]
-            changes = [each for each in on_it if each.access in ("write", "order")]
+            changes = [effect for effect in on_it if effect.access in ("write", "order")]
             assert list(op.effects_on(resource, "write", "order")) == changes
 
 

@@ -85,10 +85,10 @@ def _shuffle(plan: WarpShuffle, registers: Registers) -> Registers:
                     continue
                 giver = entry.lane_xor ^ _xor_columns(lane, plan.source_lane_columns)
                 giver ^= _xor_columns(warp, plan.source_warp_columns)
-                for sent, kept in zip(plan.send_pack, plan.receive_pack, strict=True):
+                for sent, receive_pack in zip(plan.send_pack, plan.receive_pack, strict=True):
                     value = offered[warp, giver, entry.send_register ^ sent]
-                    assert received[warp, lane, entry.receive_register ^ kept] == NOTHING
-                    received[warp, lane, entry.receive_register ^ kept] = value
+                    assert received[warp, lane, entry.receive_register ^ receive_pack] == NOTHING
+                    received[warp, lane, entry.receive_register ^ receive_pack] = value
     return _swap(received, plan.receive_swaps)[:, :, list(plan.representative)]
 
 
@@ -129,11 +129,11 @@ def _exchange(
             if mode == "b16.trans":  # of units of 2 bytes, whole
                 part = element % in_unit
                 row, column = column // in_unit, row * in_unit + part
-            there = 8 * matrix + row, access * in_row + column
+            coords = 8 * matrix + row, access * in_row + column
             if to_rows:
-                rows[:, there[0], there[1]] = registers[:, lane, register]
+                rows[:, coords[0], coords[1]] = registers[:, lane, register]
             else:
-                out[:, lane, register] = rows[:, there[0], there[1]]
+                out[:, lane, register] = rows[:, coords[0], coords[1]]
     return rows if to_rows else out
 
 

@@ -36,9 +36,9 @@ def _conditions(tmp_path: Path, *lines: str) -> list[str]:
         "stride": "i32",
     }
     kernel = translate(str(path), "rows", signature, {"D": 32}, target="sm_90a").kernel
-    found = [each.partition(": ") for each in certain_overflows(kernel)]
-    assert all(place.startswith("kernels.py:") for place, _, _ in found)
-    return [condition for _, _, condition in found]
+    overflows = [overflow.partition(": ") for overflow in certain_overflows(kernel)]
+    assert all(position.startswith("kernels.py:") for position, _, _ in overflows)
+    return [condition for _, _, condition in overflows]
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_a_load_counts_where_a_store_needs_it(tmp_path: Path) -> None:
 def test_paths_are_part_of_the_condition(tmp_path: Path) -> None:
     store = "tl.store(out + r * stride + d, 1.0)"
     assert _conditions(tmp_path, "if m > 3:", f"    {store}") == [f"{_ROW} and m > 3 and {_OTHERS}"]
-    (found,) = _conditions(tmp_path, "if m > 3:", "    pass", "else:", f"    {store}")
-    assert "(m > 3) == 0" in found
+    (condition,) = _conditions(tmp_path, "if m > 3:", "    pass", "else:", f"    {store}")
+    assert "(m > 3) == 0" in condition
     loop = [
         "for k in range(0, m, D):",
         "    tl.store(out + r * stride + k + d, 1.0, mask=d < m - k)",
     ]
     assert _conditions(tmp_path, *loop) == [f"{_ROW} and m > 0 and {_OTHERS}"]
-    moved = ["p = out + r * stride + d", "for k in range(m):", "    tl.store(p, 1.0)", "    p += D"]
-    assert _conditions(tmp_path, *moved) == [f"{_ROW} and m > 0 and {_OTHERS}"]
+    lines = ["p = out + r * stride + d", "for k in range(m):", "    tl.store(p, 1.0)", "    p += D"]
+    assert _conditions(tmp_path, *lines) == [f"{_ROW} and m > 0 and {_OTHERS}"]
     assert _conditions(tmp_path, "while tl.load(x) > 0:", "    pass", store) == []
 
 

@@ -48,14 +48,14 @@ def test_a_loop_along_rows(step: str) -> None:
 
 
 def test_sums_products_and_quotients_are_seen_through() -> None:
-    place = "%p = arith.mul(%i, %many) : i32"
-    assert _in_loop(place, _LOAD.format("%p")) == (256, 128)
+    product = "%p = arith.mul(%i, %many) : i32"
+    assert _in_loop(product, _LOAD.format("%p")) == (256, 128)
     turned = "%p = arith.mul(%many, %i) : i32"
     assert _in_loop(turned, _LOAD.format("%p")) == (256, 128)
     ahead = "%q = arith.add(%p, %twice) : i32"
-    assert _in_loop(place, ahead, _LOAD.format("%q")) == (256, 128)
+    assert _in_loop(product, ahead, _LOAD.format("%q")) == (256, 128)
     back = "%q = arith.sub(%at, %p) : i32"
-    assert _in_loop(place, back, _LOAD.format("%q")) == (256, 128)
+    assert _in_loop(product, back, _LOAD.format("%q")) == (256, 128)
     part = "%p = arith.div(%i, %four) : i32"
     assert _in_loop(part, _LOAD.format("%p"), step="%many") == (256, 128)
 

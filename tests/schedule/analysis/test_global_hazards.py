@@ -26,8 +26,8 @@ def _barriers(tmp_path, body: str, **options: int) -> int:
     path = tmp_path / "kernel.py"
     text = textwrap.indent(textwrap.dedent(body), "    ")
     path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
-    made = aotc.compile(f"{path}:kernel", signature=_SIGNATURE, **options)
-    return made.asm["gpu"].count("gpu.barrier")
+    compiled_kernel = aotc.compile(f"{path}:kernel", signature=_SIGNATURE, **options)
+    return compiled_kernel.asm["gpu"].count("gpu.barrier")
 
 
 def test_what_was_stored_is_loaded_back_in_another_layout(tmp_path) -> None:
@@ -175,7 +175,7 @@ def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) ->
     path = tmp_path / "kernel.py"
     text = textwrap.indent(textwrap.dedent(body), "    ")
     path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{path}:kernel", signature=_SIGNATURE, target="sm_90a", num_warps=2, num_ctas=2
     )
     check(
@@ -185,7 +185,7 @@ def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) ->
 // CHECK: scf.if
 // CHECK: gpu.store
 """,
-        made.asm["gpu"],
+        compiled_kernel.asm["gpu"],
     )
 
 
@@ -311,11 +311,11 @@ def test_loops_in_a_row_are_walked_one_after_the_other(
     tmp_path, monkeypatch: pytest.MonkeyPatch, loops: int
 ) -> None:
     """Not for each set of them that an access may have seen: twice the loops, four times the pairs."""
-    asked: list[Touch] = []
+    earlier_touches: list[Touch] = []
     base = GlobalHazards._meet
 
     def counted(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
-        asked.append(earlier)
+        earlier_touches.append(earlier)
         return base(self, earlier, later)
 
     monkeypatch.setattr(GlobalHazards, "_meet", counted)
@@ -330,7 +330,7 @@ for outer in range(0, n):{loops * loop}
 tl.store(x_ptr + i, acc)
 """
     _barriers(tmp_path, body, num_warps=1)
-    assert 0 < len(asked) <= 12 * loops**2
+    assert 0 < len(earlier_touches) <= 12 * loops**2
 
 
 @pytest.mark.parametrize(
@@ -380,23 +380,23 @@ def test_pairs_of_other_memory_are_told_apart_without_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 40
-    asked: list[object] = []
+    later_touches: list[object] = []
     meet = GlobalHazards.meet
 
     def counting(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
-        asked.append(later)
+        later_touches.append(later)
         return meet(self, earlier, later)
 
     monkeypatch.setattr(GlobalHazards, "meet", counting)
     request = repeated("carried", count, "sm_80")
     kernel = translate_request(request).kernel
     schedule_kernel(kernel, Schedule(check_request(request), request.config))
-    assert len(asked) <= 10 * count
+    assert len(later_touches) <= 10 * count
 
 
-@pytest.mark.parametrize(("place", "count"), [("x_ptr", 1), ("y_ptr", 0)])
+@pytest.mark.parametrize(("pointer", "count"), [("x_ptr", 1), ("y_ptr", 0)])
 def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
-    tmp_path, place: str, count: int
+    tmp_path, pointer: str, count: int
 ) -> None:
     body = f"""
         i = tl.arange(0, 16)
@@ -405,7 +405,7 @@ def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
             v += tl.load(x_ptr + j + i)
         for j in range(n):
             v += tl.load(x_ptr + 2 * j + i)
-        tl.store({place} + 8 + i, v)
+        tl.store({pointer} + 8 + i, v)
     """
     assert _barriers(tmp_path, body) == count
 

@@ -44,7 +44,7 @@ _SYNCHRONIZING = (
 _ATOMIC = ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw")
 
 
-@pytest.mark.parametrize("opcode", [each for each in SAMPLES if each not in _ATOMIC])
+@pytest.mark.parametrize("opcode", [name for name in SAMPLES if name not in _ATOMIC])
 def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
     ops = ops_of(sample_kernel(opcode), opcode)
     assert {synchronizes(op) for op in ops} == {opcode in _SYNCHRONIZING}
@@ -53,8 +53,8 @@ def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
 @pytest.mark.parametrize("opcode", _ATOMIC)
 def test_an_atomic_that_orders_nothing_and_tells_nobody_does_not(opcode: str) -> None:
     for op in ops_of(sample_kernel(opcode), opcode):
-        used = any(value.users for value in op.results)
-        assert synchronizes(op) == (getattr(op, "sem", "relaxed") != "relaxed" or used)
+        has_users = any(value.users for value in op.results)
+        assert synchronizes(op) == (getattr(op, "sem", "relaxed") != "relaxed" or has_users)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ _ACCESSED = {
 @pytest.mark.parametrize("opcode", _ACCESSED)
 def test_an_access_names_what_it_goes_through(opcode: str) -> None:
     op = ops_of(sample_kernel(opcode), opcode)[0]
-    place = getattr(op, _ACCESSED[opcode])
-    assert accessed(op) is place
-    assert accessed_pointer(op) is (place if _ACCESSED[opcode] == "pointer" else None)
+    pointer = getattr(op, _ACCESSED[opcode])
+    assert accessed(op) is pointer
+    assert accessed_pointer(op) is (pointer if _ACCESSED[opcode] == "pointer" else None)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,18 @@ def test_what_goes_through_nothing_accesses_nothing(opcode: str) -> None:
 @pytest.mark.parametrize("opcode", _FENCES)
 def test_what_orders_global_memory_is_a_fence(opcode: str) -> None:
     kernel = sample_kernel(opcode)
-    found = dict.fromkeys(fences(kernel.body))
-    assert all(op in found for op in ops_of(kernel, opcode))
+    fence_ops = dict.fromkeys(fences(kernel.body))
+    assert all(op in fence_ops for op in ops_of(kernel, opcode))
 
 
 @pytest.mark.parametrize("opcode", SAMPLES)
 def test_an_op_with_effects_is_a_fence_or_leaves_global_memory_alone(opcode: str) -> None:
     kernel = sample_kernel(opcode)
-    found = dict.fromkeys(fences(kernel.body))
+    fence_ops = dict.fromkeys(fences(kernel.body))
     for op in ops_of(kernel, opcode):
-        changed = [each.resource for each in op.effects_on(None, "allocate", "write", "order")]
-        assert op in found or all(resource in _OTHERS for resource in changed)
-        assert op not in found or changed
+        changed = [effect.resource for effect in op.effects_on(None, "allocate", "write", "order")]
+        assert op in fence_ops or all(resource in _OTHERS for resource in changed)
+        assert op not in fence_ops or changed
 
 
 def test_a_fence_may_depend_on_an_attribute() -> None:

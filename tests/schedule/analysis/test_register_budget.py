@@ -105,7 +105,7 @@ def test_a_producer_keeps_the_addresses_of_its_copies(
 
 
 @pytest.mark.parametrize(
-    ("needed", "maxnreg", "fits", "expected"),
+    ("required_registers", "maxnreg", "fits", "expected"),
     [
         (168, 0, True, 0),  # as many as each thread has
         (169, 0, True, 232),
@@ -118,14 +118,14 @@ def test_a_producer_keeps_the_addresses_of_its_copies(
     ],
 )
 def test_registers_are_moved_if_that_suffices(
-    needed: int, maxnreg: int, fits: bool, expected: int
+    required_registers: int, maxnreg: int, fits: bool, expected: int
 ) -> None:
     kernel = _kernel(8, producers=4, maxnreg=maxnreg)
     blocks = Block(), Block()
     for block in blocks:
         Builder(block)(scf.Yield([]))
     role, schedule = roles.Specialize(*blocks), Schedule(SM_90, Config(8))
-    assert reserve_registers(needed, role, kernel, schedule) == fits
+    assert reserve_registers(required_registers, role, kernel, schedule) == fits
     assert role.consumer_registers == expected
     kernel.body.insert(role, before=kernel.body.terminator)
     remark_registers(kernel, schedule)

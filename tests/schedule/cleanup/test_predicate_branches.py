@@ -89,7 +89,7 @@ def test_a_load_in_an_arm_is_masked_by_the_condition() -> None:
 
 def test_a_store_in_an_arm_keeps_the_branch() -> None:
     lines = TEXT.replace("// CHECK-NOT: scf.if\n", "// CHECK: scf.if(%c)\n").splitlines()
-    kept = [line for line in lines if "// CHECK" not in line or "scf.if" in line]
-    at = next(number for number, line in enumerate(kept) if "%l = tile.load" in line)
-    kept.insert(at + 1, "    tile.store(%out, %l, _)")
-    applied("\n".join(kept) + "\n", predicate_branches)
+    lines_left = [line for line in lines if "// CHECK" not in line or "scf.if" in line]
+    load_index = next(number for number, line in enumerate(lines_left) if "%l = tile.load" in line)
+    lines_left.insert(load_index + 1, "    tile.store(%out, %l, _)")
+    applied("\n".join(lines_left) + "\n", predicate_branches)

@@ -149,10 +149,10 @@ def test_results_are_the_same_to_the_bit(text: str, grows: float) -> None:
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan, 3e38, -3e38])
 def test_special_scores_are_what_they_were(special: float) -> None:
     kernel = applied(SOFTMAX, rescale_lazily)
-    for place in (0, 3, STEPS - 1):
-        scores = _scores(place, 1.0)
-        scores[place, 5, 9] = special
-        scores[place, 6] = special
+    for position in (0, 3, STEPS - 1):
+        scores = _scores(position, 1.0)
+        scores[position, 5, 9] = special
+        scores[position, 6] = special
         args = [scores.ravel(), np.full(1024, 77, np.float32), STEPS * 1024]
         with np.errstate(all="ignore"):
             assert_same_meaning(PLAIN, kernel, args)

@@ -49,13 +49,13 @@ def copy(*, around: bool = False, used_outside: bool = False, twice: bool = True
         return scf.If(condition, branch(2 if twice else 1), branch(1))
 
     if around:
-        zero, one = (add(arith.Constant(value, I32)).out for value in (0, 1))
+        zero, step = (add(arith.Constant(value, I32)).out for value in (0, 1))
 
         def body(builder: Builder, _: list[Value]) -> list[Value]:
             builder(branches())
             return []
 
-        add(scf.For(zero, one, one, [], body=program.block([I32], body)))
+        add(scf.For(zero, step, step, [], body=program.block([I32], body)))
     else:
         add(branches())
     if used_outside:

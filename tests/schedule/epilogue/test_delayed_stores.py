@@ -70,9 +70,9 @@ SIGNATURE = {
 }
 
 
-@pytest.mark.parametrize(("condition", "places"), [("0 < tiles", 3), ("K != 7", 4)])
+@pytest.mark.parametrize(("condition", "num_maps"), [("0 < tiles", 3), ("K != 7", 4)])
 def test_the_map_of_a_tile_is_carried_and_acquired_with_its_first_slice(
-    tmp_path: Path, condition: str, places: int
+    tmp_path: Path, condition: str, num_maps: int
 ) -> None:
     """In the mainloop, after it, and after all; and where a group may have no tile of its own.
 
@@ -82,6 +82,6 @@ def test_the_map_of_a_tile_is_carried_and_acquired_with_its_first_slice(
     text, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=4, map_pointers=True)
     assert "the epilogue of a tile overlaps" in remarks
     consumers = text[text.index("gpu.specialize") : text.index("gpu.beside")]
-    assert consumers.count("gpu.made_tensor_map") == places
-    assert consumers.count("gpu.acquired_tensor_map") == places
-    assert consumers.count("gpu.tma_store(") == 2 * places
+    assert consumers.count("gpu.made_tensor_map") == num_maps
+    assert consumers.count("gpu.acquired_tensor_map") == num_maps
+    assert consumers.count("gpu.tma_store(") == 2 * num_maps

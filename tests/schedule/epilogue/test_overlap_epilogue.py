@@ -72,11 +72,15 @@ def test_coordinates_are_computed_behind_the_last_product(tmp_path: Path) -> Non
         tmp_path, PRODUCT.replace("tile * 128, 0", "tile // K * 128, 0"), SIGNATURE, num_warps=8
     )
     consumers = text[text.index("gpu.specialize") :].splitlines()
-    at = {
+    positions = {
         text: [number for number, line in enumerate(consumers) if text in line]
         for text in ("gpu.wgmma(", "arith.div", "gpu.wgmma_wait")
     }
-    product, first, drain = at["gpu.wgmma("][0], at["arith.div"][0], at["gpu.wgmma_wait"][1]
+    product, first, drain = (
+        positions["gpu.wgmma("][0],
+        positions["arith.div"][0],
+        positions["gpu.wgmma_wait"][1],
+    )
     assert product < first < drain
 
 
@@ -136,7 +140,10 @@ def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
         launch(kernel, (2,), values, seed=seed)
         product = a[:, :depth].astype(np.float64) @ b[:, :depth].astype(np.float64).T
         np.testing.assert_array_equal(c, product.astype(ml_dtypes.bfloat16))
-        blocks = [product[64 * at : 64 * at + 64] + 1 for at in reversed(range(tiles))]
+        blocks = [
+            product[64 * tile_index : 64 * tile_index + 64] + 1
+            for tile_index in reversed(range(tiles))
+        ]
         np.testing.assert_array_equal(d, np.concatenate(blocks, axis=1))
 
 

@@ -43,8 +43,8 @@ ELEMENT_BITS = (8, 16, 32, 64)
 def check(
     plan: Conversion, source: LinearLayout, destination: LinearLayout, element_bits: int
 ) -> None:
-    got = execute(plan, held_by(source), element_bits // 8)
-    np.testing.assert_array_equal(got, held_by(destination))
+    actual = execute(plan, held_by(source), element_bits // 8)
+    np.testing.assert_array_equal(actual, held_by(destination))
 
 
 def check_every_way(
@@ -87,13 +87,13 @@ def distributed(draw: st.DrawFn, num_bits: int, warp_bits: int) -> LinearLayout:
     extra = draw(st.lists(st.one_of(st.just(0), any_element), max_size=2))
     thread_bits = 5 + warp_bits
     slots = list(draw(st.permutations(range(thread_bits))))
-    used = draw(st.integers(max(0, num_bits - 6), thread_bits))
+    num_lane_bits = draw(st.integers(max(0, num_bits - 6), thread_bits))
     threads = [0] * thread_bits
-    for slot, column in zip(slots[:used], columns, strict=False):
+    for slot, column in zip(slots[:num_lane_bits], columns, strict=False):
         threads[slot] = column
-    for slot in slots[min(used, num_bits) :]:
+    for slot in slots[min(num_lane_bits, num_bits) :]:
         threads[slot] = draw(st.one_of(st.just(0), any_element))
-    registers = draw(st.permutations([*columns[used:], *extra]))
+    registers = draw(st.permutations([*columns[num_lane_bits:], *extra]))
     ins = [("register", registers), ("lane", threads[:5]), ("warp", threads[5:])]
     return LinearLayout.from_columns(ins, (("dim0", num_bits),))
 
@@ -272,11 +272,11 @@ def test_register_permutation_with_copies_on_either_side():
     lanes = [(4 << bit,) for bit in range(5)]
     slim = LinearLayout({"register": [(1,), (2,)], "lane": lanes, "warp": []}, (128,))
     fat = LinearLayout({"register": [(2,), (0,), (1,)], "lane": lanes, "warp": []}, (128,))
-    there = plan_conversion(slim, fat, 16)
-    assert there == RegisterPermute((0, 2, 0, 2, 1, 3, 1, 3))
+    plan = plan_conversion(slim, fat, 16)
+    assert plan == RegisterPermute((0, 2, 0, 2, 1, 3, 1, 3))
     back = plan_conversion(fat, slim, 16)
     assert back == RegisterPermute((0, 4, 1, 5))
-    check(there, slim, fat, 16)
+    check(plan, slim, fat, 16)
     check(back, fat, slim, 16)
 
 

@@ -68,8 +68,8 @@ def check(
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
         machine.run(lower_kernel(kernel, mma_sync(target)).llvm_ir, addresses)
-        got = machine.read(addresses[-1], empty.dtype, empty.shape)
-        np.testing.assert_array_equal(got, expected, "as LLVM IR")
+        actual = machine.read(addresses[-1], empty.dtype, empty.shape)
+        np.testing.assert_array_equal(actual, expected, "as LLVM IR")
     return kernel
 
 
@@ -95,7 +95,7 @@ def kernel_around(body: Body, arrays: Sequence[Any]) -> tuple[Kernel, TileType]:
 
 def pointers(add: Builder, base: Value, shape: tuple[int, ...]) -> Value:
     """Return pointers to a row-major array, axis by axis."""
-    at = add(tile.Splat(base, shape)).out
+    addresses = add(tile.Splat(base, shape)).out
     stride = 1
     for axis in reversed(range(len(shape))):
         index = add(tile.Arange(0, shape[axis])).out
@@ -106,9 +106,9 @@ def pointers(add: Builder, base: Value, shape: tuple[int, ...]) -> Value:
                 index = add(tile.ExpandDims(index, other)).out
         if len(shape) > 1:
             index = add(tile.Broadcast(index, shape)).out
-        at = add(arith.AddPtr(at, index)).out
+        addresses = add(arith.AddPtr(addresses, index)).out
         stride *= shape[axis]
-    return at
+    return addresses
 
 
 def dot(acc: str = "fp32", precision: Any = "tf32") -> Body:
@@ -260,8 +260,8 @@ def test_bytes_contiguous_along_n_are_moved_by_twos(
     arrays = small((32, 64), a), small((64, 64), b, 1), small((32, 64), acc, 2)
     kernel = check(body, *arrays, num_warps=num_warps)
     loads = [op for op in kernel.walk() if isinstance(op, gpu.SharedLoad) and op.out.users]
-    moved = {op.matrix for op in loads if op.buffer.type.shape == (64, 64)}  # type: ignore[union-attr]
-    assert moved == {"b16.trans"}
+    matrix_kinds = {op.matrix for op in loads if op.buffer.type.shape == (64, 64)}  # type: ignore[union-attr]
+    assert matrix_kinds == {"b16.trans"}
 
 
 def test_packed_nibbles_are_unpacked_where_they_are_multiplied() -> None:
@@ -351,7 +351,7 @@ def test_division_into_warps(
 ) -> None:
     m, n, k = shape
     a, b, acc = (
-        arith.Constant(0.0, TileType(element, at)).out
-        for element, at in ((FP16, (m, k)), (FP16, (k, n)), (FP32, (m, n)))
+        arith.Constant(0.0, TileType(element, operand_shape)).out
+        for element, operand_shape in ((FP16, (m, k)), (FP16, (k, n)), (FP32, (m, n)))
     )
     assert divide_warps(tile.Dot(a, b, acc), num_warps, along_m=along_m) == expected

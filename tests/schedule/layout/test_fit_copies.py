@@ -47,14 +47,14 @@ def scheduled(folder: Path, expression: str) -> tuple[Kernel, bool]:
     path = folder / "kernel.py"
     source = f"{PRELUDE}def k(x, y, n):\n{before}    y.store([0, 0], {expression})\n"
     path.write_text(source, encoding="utf-8")
-    made = frontend.translate(str(path), "k", {"x": BLOCK, "y": BLOCK, "n": "i32"}, {})
+    translation = frontend.translate(str(path), "k", {"x": BLOCK, "y": BLOCK, "n": "i32"}, {})
     reads: dict[str, list[Op]] = {}
 
     def note(name: str, kernel: Kernel) -> None:
         reads[name] = [op for op in kernel.walk() if isinstance(op, gpu.SharedLoad)]
 
     schedule = Schedule(TARGETS["sm_90a"], Config(4))
-    kernel = schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=note))
+    kernel = schedule_kernel(translation.kernel, schedule, Observer(verify_each=True, on_pass=note))
     return kernel, reads["fit_copies"] != reads["hoist_conversions"]
 
 

@@ -236,26 +236,30 @@ def test_scales_and_rows_of_a_loop_with_dots_are_loaded_where_they_are_needed(
     signature = {**pointers, "rows_ptr": "*i32:16", "out_ptr": "*fp32:16", "n": "i32"}
     folder = tmp_path / "k.py"
     folder.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit{SCALED}")
-    made = aotc.compile(f"{folder}:k", signature=signature, constants={"STEP": 8192}, target=target)
+    compiled_kernel = aotc.compile(
+        f"{folder}:k", signature=signature, constants={"STEP": 8192}, target=target
+    )
     of_rows = [
-        text for text in made.metadata.remarks if "a tile of 128 " in text or "128x1 " in text
+        text
+        for text in compiled_kernel.metadata.remarks
+        if "a tile of 128 " in text or "128x1 " in text
     ]
     assert not [text for text in of_rows if "exchanged" in text]
-    ahead = [text for text in made.metadata.remarks if "through registers" in text]
+    ahead = [text for text in compiled_kernel.metadata.remarks if "through registers" in text]
     assert ahead
     assert "scale_ptr" in ahead[0]
 
 
 def test_what_sums_of_loads_become_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 40
-    asked: list[Value] = []
+    queries: list[Value] = []
     is_data = index_loads_module._is_data  # pyright: ignore[reportPrivateUsage]
 
     def counting(value: Value) -> bool:
-        asked.append(value)
+        queries.append(value)
         return is_data(value)
 
     monkeypatch.setattr(index_loads_module, "_is_data", counting)
     kernel = translate_request(repeated("row loops", count, "sm_80")).kernel
     assert index_loads_module.index_loads(kernel) == {}
-    assert count <= len(asked) <= 12 * count
+    assert count <= len(queries) <= 12 * count

@@ -167,6 +167,6 @@ def test_parts_compute_what_the_whole_does(
     np.testing.assert_array_equal(expected[0].reshape(exact.shape), -exact if computed else exact)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps))
     last = ("insert_barriers", "recompute_addresses")
-    made = check_each_pass(kernel.clone(), schedule, interpreted, expected, passes=last)
-    dots = [op for op in made.walk() if isinstance(op, wgmma.Wgmma)]
+    scheduled = check_each_pass(kernel.clone(), schedule, interpreted, expected, passes=last)
+    dots = [op for op in scheduled.walk() if isinstance(op, wgmma.Wgmma)]
     assert {op.start for op in dots} != {()}

@@ -105,9 +105,9 @@ def test_matrices_are_read_in_rows_whatever_else_is_gained(n: int, warps: tuple[
 def test_runs_of_memory_stay_together_only_if_they_were_loaded() -> None:
     source, target = loaded((128, 32), 16, ROWS, 4), dot_operand(0, (128, 32), (2, 2), 16)
     run = source.columns("register")[:3]
-    for run_elems, kept in ((8, 3), (4, 2), (1, 0)):
+    for run_elems, num_columns in ((8, 3), (4, 2), (1, 0)):
         trip = plan_shared_exchange(source, target, 16, run_elems=run_elems)
-        assert trip.scratch.columns("offset")[:kept] == run[:kept]
+        assert trip.scratch.columns("offset")[:num_columns] == run[:num_columns]
 
 
 def test_all_runs_of_a_thread_stay_in_order() -> None:

@@ -190,5 +190,5 @@ def test_the_dot_is_told_how_many_columns_are_used() -> None:
 
 
 def test_where_both_halves_are_used_all_columns_stay() -> None:
-    both = TEXT.replace("store(%to, %left)", "store(%to, %left)\n  tile.store(%to, %right)")
-    applied(both.replace("%z) {num_columns = 32}", "%z) :"), trim_dot_columns)
+    text = TEXT.replace("store(%to, %left)", "store(%to, %left)\n  tile.store(%to, %right)")
+    applied(text.replace("%z) {num_columns = 32}", "%z) :"), trim_dot_columns)

@@ -71,11 +71,12 @@ def test_the_sum_is_right_at_every_length(tmp_path: Path, mma_stages: int) -> No
     for seed, n in enumerate((0, 1, 64, 65, 320)):
         rows = max(n, 1)
         q, k = (
-            tensor((rows, 192), "fp16", seed=3 * seed + at) / np.float16(256) for at in range(2)
+            tensor((rows, 192), "fp16", seed=3 * seed + index) / np.float16(256)
+            for index in range(2)
         )
         v = tensor((rows, 64), "fp16", seed=3 * seed + 2) / np.float16(64)
         out = like(tensor((rows, 64), "fp32"))
         launch(kernel, (-(-rows // 64),), {"q": q, "k": k, "v": v, "out": out, "n": n}, seed=seed)
-        wide = [each[:n].astype(np.float64) for each in (k, v)]
+        wide = [matrix[:n].astype(np.float64) for matrix in (k, v)]
         expected = q.astype(np.float64) @ wide[0].T * 0.5 @ wide[1]
         assert np.abs(out - expected).max() <= 2.0**-10 * n * max(np.abs(expected).max(), 1.0)

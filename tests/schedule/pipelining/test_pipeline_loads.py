@@ -95,9 +95,9 @@ def test_products_of_every_length(k_size: int, num_stages: int) -> None:
 
 def loop_of(text: str) -> str:
     """Return the body of the only loop of a kernel's gpu IR."""
-    found = re.search(r"scf\.for\(.*?\n  \}", text, re.DOTALL)
-    assert found is not None
-    return found[0]
+    match = re.search(r"scf\.for\(.*?\n  \}", text, re.DOTALL)
+    assert match is not None
+    return match[0]
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 4])

@@ -233,13 +233,13 @@ def test_standard_tiles_spill_nothing(
         config=Config(num_warps),
         without=("wgmma",),
     )
-    made = compile_kernel(request)
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
-    assert made.metadata.ptxas_warnings == ()
-    mma = made.asm["ptx"].count("mma.sync.aligned.m16n8k16")
+    compiled_kernel = compile_kernel(request)
+    assert compiled_kernel.metadata.spill_bytes == compiled_kernel.metadata.stack_bytes == 0
+    assert compiled_kernel.metadata.ptxas_warnings == ()
+    mma = compiled_kernel.asm["ptx"].count("mma.sync.aligned.m16n8k16")
     assert mma == m * n * k // (16 * 8 * 16) // num_warps
     # A warp reads its rows of A and columns of B once an iteration, four matrices at a time, and
     # those of the first part of K before the loop.
-    assert made.asm["ptx"].count("ldmatrix") * num_warps * 4 * 64 == (k + 16) * (
+    assert compiled_kernel.asm["ptx"].count("ldmatrix") * num_warps * 4 * 64 == (k + 16) * (
         m * (2 if num_warps == 4 else 4) + n * 2
     )

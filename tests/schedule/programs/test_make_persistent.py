@@ -120,8 +120,8 @@ def check_programs(kernel: Kernel, grid: Sequence[int], turns: int) -> None:
     out = np.full((depth * height * width, 32), -1, np.int32)
     interpreter.run(kernel, grid, [x, out, turns, width, height])
     k, j, i = np.ogrid[:depth, :height, :width]
-    told = (i + 100 * j + 10000 * k).reshape(-1, 1)
-    np.testing.assert_array_equal(out, told + x[:turns].sum(0, dtype=np.int32))
+    coords = (i + 100 * j + 10000 * k).reshape(-1, 1)
+    np.testing.assert_array_equal(out, coords + x[:turns].sum(0, dtype=np.int32))
 
 
 @settings(max_examples=25, deadline=None)
@@ -192,27 +192,30 @@ def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
     length = next(op for op in loop.body if isinstance(op, arith.Min))
     extents = dict.fromkeys(kernel.body.args, 1) | {kernel.body.args[-3]: num_programs}
 
-    def value(of: Value, known: dict[Value, int]) -> int:
-        if of in known:
-            return known[of]
+    def value(of: Value, values: dict[Value, int]) -> int:
+        if of in values:
+            return values[of]
         op = of.op
         if isinstance(op, arith.Constant):
             return int(op.value)
         assert op is not None
-        a, b = (value(each, known) for each in op.operands)
+        a, b = (value(operand, values) for operand in op.operands)
         return _MEANING[type(op)](a, b)
 
-    found: list[list[int]] = []
+    orders: list[list[int]] = []
     for cta in range(num_ctas):
-        known = dict(extents)
+        values = dict(extents)
         for op in kernel.body:
             if isinstance(op, tile.ProgramId | tile.NumPrograms):
-                known[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
-        bounds = (value(each, known) for each in (loop.lower, loop.upper, loop.step))
-        found.append(
-            [value(length.operands[1], known | {loop.induction: at}) for at in range(*bounds)]
+                values[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
+        bounds = (value(operand, values) for operand in (loop.lower, loop.upper, loop.step))
+        orders.append(
+            [
+                value(length.operands[1], values | {loop.induction: index})
+                for index in range(*bounds)
+            ]
         )
-    return found
+    return orders
 
 
 _MEANING: dict[type[Op], Callable[[int, int], int]] = {
@@ -287,7 +290,9 @@ def test_rows_that_threads_gather_gain_only_if_asked(
 ) -> None:
     signature = {"a_ptr": "*bf16:16", "b": "tensordesc<bf16[64,64]>", "rows_ptr": "*i32:16"}
     signature |= {"out_ptr": "*fp32:16", "n": "i32"}
-    made = compiled(tmp_path, GATHERED, signature, {}, map_pointers=True, persistent=persistent)
-    assert ("%nctaid" in made.ptx) == loops
-    assert "cp.async.cg" in made.ptx
-    assert "cp.async.bulk.tensor" in made.ptx
+    compiled_kernel = compiled(
+        tmp_path, GATHERED, signature, {}, map_pointers=True, persistent=persistent
+    )
+    assert ("%nctaid" in compiled_kernel.ptx) == loops
+    assert "cp.async.cg" in compiled_kernel.ptx
+    assert "cp.async.bulk.tensor" in compiled_kernel.ptx

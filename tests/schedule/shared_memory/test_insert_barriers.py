@@ -159,14 +159,14 @@ def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:
 
 def products(first: str, *, stages: int = 3, ahead: int = 1, pending: int = 1) -> str:
     """Return a loop that multiplies what it copied; `first` is an op before its wait for copies."""
-    held, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
+    acc_layout, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
     a = wgmma_operand_a((64, 16), (1, 1), 16)
-    at = blocked((16, 16), (1, 2), (4, 8), (4, 1), (1, 0))
+    layout = blocked((16, 16), (1, 2), (4, 8), (4, 1), (1, 0))
     return f"""
-#10 = {held.to_text()}
+#10 = {acc_layout.to_text()}
 #11 = {stored.to_text()}
 #12 = {a.to_text()}
-#13 = {at.to_text()}
+#13 = {layout.to_text()}
 kernel @k(%x: *bf16 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
   %xs = tile.splat(%x) {{shape = [16, 16], layout = #13}} : tile<16x16x*bf16, #13>
   %v = arith.constant {{value = 1.0, type = tile<16x16xbf16, #13>}} : tile<16x16xbf16, #13>

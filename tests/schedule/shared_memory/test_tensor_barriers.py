@@ -107,15 +107,19 @@ def _arrivals(*lines: str) -> list[str]:
 def test_an_arrival_after_a_read_of_a_ring_is_fenced() -> None:
     """It lets the next copy write what was read, and no barrier comes first."""
     ops = _arrivals(_read("%s", "%r"))
-    at = ops.index("mbarrier_wait")
-    assert ops[at + 1 : at + 4] == ["shared_load", "proxy_fence", "mbarrier_arrive"]
+    wait_index = ops.index("mbarrier_wait")
+    assert ops[wait_index + 1 : wait_index + 4] == ["shared_load", "proxy_fence", "mbarrier_arrive"]
     assert ops.count("proxy_fence") == 1
 
 
 def test_one_fence_covers_what_was_read_before_two_arrivals() -> None:
     ops = _arrivals(_read("%s", "%r"), "gpu.mbarrier_arrive(%bar) {count = 2}")
-    at = ops.index("shared_load")
-    assert ops[at + 1 : at + 4] == ["proxy_fence", "mbarrier_arrive", "mbarrier_arrive"]
+    load_index = ops.index("shared_load")
+    assert ops[load_index + 1 : load_index + 4] == [
+        "proxy_fence",
+        "mbarrier_arrive",
+        "mbarrier_arrive",
+    ]
     assert ops.count("proxy_fence") == 1
 
 
@@ -137,9 +141,9 @@ def test_what_only_products_read_needs_no_fence(
     ops = re.findall(r"\bgpu\.(\w+)", text)
     assert {"wgmma", "tma_load"} <= set(ops)
     assert ("mbarrier_arrive" in ops) == warp_specialize
-    fences = [at for at, op in enumerate(ops) if op == "proxy_fence"]
+    fences = [index for index, op in enumerate(ops) if op == "proxy_fence"]
     assert fences
-    assert {ops[at - 1] for at in fences} == {"shared_store"}
+    assert {ops[index - 1] for index in fences} == {"shared_store"}
 
 
 def test_a_producer_waits_for_reads_that_are_fenced(tmp_path: Path) -> None:
@@ -217,18 +221,18 @@ def test_a_mbarrier_is_never_written_over() -> None:
     """Buffers that live later do not take its bytes, however many there are."""
     reads = [
         line
-        for at in range(12)
+        for index in range(12)
         for line in (
-            f"%b{at} = {BUFFER}",
-            f"gpu.tma_load(%x, %b{at}, %bar, %i)",
+            f"%b{index} = {BUFFER}",
+            f"gpu.tma_load(%x, %b{index}, %bar, %i)",
             WAIT,
-            _read(f"%b{at}", f"%r{at}"),
+            _read(f"%b{index}", f"%r{index}"),
         )
     ]
     kernel = parse_kernel(HEAD + "".join(f"  {line}\n" for line in reads) + "  scf.return\n}\n")
     allocate_shared(kernel, Schedule(TARGETS["sm_90a"]))
-    places = [int(at) for at in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
-    assert places[0] >= max(places[1:]) + 512
+    offsets = [int(index) for index in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
+    assert offsets[0] >= max(offsets[1:]) + 512
 
 
 # ---- warpgroups -------------------------------------------------------------------------------
@@ -277,10 +281,10 @@ def test_what_else_is_shared_needs_a_barrier_of_all() -> None:
     text = DIVIDED.replace("EXTRA", other)
     assert _barriers(text.replace("MORE", turn)) == [True, True, False, False]
     read = turn.partition("\n")[2]
-    put = turn.partition("\n")[0]
+    store = turn.partition("\n")[0]
     around = text.replace("scf.yield", f"{read}\n    scf.yield").replace("MORE", "")
     assert _barriers(
-        around.replace("gpu.shared_store(%v, %b)", f"{put}\n    gpu.shared_store(%v, %b)")
+        around.replace("gpu.shared_store(%v, %b)", f"{store}\n    gpu.shared_store(%v, %b)")
     ) == [*(False, True, False)]
 
 

@@ -39,7 +39,7 @@ def translated(
 def bulked(kernel: Kernel, config: Config | None = None, target: str = "sm_90a") -> Schedule:
     """Run the passes up to the one under test; return what they were given."""
     schedule = Schedule(TARGETS[target], config or Config())
-    names = [each.__name__ for each in TILE_TO_GPU.passes]
+    names = [pass_.__name__ for pass_ in TILE_TO_GPU.passes]
     first = TILE_TO_GPU.passes[: names.index("bulk_loads")]
     kernel.num_warps, kernel.num_ctas = schedule.config.num_warps, schedule.config.num_ctas
     Pipeline((*first, bulk_loads)).run(kernel, schedule)
@@ -61,10 +61,10 @@ def num_fetches(kernel: Kernel) -> int:
 
 def output(kernel: Kernel, case: Rows, n: int, *, check_races: bool = True) -> np.ndarray:
     """Interpret a kernel; return its output."""
-    made = case.arguments(n)
-    args = [made[info.name] for info in kernel.params]
+    arrays = case.arguments(n)
+    args = [arrays[info.name] for info in kernel.params]
     run(kernel, (NUM_ROWS,), args, check_races=check_races)
-    return made["out_ptr"]
+    return arrays["out_ptr"]
 
 
 # ---- which loads ------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ def test_a_condition_that_does_not_hold_copies_nothing(tmp_path: Path) -> None:
     case = COPIED["a condition"]
     kernel = translated(tmp_path, case)
     bulked(kernel)
-    made = case.arguments(2 * case.block, m=1)
-    run(kernel, (NUM_ROWS,), [made[info.name] for info in kernel.params], check_races=False)
-    np.testing.assert_array_equal(made["out_ptr"][0], case.expected(made)[0])
-    assert not made["out_ptr"][1].any()
+    arrays = case.arguments(2 * case.block, m=1)
+    run(kernel, (NUM_ROWS,), [arrays[info.name] for info in kernel.params], check_races=False)
+    np.testing.assert_array_equal(arrays["out_ptr"][0], case.expected(arrays)[0])
+    assert not arrays["out_ptr"][1].any()
 
 
 WRITES = "tl.store(out_ptr + row * BLOCK + cols, x.to(tl.float32))"
@@ -110,11 +110,11 @@ def test_a_promise_lets_iterations_write(tmp_path: Path) -> None:
     promised = translated(tmp_path, Rows(MASKED.format("0.0"), turn=WRITES))
     bulked(promised)
     assert num_fetches(promised) == 1
-    asked = translated(
+    kernel = translated(
         tmp_path, Rows(MASKED.format("0.0"), turn=WRITES), None, warp_specialize=True
     )
-    schedule = bulked(asked)
-    assert num_fetches(asked) == 0
+    schedule = bulked(kernel)
+    assert num_fetches(kernel) == 0
     assert remarks(schedule)[0].endswith(
         "may be the same memory; num_stages of tl.range promises that it is not"
     )

@@ -34,13 +34,13 @@ def _order(text: str) -> list[str]:
     """Return what consumers do, in order: release the queries, or multiply."""
     kernel = parse_kernel(text)
     (role,) = (op for op in kernel.walk() if isinstance(op, roles.Specialize))
-    found: list[str] = []
+    order: list[str] = []
     for op in role.consumers.walk():
         if isinstance(op, wgmma.Wgmma):
-            found.append("scores" if isinstance(op.a.type, SharedType) else "sum")
+            order.append("scores" if isinstance(op.a.type, SharedType) else "sum")
         elif isinstance(op, mbarrier.MbarrierArrive) and _has_one_stage(op):
-            found.append("release")
-    return found
+            order.append("release")
+    return order
 
 
 def _has_one_stage(op: mbarrier.MbarrierArrive) -> bool:
