@@ -48,7 +48,7 @@ def row_layout(num_elems: int, num_warps: int = 1) -> LinearLayout:
 
 
 class Program:
-    """Build a kernel that loads tiles, works on them and stores tiles."""
+    """Build a kernel that loads, transforms and stores tiles."""
 
     def __init__(self, num_warps: int = 1) -> None:
         self.body = Block()
@@ -100,7 +100,7 @@ class Program:
     def block(
         self, types: Sequence[Type], make: Callable[[Builder, list[Value]], Sequence[Value]]
     ) -> Block:
-        """Return a nested block that yields what `make` returns."""
+        """Return a nested block yielding the values from `make`."""
         block_ = Block(types)
         builder = Builder(block_)
         builder(scf.Yield(make(builder, block_.args)))

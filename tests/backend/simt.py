@@ -1,9 +1,8 @@
-"""Run the LLVM IR that the backend writes, all threads of one CTA in lockstep.
+"""Run the backend's LLVM IR, all threads of one CTA in lockstep.
 
-Every value is a NumPy array with one entry a thread, so shuffles, predicates and barriers mean what
-they mean on the GPU, as long as branches are uniform; the backend writes no others. Reading or
-writing outside of the buffers given is an error, which is how the tests know that masked lanes
-touch nothing.
+Every value is a NumPy array with one entry per thread. Shuffles, predicates and barriers mean the
+same as on the GPU as long as branches are uniform; the backend writes no others. Reading or
+writing outside the given buffers is an error; so tests know that masked lanes touch nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SHARED_BASE = 1024
 
 
 def split_arguments(text: str) -> list[str]:
-    """Split at commas that are outside of all brackets."""
+    """Split at commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += char in "([{<"
@@ -72,7 +71,7 @@ class Machine:
         return address
 
     def read(self, address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """Return what lies at an address."""
+        """Return the number stored at an address."""
         count = math.prod(shape)
         return np.frombuffer(self.memory, dtype, count, address).reshape(shape).copy()
 
@@ -401,7 +400,7 @@ class _Cta:
         return loaded[0] if count == 1 else loaded
 
     def atomic(self, code: str, operand: Callable[[str], Any], tied: list[Any]) -> Any:
-        """Update memory thread by thread; return what each found, None for a `red`."""
+        """Update memory thread by thread; return each old word, None for a `red`."""
         match = re.fullmatch(
             r"(?:@\$(\d+) )?(atom|red)\.relaxed\.(?:cta|gpu|sys)\.(global|shared)\.([\w.]+) "
             r"(?:(\{.*?\}|\$\d+|_), )?\[\$(\d+)\+(-?\d+)\], (.*);",
@@ -431,7 +430,7 @@ class _Cta:
         return out[0] if count == 1 else out
 
     def add_bf16x2(self, code: str, args: list[Any]) -> Any:
-        """Do what the compare-and-swap loop does, one thread after the other."""
+        """Emulate the compare-and-swap loop, one thread after the other."""
         offset = re.search(r"\[\$1\+(-?\d+)\]", code)
         assert offset is not None
         base, addend, mask, active = args
@@ -460,7 +459,7 @@ class _Cta:
         return out
 
     def move_matrices(self, code: str, args: list[Any]) -> Any:
-        """Load or store 8x8 matrices; a lane's address is that of a row of 16 bytes."""
+        """Load or store 8x8 matrices; a lane's address points to a row of 16 bytes."""
         count, offset = re.search(r"\.x(\d)", code), re.search(r"\+(-?\d+)\]", code)
         assert count is not None
         assert offset is not None

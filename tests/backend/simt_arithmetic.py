@@ -1,4 +1,4 @@
-"""What LLVM's arithmetic and the calls of the backend mean, in NumPy: one entry a thread."""
+"""LLVM arithmetic and the backend's calls in NumPy: one entry per thread."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def signed(array: Any) -> Any:
 
 
 def update(name: str, kind: str, old: Any, operands: list[Any]) -> Any:
-    """Return what an atomic of PTX type `kind` leaves of the word `old`."""
+    """Return the word after an atomic of PTX type `kind` on the word `old`."""
     if name == "cas":
         return operands[1] if (old == operands[0]).all() else old
     if name == "exch":

@@ -16,7 +16,7 @@ _COPY = re.compile(
 
 
 class AsyncCopies:
-    """Hold what is in flight: the copies of no group, and the groups."""
+    """Track copies in flight: ungrouped ones, and the groups."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -43,7 +43,7 @@ class AsyncCopies:
         size = int(size_text)
         assert size in (4, 8, 16)
         assert cache == "ca" or size == 16
-        # A policy is 64 bits wide, the predicate that ignores the source one.
+        # A policy is 64 bits wide, the ignore-source predicate one.
         ignored = [args[int(n)] for n in (third, fourth) if n and args[int(n)].dtype == bool]
         active = args[int(predicate)] if predicate else np.ones(threads, bool)
         for thread in np.flatnonzero(active):

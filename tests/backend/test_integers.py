@@ -1,4 +1,4 @@
-"""Sums kept apart: whatever is tracked, the numbers are those of wrapping arithmetic."""
+"""Sums tracked by component: all results match wrapping arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 
 def evaluate(emit: Emitter, component: Component, env: dict[str, Any], bits: int) -> Any:
-    """Return the value of a component as Python integers modulo 2**bits, running what was written."""
+    """Return a component's value as Python integers modulo 2**bits, running the emitted ops."""
     values = dict(env)
     for line in [*emit.prologue, *emit.lines]:
         name, text = line.strip().split(" = ")
@@ -135,7 +135,7 @@ def test_an_offset_passes_a_widening_only_if_it_cannot_wrap() -> None:
 
 
 def test_a_quotient_keeps_its_constant() -> None:
-    """Registers whose numbers differ by a constant share the division of the rest."""
+    """Registers with a constant difference share the division of the rest."""
     emit = Emitter()
     ints = Integers(emit)
     ints.learn("%even", 6)
@@ -145,13 +145,13 @@ def test_a_quotient_keeps_its_constant() -> None:
     assert emit.lines == ["  %v1 = lshr i32 %even, 1"]
 
 
-# ---- what registers share ---------------------------------------------------------------------
+# ---- sharing among registers ------------------------------------------------------------------
 
 ROWS = (0, 16, 32, 48)
 
 
 def test_registers_share_an_address_and_keep_their_distance() -> None:
-    """Offsets row * stride + column, the rows those of the thread plus a constant each."""
+    """Offsets row * stride + column; each row is the thread's plus a constant."""
     emit = Emitter()
     ints = Integers(emit)
     ints.learn("%tid", 15)
@@ -186,7 +186,7 @@ def test_registers_share_an_address_and_keep_their_distance() -> None:
 @pytest.mark.parametrize("stride", [2**22 - 3, -(2**22) + 3, 0])
 @pytest.mark.parametrize("shared", [False, True])
 def test_multiples_of_a_stride_are_those_of_the_widened_stride(stride: int, shared: bool) -> None:
-    """An address keeps no product of its own: a multiple of what all have is added with it."""
+    """An address has no product of its own: a multiple of the common one is added with it."""
     emit = Emitter()
     ints = Integers(emit)
     rows = [0, 1, 2, 3, 12, 510]
@@ -214,7 +214,7 @@ def test_an_unsigned_product_may_wrap_on_its_way_to_an_address() -> None:
         "%a": np.full(THREADS, 2**31 + 5, object),
         "%p": np.full(THREADS, 2**40, object),
     }
-    # What is cast to a signed type keeps its name.
+    # A cast to a signed type keeps the name.
     product = ints.mul("%a", Affine("", 2), 32)
     pointer = ints.add_pointer("%p", product, 32, 4, signed=True)
     assert (evaluate(emit, pointer, env, 64) == 2**40 + 4 * 10).all()

@@ -1,4 +1,4 @@
-"""Constants are rounded once, to nearest even, whatever they come from."""
+"""Constants of any source are rounded once, to nearest even."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.backend.programs import NUMPY
 
 
 def finite_numbers(element: ScalarType) -> list[tuple[Fraction, int]]:
-    """Return all finite numbers of a small type that are not negative, with their bits."""
+    """Return all finite non-negative numbers of a small type, with their bits."""
     bits = np.arange(1 << (element.bits - 1), dtype=np.uint16)
     dtype = np.dtype(NUMPY[element.name])
     numbers = bits.astype(np.uint8 if element.bits == 8 else np.uint16).view(dtype)

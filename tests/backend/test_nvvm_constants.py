@@ -1,4 +1,4 @@
-"""Constants that ptxas gets wrong as operands of matrix instructions stay hidden from it."""
+"""Constants that ptxas miscompiles as operands of matrix instructions stay hidden from it."""
 
 from __future__ import annotations
 

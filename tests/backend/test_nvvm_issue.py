@@ -1,4 +1,4 @@
-"""What one thread issues: in one branch, elected, never under a predicate of its own."""
+"""Single-thread issue: in one branch, elected, never predicated on its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _load(emit: Emitter, issuer: Issuer, condition: str = "") -> None:
 
 
 def _lines(emit: Emitter) -> list[str]:
-    """Return the instructions that were written, those of an asm call each for itself."""
+    """Return the emitted instructions, each asm call's as one string."""
     emit.release()
     calls = [re.search('"(.*?)"', line) for line in emit.lines]
     texts = [
@@ -145,7 +145,7 @@ _PREDICATED = re.compile(
 
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 8, 16])
 def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
-    """In attention without a producer warp, whose loop copies two tiles an iteration."""
+    """In attention without a producer warp, with two tiles copied per iteration."""
     extents = "[1,64,64]"
     compiled_kernel = aotc.compile(
         "kernels/attention_descriptor.py:attention_descriptor_kernel",

@@ -427,7 +427,7 @@ def _nearest(number: int, bits: int) -> float:
 
 
 def every_operation(element: ScalarType) -> list[Any]:
-    """Return makers of all elementwise ops that have a meaning on `element`."""
+    """Return makers of all elementwise ops defined on `element`."""
     makers: list[Any] = []
     for cls in Op.registry.values():
         if issubclass(cls, arith.Compare):
@@ -456,7 +456,7 @@ def every_operation(element: ScalarType) -> list[Any]:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_everything_assembles_everywhere(target) -> None:
-    """All ops of all floats, then of all integers, in one kernel: what LLVM or ptxas refuse would show."""
+    """All float ops, then all integer ops, in one kernel, to show refusals by LLVM or ptxas."""
     from aotc.backend import assemble, emit_ptx
 
     layout = row_layout(32)
@@ -488,7 +488,7 @@ def test_everything_assembles_everywhere(target) -> None:
 def test_a_constant_that_does_not_fit_an_integer_is_a_number(
     value: float, element: ScalarType, want: int, fits: bool
 ) -> None:
-    """To LLVM it is poison: a load whose `other` it is would be given a register never written."""
+    """It is poison to LLVM: a load with it as `other` would get an unwritten register."""
     program = Program()
     constant = program.add(arith.Constant(value, FP32)).out
     cast = program.add(arith.Cast(constant, element)).out

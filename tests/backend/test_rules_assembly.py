@@ -1,4 +1,4 @@
-"""Assembly of the user's: instances, their registers, and that they assemble for every target."""
+"""Inline assembly: instances, their registers, and assembly for every target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("sm_80", "sm_90a", "sm_100a")
 
 
 def ran(program: Program, *arrays):
-    """Return what a program makes of arrays, in the emulator."""
+    """Return the emulator's outputs of a program."""
     ptx = emit_ptx(program.llvm_ir(), SM_90)
     outs = [np.zeros(shape, NUMPY[pointer.type.pointee.name]) for pointer, shape in program.outputs]
     arrays_left, outs_left = iter(arrays), iter(outs)

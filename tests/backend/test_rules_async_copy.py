@@ -162,7 +162,7 @@ def test_modifiers_assemble(target, eviction: str) -> None:
 
 
 def test_a_pipelined_loop_runs_as_it_is_interpreted() -> None:
-    """The whole of it: stages that turn, waits, barriers, masks, copies of iterations to come."""
+    """The whole protocol: rotating stages, waits, barriers, masks, copies of later iterations."""
     from tests.schedule.pipelining.test_pipeline_loads import product_args, product_case
 
     for promise, num_stages, k_size in ((":16", 3, 144), (":2", 2, 38), ("", 4, 33)):

@@ -30,7 +30,7 @@ SUPPORTED = [
 
 @dataclass(frozen=True)
 class Update:
-    """An atomic on a tile of cells: how wide, in which layout, whether its result is stored."""
+    """An atomic on a tile of cells: width, layout, and whether its result is stored."""
 
     kind: AtomicKind
     element: ScalarType
@@ -55,7 +55,7 @@ class Update:
         return program
 
     def run(self, cells: Any, *arrays: Any, target: Target = SM_90) -> tuple[Any, list[Any]]:
-        """Return the cells afterwards, and what was stored of the result."""
+        """Return the cells afterwards, and the stored part of the result."""
         program = self.program()
         outs = program.run(cells, *arrays, target=target)
         return program.machine.read(CELLS_AT, cells.dtype, cells.shape), outs

@@ -25,7 +25,7 @@ def constant(program: Program, value: int, kind: Any = I32) -> Any:
 
 
 def sum_loop(unroll: int = 0, kind: Any = I32) -> Program:
-    """Return a program that sums a scalar and a tile over a loop with bounds as arguments."""
+    """Return a program summing a scalar and a tile over a loop with bounds as arguments."""
     program = Program()
     bounds = [program.param(kind) for _ in range(3)]
     inits = [constant(program, 0, kind), program.load(I32, LAYOUT)]
@@ -115,7 +115,7 @@ def test_the_index_is_known_to_be_a_multiple_of_the_step() -> None:
 
 
 def test_nested_loops_with_pointers_that_do_not_keep_their_shape() -> None:
-    """What cannot be carried as a base is carried register by register."""
+    """Pointers without a common base are carried register by register."""
     layout = row_layout(128)
     program = Program()
     source = program.param(PointerType(I32), 16)

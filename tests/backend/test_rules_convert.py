@@ -22,7 +22,7 @@ from tests.support.extent import examples
 
 @st.composite
 def pairs_in_a_warp(draw: st.DrawFn) -> tuple[LinearLayout, LinearLayout]:
-    """Two layouts of one tile whose warps hold the same parts, with copies."""
+    """Two layouts of one tile with the same parts in each warp, and replicas."""
     num_bits = draw(st.integers(3, 9))
     outs = (("dim0", num_bits),)
     units = [1 << bit for bit in range(num_bits)]

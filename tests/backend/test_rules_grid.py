@@ -21,7 +21,7 @@ TEXT = """kernel @k(%p: *fp32, %q: *fp32) {num_warps = 4} {
   scf.return
 }
 """
-# What SASS calls them: the wait acquires, the other is a hint to leave early.
+# SASS names: the wait acquires, the other is a hint to leave early.
 SASS = re.compile(r"\b(LDG|STG|ACQBULK|PREEXIT)\b")
 
 

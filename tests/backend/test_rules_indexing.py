@@ -27,7 +27,7 @@ def _gather(
     axis: int,
     buffer: LinearLayout | None = None,
 ) -> Program:
-    """Return a program that loads a tile and an index, and stores what the index picks."""
+    """Return a program that loads a tile and an index, and stores the gathered elements."""
     program = Program(1 << layout.in_bits("warp"))
     source = program.load(element, default_blocked(shape, program.num_warps))
     index = program.load(I32, layout)

@@ -1,6 +1,6 @@
-"""Rules that follow layouts: shapes, conversions, shared memory, reductions and scans.
+"""Rules based on layouts: shapes, conversions, shared memory, reductions and scans.
 
-Layouts are random, the programs run in lockstep, and NumPy says what should come out.
+Layouts are random, programs run in lockstep, and results are compared with NumPy's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def outs_of(shape: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
 def thread_layouts(
     draw: st.DrawFn, shape: tuple[int, ...], num_warps: int, whole_axis: int | None = None
 ) -> LinearLayout:
-    """A layout that holds the whole tile, in any bits, with copies; warps off `whole_axis`."""
+    """A layout of the whole tile, in any bits, with replicas; no warps on `whole_axis`."""
     outs = outs_of(shape)
     num_bits = sum(bits for _, bits in outs)
     low = sum(bits for _, bits in outs[whole_axis + 1 :]) if whole_axis is not None else 0

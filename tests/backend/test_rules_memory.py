@@ -209,7 +209,7 @@ def test_unknown_modifiers_and_widths_are_named() -> None:
 @pytest.mark.parametrize("start", [0, 5, 2**31 - 64])
 @pytest.mark.parametrize("kind", [I32, SCALARS["u32"], I64])
 def test_offsets_wrap_before_they_widen(start, kind) -> None:
-    """`start + arange` wraps in 32 bits; what is added to the pointer is the wrapped number."""
+    """`start + arange` wraps in 32 bits; the wrapped number is added to the pointer."""
     layout = row_layout(128)
     program = Program()
     scalar = program.param(kind)

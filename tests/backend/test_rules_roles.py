@@ -63,7 +63,7 @@ def test_the_consumers_wait_with_each_other_and_the_kernel_with_all() -> None:
 
 
 def test_one_lane_of_the_producer_issues_all_copies_of_a_stage() -> None:
-    """In the consumers nothing is issued next to that, and the first lane of each warp arrives."""
+    """Consumers issue nothing between, and the first lane of each warp arrives."""
     ptx = _ptx(_divided(4))
     copies = [line.strip() for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
     assert len(copies) == 2
@@ -86,7 +86,7 @@ def test_one_lane_of_the_producer_issues_all_copies_of_a_stage() -> None:
 
 
 def test_one_warp_produces_with_all_its_lanes() -> None:
-    """Of a warpgroup, whose registers move, the first warp does; stages are in uniform registers."""
+    """In a warpgroup with moved registers, the first warp does; stages are in uniform registers."""
     for kernel, num_branches in ((_divided(4), 0), (_divided(8, (232, 40)), 1)):
         text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
         other = text.partition("\nother")[2].partition("call void asm")[0]
@@ -135,7 +135,7 @@ def test_groups_have_threads_and_barriers_of_their_own(num_warps: int, groups: i
     threads = 32 * num_warps
     ptx = _ptx(kernel)
     assert re.search(rf"\.reqntid {groups * threads + 32}\b", ptx)
-    # Groups are as long as a power of two: the number in the block is the group's and that in it.
+    # Group sizes are powers of two: a warp's number is its group's and that within it.
     shift = threads.bit_length() - 1
     numbers = re.search(rf"(%v\d+) = lshr i32 (%v\d+), {shift}\n", text)
     assert numbers is not None

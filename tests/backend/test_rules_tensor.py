@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel makes: lowered, assembled, and run in the emulator."""
+"""Device-made tensor maps: lowered, assembled, and run in the emulator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _flat(num_elems: int) -> LinearLayout:
 
 
 def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool = False) -> str:
-    """Return a kernel that loads a box through a map that it makes, and stores it."""
+    """Return a kernel that loads a box through its own map, and stores it."""
     program = Program(num_warps)
     add = program.add
     pointer, slot = program.param(PointerType(element), 16), program.param(PointerType(U64), 128)
@@ -63,7 +63,7 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
 @pytest.mark.parametrize("num_warps", [1, 4])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_box_of_a_made_map(target: Target, num_warps: int, seed: int) -> None:
-    """Extents and stride are known to the launch alone; what is outside of them reads as zero."""
+    """Only the launch knows extents and stride; elements outside read as zero."""
     tensor = np.random.default_rng(seed).standard_normal((7, 20)).astype(np.float32)
     out = np.full((ROWS, COLUMNS), np.nan, np.float32)
     slot = np.zeros(16, np.uint64)

@@ -1,7 +1,7 @@
-"""Products by warpgroups as PTX: emulated in several orders of warps, and assembled.
+"""Warpgroup products as PTX: emulated in several warp orders, and assembled.
 
-The emulator refuses accumulators that are looked at or moved too early, operands that are written
-too early or were never fenced, and descriptors that mean nothing.
+The emulator refuses accumulators read or moved too early, operands written too early or never
+fenced, and invalid descriptors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _with(matmul: Matmul, **changes: object) -> Matmul:
 
 
 def test_an_accumulator_that_holds_nothing_is_no_input() -> None:
-    """Each operand costs LLVM time; what a dot adds to comes in and goes out in the same register."""
+    """Each operand costs LLVM time; a dot's accumulator enters and leaves in the same register."""
     emit = Emitter()
     steps = [WgmmaStep(0, 8, 0, 0, first=True), WgmmaStep(0, 8, 2, 2, first=False)]
     kind = WgmmaKind("k16.f32.bf16.bf16", "float", ", 1, 1, 0, 0")
@@ -102,7 +102,7 @@ def test_operands_from_registers_and_several_products(way: str, num_warps: int, 
 @pytest.mark.parametrize("k", [0, 32, 96])
 @pytest.mark.parametrize("promised", [False, True])
 def test_blocks_one_after_the_other(k: int, *, promised: bool) -> None:
-    """Copies for a block go to slots that the products of the one before have read."""
+    """Copies for a block go to the slots read by the previous products."""
     shape = (190, 120, k)
     case = Matmul(block=(64, 64, 32), shape=shape, promised=promised, way="persistent")
     for seed in (0, 1, 2):
@@ -165,7 +165,7 @@ def test_types_assemble(matmul: Matmul) -> None:
 
 
 def test_a_turn_is_a_named_barrier_of_each_warpgroup() -> None:
-    """Who passes the turn on arrives at the other one's; to begin, only the first one's counts."""
+    """An arrive targets the other warpgroup's barrier; initially, only the first one's counts."""
     lines = "\n".join(f'gpu.turn {{kind = "{kind}"}}' for kind in ("begin", "take", "pass"))
     kernel = parse_kernel(f"kernel @k() {{num_warps = 8}} {{\n{lines}\nscf.return\n}}\n")
     text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir

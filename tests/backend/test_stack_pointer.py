@@ -1,4 +1,4 @@
-"""Cubins that overwrite their stack pointer: found, and not used."""
+"""Cubins that overwrite their stack pointer are detected and rejected."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_steps_of_the_pointer_and_reads_are_none(text: str) -> None:
 
 
 def _spilling() -> tuple[bytes, bytes]:
-    """Return a cubin that spills, and one whose loads are to the stack pointer."""
+    """Return a cubin with spills, and one with loads into the stack pointer."""
     right = assemble(live_values(36, ".maxnreg 24\n"), SM_90).cubin
     (code,) = code_sections(right)
     broken = bytearray(code)

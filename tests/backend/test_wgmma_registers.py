@@ -1,4 +1,4 @@
-"""Registers of an unfinished `wgmma`: what may touch them, and when, on every path of the PTX."""
+"""Registers of an unfinished `wgmma`: permitted accesses, on every path of the PTX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _read(fragment: list[str]) -> str:
 
 
 def _hits(*lines: str) -> list[str]:
-    """Return what is found in a kernel: each as the register, and how it is touched."""
+    """Return a kernel's hazards: each register, and its accesses."""
     head = [".version 8.8", ".visible .entry k(", "\t.param .u64 k_param_0", ")", "{"]
     body = ["\t.reg .b32 %r<999>;", *lines, "\tret;", "}"]
     hazards = find_hazards("\n".join([*head, *body]))
@@ -141,14 +141,14 @@ def test_a_jump_through_a_table_goes_to_any_label() -> None:
 
 
 def test_assembly_of_the_source_may_be_odd() -> None:
-    """What cannot be followed may go anywhere, and is no reason to refuse a kernel."""
+    """An indirect branch may go anywhere, and is no reason to refuse a kernel."""
     assert not _hits(_start(A), ";; { bra nowhere; }", _wait(0), _read(A))
     assert _hits(_start(A), "$L_X:", _read(A), "ret;", "bra nowhere;")
     assert not _hits("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 d, a, b, 1, 1, 1;")
 
 
 def test_a_statement_may_go_over_several_lines() -> None:
-    """As LLVM writes an `mma.sync`: what it writes is in the first of its braces."""
+    """As LLVM writes an `mma.sync`: its outputs are in the first braces."""
     head = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
     lines = ["\t.loc 1 2 3", head, "\t{%r1, %r2, %r3, %r4},", f"\t{{{', '.join(A)}}},"]
     lines += ["\t{%r5, %r6},", "\t{%r1, %r2, %r3, %r4};"]
@@ -185,7 +185,7 @@ def test_a_lost_wait_is_found() -> None:
 
 
 def test_it_takes_milliseconds() -> None:
-    """A thousandth of what the compile takes; the bound leaves room for a loaded machine."""
+    """A thousandth of the compile time; the bound leaves room for a loaded machine."""
     ptx = ptx_of(Matmul(way="scaled", num_stages=4))
     start = time.process_time()
     find_hazards(ptx)

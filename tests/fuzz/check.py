@@ -1,10 +1,10 @@
-"""Whether a program means the same at every stage: source, tile IR, after each pass, emulated PTX.
+"""Check a program at every stage: source, tile IR, after each pass, emulated PTX.
 
-The interpreter runs the tile IR, what the frontend makes of it when it is written as source, and the
-IR that each pass leaves; at the end LLVM makes PTX of it, which the emulator runs with its warps in
-step and at random.
+The interpreter runs the tile IR, the frontend's translation of it written as source, and the IR
+after each pass. Finally LLVM turns it into PTX; the emulator runs this with its warps in step and
+at random.
 
-Invariant: a check depends on the program alone, and leaves it as it is.
+Invariant: a check depends on the program alone, and leaves it unchanged.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -56,7 +56,7 @@ BlockAccess: TypeAlias = DescriptorLoad | DescriptorStore | DescriptorReduce
 
 
 class Failure(Exception):  # noqa: N818 - what a fuzzer finds
-    """Report at which stage a program went wrong, and how."""
+    """Report the stage at which a program went wrong, and the difference."""
 
     def __init__(self, stage: str, kind: str, detail: str) -> None:
         super().__init__(f"{stage}: {kind}: {detail}")
@@ -66,7 +66,7 @@ class Failure(Exception):  # noqa: N818 - what a fuzzer finds
 
 
 class Refused(Exception):  # noqa: N818 - no fault of anyone's
-    """Report that a program asks for more than a target has."""
+    """Report that a program exceeds a target's resources."""
 
 
 def check(
@@ -78,9 +78,9 @@ def check(
 ) -> None:
     """Run a program at every stage and compare.
 
-    `seeds` are the emulator's. Without `each_pass`, of the schedule only what comes out last is
-    interpreted, and every pass only if that is wrong, and the frontend is left out; `assembles`
-    also has ptxas accept the PTX.
+    `seeds` are the emulator's. Without `each_pass`, only the schedule's final IR is interpreted, and
+    every pass only if that is wrong; the frontend is left out. `assembles` also has ptxas accept
+    the PTX.
     Raises: Failure, Refused.
     """
     if not each_pass:
@@ -122,9 +122,9 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
 
 
 def is_defined(program: Program) -> bool:
-    """Return whether a program does nothing that it may not, such as copies that hardware refuses.
+    """Return whether a program is defined, for example without copies refused by hardware.
 
-    What is undefined (a masked-off lane) must leave its results as they are.
+    Undefined values (masked-off lanes) must leave its results unchanged.
     """
     kernel, results = program.kernel(), (program.make(), program.make())
     try:
@@ -144,7 +144,7 @@ def is_defined(program: Program) -> bool:
 
 
 def keeps_promises(program: Program) -> bool:
-    """Return whether a program may make tensor maps of all tensors that it describes."""
+    """Return whether a program may make tensor maps of all its described tensors."""
     arguments = list(program.make().values())
     try:
         Interpreter(program.kernel(), arguments, rules=_WITH_MAPS).run(program.grid)
@@ -154,7 +154,7 @@ def keeps_promises(program: Program) -> bool:
 
 
 def _copied_by_hardware(rule: Rule) -> Rule:
-    """Return a rule for accesses to blocks that minds what tensor copies ask of coordinates."""
+    """Return a rule for block accesses that checks the coordinate limits of tensor copies."""
 
     def checked(program: Interpreted, op: BlockAccess, *operands: Array):
         kind = op.descriptor.type
@@ -170,7 +170,7 @@ def _copied_by_hardware(rule: Rule) -> Rule:
 
 
 def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) -> Array:
-    """Make a descriptor whose map the kernel may make: nothing checks that at a launch."""
+    """Make a descriptor whose map the kernel may make: nothing checks it at launch."""
     pointer, *sizes = (int(operand) for operand in operands)
     rank, kind = len(op.shape), op.out.type
     assert isinstance(kind, DescriptorType)
@@ -202,7 +202,7 @@ class _Checker:
         self._expected = self._interpreted("tile IR", program.kernel())
 
     def check_source(self) -> None:
-        """Check what the frontend makes of the program written as source."""
+        """Check the frontend's translation of the program written as source."""
         program, kernel = self._program, self._program.kernel()
         try:
             text = write_source(kernel)
@@ -242,7 +242,7 @@ class _Checker:
         return launch.is_allowed(kernel, self._program.make())
 
     def attempt(self, stage, action):
-        """Return what `action` returns. Raises: Failure for everything else it does."""
+        """Return the result of `action`. Raises: Failure for any of its errors."""
         try:
             return action()
         except (Failure, Refused):
@@ -253,7 +253,7 @@ class _Checker:
             raise Failure(stage, type(error).__name__, str(error)) from error
 
     def compare(self, stage: str, stage_outputs: launch.Given) -> None:
-        """Compare what the arrays hold with what they must."""
+        """Compare the arrays with their expected contents."""
         for argument in self._program.arguments:
             if isinstance(argument, Scalar):
                 continue
@@ -284,7 +284,7 @@ class _Checker:
             self._last = printed
         if (kernel.guards or kernel.scratch_bytes) and not self._is_allowed(kernel):
             return
-        # Until then the kernel is that of a whole program, whoever is to run it.
+        # Until then the kernel is a whole program's, for any number of CTAs.
         num_ctas, kernel.num_ctas = kernel.num_ctas, kernel.num_ctas if self._is_distributed else 1
         self.compare(f"after {name}", self._interpreted(f"after {name}", kernel))
         kernel.num_ctas = num_ctas
@@ -300,7 +300,7 @@ class _Checker:
 
 
 def _whole(array: Array | int) -> Array:
-    """Return all that an array's memory holds, what pads its rows or comes before it included."""
+    """Return an array's whole memory, including padding of rows and bytes before it."""
     assert isinstance(array, np.ndarray)
     owner = array if array.base is None else array.base
     return owner.reshape(-1).view(array.dtype)

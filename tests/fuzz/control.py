@@ -1,8 +1,8 @@
-"""Loops and branches around whatever the makers add, with tiles and scalars carried through.
+"""Loops and branches around ops from the makers, with tiles and scalars carried through.
 
 A carried integer may become anything. A carried float is a sum of as many exact terms as there are
-iterations, a running extreme, or a ragged value that is only moved, so that what is known of it
-before the loop holds in every iteration.
+iterations, a running extreme, or a ragged value that is only moved. So its facts before the loop
+hold in every iteration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCUMULATED = [(FP16, FP32), (BF16, FP32), (I8, I32), (FP32, FP32)]
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Hold a carried value: what goes in, what is known in every iteration, how it goes on."""
+    """A carried value: its initial value, its facts in every iteration, and its update."""
 
     init: Item
     facts: Facts
@@ -32,7 +32,7 @@ class _Carried:
 
 
 def make_for(g: Generator) -> None:
-    """Add a loop that counts, from and to constants or parameters, and may not run at all."""
+    """Add a counting loop between constants or parameters, possibly without iterations."""
     if g.depth >= g.limits.nesting:
         return
     trips = g.choices.pick([2, 0, 1, 3, 5])
@@ -139,7 +139,7 @@ def _sum(g: Generator, trips: int) -> _Carried | None:
 
 
 def _accumulated(g: Generator, trips: int) -> _Carried | None:
-    """Carry the sum of a matrix product in each iteration, whose operands are loaded there."""
+    """Carry the sum of one matrix product per iteration, with operands loaded there."""
     element, result = g.choices.pick(_ACCUMULATED)
     m, n, k = (1 << g.choices.between(2, 6) for _ in range(3))
     while max(m * k, k * n, m * n) > g.limits.elems:
@@ -160,7 +160,7 @@ def _accumulated(g: Generator, trips: int) -> _Carried | None:
 
 
 def _integer(g: Generator, trips: int) -> _Carried | None:
-    """Carry an integer that becomes anything, tile or scalar."""
+    """Carry an integer, tile or scalar, with arbitrary updates."""
     del trips
     element = g.choices.weighted([*INTEGERS, (1, I1)])
     shape = () if g.choices.chance(1, 4) else g.some_shape()
@@ -193,7 +193,7 @@ def _extreme(g: Generator, trips: int) -> _Carried | None:
 
 
 def _moved(g: Generator, trips: int) -> _Carried | None:
-    """Carry a tile whose elements change places."""
+    """Carry a tile with permuted elements."""
     del trips
     init = g.any_item(lambda i: len(i.shape) > 1, ELEMENTS)
 
@@ -206,7 +206,7 @@ def _moved(g: Generator, trips: int) -> _Carried | None:
 
 
 def make_if(g: Generator) -> None:
-    """Add a branch that yields values of both its sides."""
+    """Add a branch that yields values from both sides."""
     if g.depth >= g.limits.nesting:
         return
     condition = _condition(g)
@@ -237,7 +237,7 @@ def _store_some(g: Generator) -> None:
 
 
 def _condition(g: Generator) -> Value:
-    """Return a truth value that is one for the whole program."""
+    """Return a condition uniform over the program."""
     candidates = g.candidates(lambda i: i.element == I1 and not i.shape)
     if candidates and g.choices.chance(1, 2):
         return g.recent(candidates).value
@@ -248,7 +248,7 @@ def _condition(g: Generator) -> Value:
 
 
 def make_while(g: Generator) -> None:
-    """Add a loop that counts down to zero and carries more."""
+    """Add a loop counting down to zero with more carried values."""
     if g.depth >= g.limits.nesting:
         return
     trips = g.choices.pick([1, 0, 2, 4])

@@ -1,8 +1,7 @@
-"""Elementwise ops of every kind, with operands for which their results are defined.
+"""Elementwise ops of every kind, with operands that keep results defined.
 
-Divisors are small and not zero, shift amounts below the width, and a float becomes an integer only
-where it fits. Of the functions that hardware approximates, arguments lie where the bound on their
-error is known.
+Divisors are small and not zero, shift amounts are below the width, and a float becomes an integer
+only where it fits. Arguments of approximate functions lie where their error bound is known.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def make_unary(g: Generator) -> None:
 
 
 def make_libdevice(g: Generator) -> None:
-    """Add a function of libdevice that is exact."""
+    """Add an exact libdevice function."""
     item = g.any_item(lambda i: i.element in (FP32, FP64) and i.facts.is_exact, [(1, FP32)])
     if item.element not in (FP32, FP64) or not item.facts.is_exact:
         return
@@ -167,7 +166,7 @@ def make_libdevice(g: Generator) -> None:
 
 
 def make_assembly(g: Generator) -> None:
-    """Add assembly on bits, of one result or two, that may be left out or may not."""
+    """Add assembly on bits with one or two results, removable or not."""
     left = g.any_item(_is_integer, INTEGERS)
     right = g.operand(left.element, left.shape)
     bits = left.element.bits
@@ -232,7 +231,7 @@ def _is_bitcast_defined(item: Item, target: ScalarType) -> bool:
 
 
 def cast_facts(item: Item, target: ScalarType) -> Facts | None:
-    """Return what is known of a value converted to `target`; None if it is not defined."""
+    """Return the facts of a value converted to `target`; None if undefined."""
     source, facts = item.element, item.facts
     if target.is_bool:
         return Facts()
@@ -250,7 +249,7 @@ def cast_facts(item: Item, target: ScalarType) -> Facts | None:
     return facts if keeps and fits(source, facts) else full(target)
 
 
-# ---- what hardware approximates ---------------------------------------------------------------
+# ---- approximate functions --------------------------------------------------------------------
 
 Positive = Callable[[Generator, Item], Value]
 

@@ -318,7 +318,9 @@ def _opcodes(program: Program) -> list[str]:
 @pytest.mark.parametrize("opcode", ["tile.reduce", "tile.dot", "arith.cast", "scf.while"])
 def test_what_is_not_needed_is_taken_away(opcode: str) -> None:
     programs_with = (from_seed(seed) for seed in range(50))
-    program = next(random_program for random_program in programs_with if opcode in _opcodes(random_program))
+    program = next(
+        random_program for random_program in programs_with if opcode in _opcodes(random_program)
+    )
     small = reduced(program, lambda candidate: opcode in _opcodes(candidate), max_attempts=2000)
     left = _opcodes(small)
     assert opcode in left

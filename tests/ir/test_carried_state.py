@@ -1,4 +1,4 @@
-"""A state goes through the loops and branches that update it, and only through these."""
+"""State is threaded through the loops and branches that update it, and only through these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ kernel @k(%n: i32, %c: i1) {num_warps = 1} {
 
 
 class _Barriers(CarriedState):
-    """Two values, of which every barrier doubles the second."""
+    """Two values; every barrier doubles the second."""
 
     def updated_by(self, op: Op, state: State) -> State | None:
         if not isinstance(op, tile.Barrier):

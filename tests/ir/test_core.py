@@ -307,7 +307,7 @@ def test_walk_visits_every_op_at_any_depth_in_order(tree: _Tree) -> None:
 
 
 def test_walking_while_blocks_change() -> None:
-    """What is inserted behind the current op is visited, what is moved or removed leads on."""
+    """Ops inserted after the current one are visited; moved or removed ones lead on."""
     block = Block([I1])
     first, inner, *_ = _nest(block, [[[]], []], block.args[0])
     last = block.last
@@ -410,7 +410,7 @@ def test_nested_blocks_are_cloned_with_values_from_outside() -> None:
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """Return how many functions are called while `work` runs: a cost that no clock disturbs."""
+    """Return the number of function calls during `work`: a cost independent of the clock."""
     calls = 0
 
     def count(frame: object, event: str, arg: object) -> None:

@@ -1,4 +1,4 @@
-"""What op classes declare of their effects and traits."""
+"""Declared effects and traits of op classes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_op_declares_what_it_does_with_memory_that_it_is_given(opcode: str
     if op.pure:
         return
     named = [getattr(op, effect.of) for effect in op.effects if effect.of]
-    # One does anything, the other waits for whoever reads its buffer, and orders all of shared memory.
+    # One has any effect; the other waits for readers of its buffer and orders all shared memory.
     anywhere = opcode in ("asm.volatile", "gpu.tma_buffer_wait")
     for value in op.operands:
         is_memory = isinstance(value.type, SharedType | TensorMapType) or isinstance(
@@ -47,7 +47,7 @@ def test_a_class_that_declares_nothing_is_refused() -> None:
     with pytest.raises(IRError, match="test.silent: declare either effects, or that it is pure"):
 
         class Silent(Op, opcode="test.silent"):
-            """An op of which nothing is known."""
+            """An op without declared effects."""
 
     assert "test.silent" not in Op.registry
 
@@ -56,21 +56,21 @@ def test_a_pure_class_has_no_effects() -> None:
     with pytest.raises(IRError, match="test.both: declare either"):
 
         class Both(Op, opcode="test.both", pure=True, effects=(reads(Resource.GLOBAL),)):
-            """An op that contradicts itself."""
+            """An op with contradictory declarations."""
 
 
 def test_effects_are_on_operands_and_under_attributes_that_exist() -> None:
     with pytest.raises(IRError, match="an effect on target, which is no operand"):
 
         class Nowhere(Op, opcode="test.nowhere", effects=(writes(Resource.GLOBAL, of="target"),)):
-            """An op without that operand."""
+            """An op without the declared operand."""
 
             pointer: Value = operand()
 
     with pytest.raises(IRError, match="done, of an effect, is no attribute"):
 
         class Never(Op, opcode="test.never", effects=(writes(Resource.GLOBAL, when="done"),)):
-            """An op without that attribute."""
+            """An op without the declared attribute."""
 
             finished: bool = attribute(default=False)
 
@@ -114,10 +114,10 @@ def test_effects_on_a_resource_are_those_declared_that_the_op_has(opcode: str) -
 
 
 def test_an_effect_on_an_operand_that_may_be_absent_is_of_each_op() -> None:
-    """Two ops of one class: what the class alone decides is kept, what an op decides is not."""
+    """Two ops of one class: effects fixed by the class are cached, those of an op are not."""
 
     class Copy(Op, opcode="test.copy", effects=(reads(Resource.GLOBAL, of="source"),)):
-        """An op with an operand that may be absent."""
+        """An op with an optional operand."""
 
         source: Value | None = operand(default=None)
 
@@ -152,7 +152,7 @@ def test_traits_are_inherited_from_bases() -> None:
     assert not gpu.Load.traits
 
 
-# Which op classes have a trait that few have.
+# Op classes with a rare trait.
 _HAVING = {
     Trait.ATOMIC: (
         *("gpu.atomic_cas", "gpu.atomic_rmw", "grid.grid_barrier"),

@@ -23,7 +23,7 @@ def held(layout: LinearLayout) -> np.ndarray:
 
 
 def spread(tile: np.ndarray, layout: LinearLayout) -> np.ndarray:
-    """Return what each place holds when `tile` is laid out."""
+    """Return the element at each input coordinate of a laid-out `tile`."""
     return tile.reshape(-1)[held(layout)]
 
 

@@ -1,4 +1,4 @@
-"""Views of matrix accesses against what the instruction is documented to do."""
+"""Views of matrix accesses against the instruction's documentation."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_without_a_mode_nothing_changes() -> None:
 def test_what_has_no_matrices() -> None:
     assert matrix_view(dot_operand(0, (16, 16), (1, 1), 64), 64, "b16") is None
     assert matrix_view(dot_operand(0, (16, 16), (1, 1), 32), 32, "b16.trans") is None
-    # Lanes that hold copies have no place in a run.
+    # Replica lanes have no place in a run.
     assert matrix_view(dot_operand(1, (16, 4), (1, 1), 16), 16, "b16.trans") is None
     assert matrix_view(dot_operand(0, (16, 4), (1, 1), 16), 16, "b16") is None
 

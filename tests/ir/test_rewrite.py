@@ -198,7 +198,7 @@ def _empty_arms() -> list[Block]:
 
 
 def _keep(value: Value) -> Op:
-    """Return an op that uses `value` and is never dead."""
+    """Return an op using `value` that is never dead."""
     before, after = Block([I32]), Block()
     condition = Builder(before)(arith.Constant(False, sample_kernel("scf.if").body.args[0].type))
     Builder(before)(scf.Condition(condition.out, []))

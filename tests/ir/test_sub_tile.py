@@ -1,4 +1,4 @@
-"""Parts of tiles: what each thread holds of them, register by register."""
+"""Parts of tiles: elements of each thread, register by register."""
 
 from __future__ import annotations
 

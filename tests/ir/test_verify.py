@@ -1,4 +1,4 @@
-"""Each invariant of the IR, broken by hand: the verifier must say which and where."""
+"""Each IR invariant, broken by hand: the verifier must name it and its location."""
 
 from __future__ import annotations
 

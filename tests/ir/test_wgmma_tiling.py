@@ -34,7 +34,7 @@ def byte_of_element(buffer: LinearLayout, size_bytes: int) -> dict[tuple[int, ..
 
 
 def read_places(descriptor: int, rows: int, size_bytes: int, *, transposed: bool) -> Any:
-    """Return the byte that the instruction reads each element (rows, k) from."""
+    """Return the byte read by the instruction for each element (rows, k)."""
     chunks = chunk_addresses(decode_descriptor(descriptor), rows, transposed=transposed)
     per_chunk = CHUNK_BYTES // size_bytes
     inside = np.arange(per_chunk) * size_bytes
@@ -126,7 +126,7 @@ B = nvmma_shared((32, 64), 16, 64)
 def test_some_of_many_columns_are_instructions_of_about_as_many(
     num_columns: int, expected: list[tuple[int, int]]
 ) -> None:
-    """Their accumulators are registers one after the other, and each begins with those of whole 16 columns."""
+    """Their accumulators are consecutive registers, each starting at a multiple of 16 columns."""
     acc = wgmma_accumulator((64, 512), (1, 1))
     a, b = nvmma_shared((64, 64), 16, 128), nvmma_shared((64, 512), 16, 128, transposed=True)
     tiling = tile_wgmma(a, b, acc, 16, num_columns, in_memory=True)
@@ -162,7 +162,7 @@ def test_other_warpgroups_columns_are_not_left_out() -> None:
 def test_registers_are_the_manuals(
     shape: tuple[int, int], groups: tuple[int, int], n: int, num_tiles: int, bits: int
 ) -> None:
-    """Every warp's registers of a tile hold the elements that the instruction puts there."""
+    """Every warp's registers of a tile hold the instruction's elements."""
     acc = wgmma_accumulator(shape, groups)
     k = 8 * K_BYTES // bits
     a = wgmma_operand_a((shape[0], 2 * k), groups, bits)

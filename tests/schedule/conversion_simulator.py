@@ -1,9 +1,9 @@
 """Execute conversion plans literally in NumPy: registers of every thread, bytes of shared memory.
 
 A register file is an integer array (warps, lanes, registers) of element numbers. The simulator
-knows nothing of layouts; it does what a plan's fields say, and fails on anything that hardware
-would get wrong silently: two values stored to one place, reads of what was never written, vectors
-that are not aligned, warps that read another's bytes without a barrier of the block.
+knows nothing of layouts and executes the plan's fields. It fails on anything hardware would get
+wrong silently: two values stored to one address, reads of unwritten bytes, misaligned vectors, or
+reads of another warp's bytes without a block barrier.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _exchange(
 ) -> Registers:
     """Exchange elements within warps as matrix accesses do: fragments against rows of 16 bytes.
 
-    `num_registers` are those of the fragments. A fragment's register is (element of its word,
+    `num_registers` counts a fragment's registers. A fragment's register is (element of its word,
     matrix of the access, access), a row's (element of the row, access), and lane `8 * matrix + row`
     has the row. Source: PTX ISA, `ldmatrix`.
     """
@@ -181,7 +181,7 @@ def _trip_by_vectors(plan: SharedExchange, registers: Registers, element_bytes: 
 
 
 def _is_row(access: Access) -> bool:
-    """Return whether registers of a view are a row of a matrix, whose order is the hardware's."""
+    """Return whether a view's registers are a matrix row in the hardware's order."""
     first = access.registers[0]
     return access.registers == tuple(range(first, first + len(access.registers)))
 

@@ -1,4 +1,4 @@
-"""Op classes that no pass knows are scheduled rightly by what they declare."""
+"""Op classes unknown to every pass are scheduled correctly from their declarations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def declared() -> Iterator[None]:
             target: Value = operand()
 
         class Signal(Op, opcode="test.signal", effects=(orders(Resource.GLOBAL),)):
-            """Tell other programs that what was written can be read."""
+            """Signal other programs that written data can be read."""
 
         class Meet(
             Op,
@@ -143,7 +143,7 @@ def test_a_barrier_is_not_shared_by_a_cluster() -> None:
         split_across_cluster(_parsed(_COPY, "test.meet"), schedule)
     kernel = _parsed(_COPY, "test.zero(%to)")
     split_across_cluster(kernel, schedule)
-    # What nobody divides one CTA writes.
+    # One CTA writes tiles that are not divided.
     zero = _only(list(kernel.walk()), "test.zero")
     assert zero.parent_op is not None
     assert zero.parent_op.opcode == "scf.if"

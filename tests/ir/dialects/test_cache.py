@@ -1,4 +1,4 @@
-"""Hints to the L2 cache: which tiles can be given, and that nothing takes them for accesses."""
+"""L2 prefetch hints: accepted tiles; no query takes them for accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accesses to tensors by blocks: what fits together, and what an error says."""
+"""Block accesses to tensors: operand checks and their errors."""
 
 from __future__ import annotations
 

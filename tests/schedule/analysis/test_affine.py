@@ -1,4 +1,4 @@
-"""Polynomials of values have the values that the kernel computes, in every iteration of loops."""
+"""Affine polynomials equal the values computed by the kernel, in every iteration of loops."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NUM_TURNS = 3
 
 
 class Program:
-    """A random kernel of index arithmetic: a loop that carries a tile, and stores another of it.
+    """Random kernel of index arithmetic: a loop carries one tile and stores another.
 
-    `watched` is what it stores in each iteration, in slots of the array `out`.
+    Each iteration stores `watched` to its own slot of the array `out`.
     """
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -56,7 +56,7 @@ class Program:
         body = Block([I32, TILE, I32], ["i", "moving", "counter"])
         self.place = Builder(body)
         index, moving, counter = body.args
-        # What moves it along in a turn: a multiple of the step, of scalars from outside.
+        # The step per iteration: a multiple of `step`, or of a scalar from outside.
         speed = self.place(arith.Mul(self.pick_scalar(), self.constant(self.step))).out
         next_tile = self.place(arith.Add(moving, self.splat(speed))).out
         counted = self.place(arith.Add(counter, speed)).out
@@ -94,7 +94,7 @@ class Program:
         return self.draw(st.sampled_from(self.scalars))
 
     def ops(self, count: int) -> None:
-        """Place random ops, so that later ones may use their results."""
+        """Place random ops; later ones may use earlier results."""
         for _ in range(count):
             kind = self.draw(st.sampled_from(["sum", "product", "shift", "turn", "wide", "scalar"]))
             first, two = (self.draw(st.sampled_from(self.tiles)) for _ in range(2))
@@ -129,7 +129,7 @@ programs = st.composite(Program)
 def tile_of(
     polynomial: Polynomial, analysis: AffineAnalysis, scalars: Mapping[Value, int]
 ) -> np.ndarray:
-    """Return the tile of a polynomial, whose symbols have the values that `scalars` says."""
+    """Evaluate the polynomial of a tile with symbols from `scalars`."""
 
     def value(symbol: int, coords: tuple[int, ...]) -> int:
         if symbol < 0:
@@ -163,7 +163,7 @@ def test_polynomials_have_the_values_of_every_iteration(
         np.testing.assert_array_equal(out[turn], expected.astype(np.int32))
 
 
-# ---- what is no polynomial --------------------------------------------------------------------
+# ---- not a polynomial -------------------------------------------------------------------------
 
 OPAQUE = """\
 kernel @k(%p: *fp16, %n: i32, %m: i32, %u: u32) {num_warps = 4} {

@@ -1,4 +1,4 @@
-"""Launches at which an address that is certainly accessed overflows."""
+"""Launches whose certain accesses overflow an address."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_the_condition_of_a_store(tmp_path: Path, line: str, expected: str) -> N
         "tl.store(out + r * wide + d, 1.0)",
         "tl.store(out + r * D + d, 1.0)",  # of 2**26 programs
         "tl.store(out + (r * stride - m), 1.0)",  # may come back to where 32 bits reach
-        "tl.store(out + (r * stride + m * D), 1.0)",  # which may be negative
-        "tl.store(out + (r * stride).to(tl.uint32), 1.0)",  # which holds more
+        "tl.store(out + (r * stride + m * D), 1.0)",  # may be negative
+        "tl.store(out + (r * stride).to(tl.uint32), 1.0)",  # of a wider type
         "tl.store(out + (r * stride) % n, 1.0)",
         "tl.store(out + i * stride, 1.0, mask=i < n * m)",  # where the mask may wrap around
         "tl.store(out + i * stride, 1.0, mask=tl.load(x + d) > 0)",
-        "tl.load(x + r * stride)",  # which nobody needs
-        "tl.store(out + r * stride + d, 1.0, mask=(d < m) & (d > 0))",  # not of the lane that is followed
+        "tl.load(x + r * stride)",  # unused
+        "tl.store(out + r * stride + d, 1.0, mask=(d < m) & (d > 0))",  # not the lane under test
     ],
 )
 def test_what_is_not_certain(tmp_path: Path, line: str) -> None:
@@ -103,6 +103,6 @@ def test_paths_are_part_of_the_condition(tmp_path: Path) -> None:
 
 
 def test_long_chains_are_given_up(tmp_path: Path) -> None:
-    """Paths to what is added to itself double each time, and so do expressions of it."""
+    """Paths double with each self-addition, and so would the expressions."""
     lines = ["o = d", "for _ in tl.static_range(200):", "    o = o + n", "    o = o + o"]
     assert _conditions(tmp_path, *lines, "tl.store(out + r * stride + o, 1.0)") == []

@@ -1,4 +1,4 @@
-"""Counts have the values that a walk through the kernel gives."""
+"""Work counts equal those of a walk through the kernel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ kernel @rows(%x: *bf16, %out: *bf16, %n: i32) {{num_warps = 4}} {{
 
 
 def _named(work: Work, **launch: int) -> dict[str, int]:
-    """Return the values of all names that expressions refer to."""
+    """Evaluate all names used by expressions."""
     values = {"__p0": 0, **launch}
     for name, text in work.values:
         values[name] = evaluate(parse(text), values)
@@ -197,7 +197,7 @@ def test_pointer_that_walks_loads_new_bytes() -> None:
 
 @pytest.mark.parametrize("opcode", SAMPLES)
 def test_every_op_is_counted(opcode: str) -> None:
-    """In tile IR and before layouts, too: nothing that compiles may fail here."""
+    """Counting also works on tile IR and before layouts: nothing compilable may fail here."""
     kernel = sample_kernel(opcode)
     for op in ops_of(kernel, opcode):
         values = LaunchValues(kernel)

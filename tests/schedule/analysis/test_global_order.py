@@ -1,4 +1,4 @@
-"""Which ops loads from global memory do not cross."""
+"""Ops that global loads may not cross."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aotc.schedule.analysis.global_order import (
 )
 from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
 
-# Every op that writes global memory, or orders accesses to it, of one thread or among threads.
+# Every op writing global memory, or ordering accesses to it within or among threads.
 _FENCES = (
     *("asm.volatile", "gpu.atomic_cas", "gpu.atomic_rmw", "gpu.barrier", "gpu.bulk_load"),
     *("gpu.bulk_store", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_init"),
@@ -27,14 +27,14 @@ _FENCES = (
     *("tile.atomic_rmw", "tile.barrier", "tile.descriptor_reduce", "tile.descriptor_store"),
     *("tile.print", "tile.store"),
 )
-# Resources that order nothing in global memory: a load may cross what has an effect on these alone.
+# Resources without any order on global memory: loads may cross effects on these.
 _OTHERS = (
     *(Resource.SHARED, Resource.COPIES, Resource.STORES, Resource.DOTS, Resource.CONTROL),
     *(Resource.TENSOR_MAP, Resource.CACHE),
 )
 
 
-# Ops by which threads of a program, or programs, may learn what others have done.
+# Ops that pass knowledge of other threads' or programs' progress.
 _SYNCHRONIZING = (
     *("asm.volatile", "gpu.barrier", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_wait"),
     *("gpu.beside", "gpu.specialize", "gpu.tma_store_wait", "tile.barrier"),

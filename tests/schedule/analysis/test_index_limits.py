@@ -1,4 +1,4 @@
-"""At which extents 32-bit products of addresses overflow."""
+"""Extents at and above which 32-bit address products overflow."""
 
 from __future__ import annotations
 

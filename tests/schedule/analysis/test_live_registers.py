@@ -1,4 +1,4 @@
-"""What tiles take of a thread's registers: what is held, what streams, and what is not counted."""
+"""Registers of a thread taken by tiles: held, streamed, or not counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scheduled(
 
 
 def peak(name: str, elems: int, **types: str) -> Peak:
-    """Return the peak of a kernel of tiles that have so many elements a thread."""
+    """Return the peak of a kernel with tiles of this many elements per thread."""
     signature = {**POINTERS, **types}
     if name != "copy":
         signature["n"] = "i32"

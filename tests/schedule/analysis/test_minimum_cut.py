@@ -61,7 +61,7 @@ def test_what_cannot_be_cut_is_not() -> None:
 
 
 def test_of_equal_cuts_the_later_one_is_taken() -> None:
-    """What is computed again is least then."""
+    """It minimizes recomputation."""
     graph = Graph[str]()
     for node in ("load", "sum"):
         graph.add_node(node, 4)

@@ -1,4 +1,4 @@
-"""Polynomials compute what their parts compute, and are equal when they do so everywhere."""
+"""Polynomials compute the same as their parts, and equal ones are equal everywhere."""
 
 from __future__ import annotations
 

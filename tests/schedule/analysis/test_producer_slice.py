@@ -1,4 +1,4 @@
-"""What decides about loads: it is copied whole, with a state of its own, or not at all."""
+"""The slice deciding about loads is copied whole, with its own state, or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USE = "  %{0}_sum = gpu.reduce(%{0}) {{axis = 0}} (%{0}_l: i32, %{0}_r: i32) {{\
 
 
 def _opcodes(kernel: Kernel) -> list[str]:
-    """Return the ops that decide about the loads of a kernel, in program order."""
+    """Return the ops deciding about a kernel's loads, in program order."""
     producer_slice = find_slice(kernel)
     assert not producer_slice.obstacle
     return [op.opcode for op in kernel.walk() if op in producer_slice.ops]
@@ -93,7 +93,7 @@ def test_what_cannot_be_copied_is_named(obstacle: str) -> None:
 
 
 def _sum_of_coordinates(body: str, n: int, *, is_set: bool) -> int:
-    """Run a kernel and after it a copy of its slice, in which each load adds to the state."""
+    """Run a kernel, then a copy of its slice whose loads add to the state."""
     kernel = kernel_of(body)
 
     def add(

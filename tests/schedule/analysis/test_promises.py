@@ -93,7 +93,7 @@ def _remarks(
 
 
 def _follow(signature: dict[str, str], remark: str) -> dict[str, str]:
-    """Return the signature with what a remark advises; as it is where it advises nothing."""
+    """Return the signature with the promise advised by a remark, or unchanged."""
     multiples, unit_argument = _MULTIPLES.search(remark), _ONE.search(remark)
     promised = dict(signature)
     for name in multiples[1].split(", ") if multiples else ():
@@ -134,7 +134,7 @@ def test_advice_that_is_followed_helps(
         assert advice not in left, signature
     else:
         pytest.fail("the advice does not end")
-    assert followed or (kernel, target) == ("rows", "sm_80")  # which has no bulk copies
+    assert followed or (kernel, target) == ("rows", "sm_80")  # has no bulk copies
     if kernel == "matmul":
         assert not any("not by cp.async" in remark for remark in remarks)
 

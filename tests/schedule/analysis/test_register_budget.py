@@ -1,4 +1,4 @@
-"""How many registers a thread has, who gives some to whom, and what tiles take."""
+"""Register budget of a thread: transfers between roles, and the share of tiles."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def test_a_producer_keeps_the_addresses_of_its_copies(
         (168, 0, True, 0),  # as many as each thread has
         (169, 0, True, 232),
         (232, 0, True, 232),
-        (233, 0, True, 240),  # what the producer can do without
+        (233, 0, True, 240),  # spare registers of the producer
         (241, 0, False, 0),
         (96, 96, True, 0),
         (97, 96, False, 0),
-        (200, 255, False, 0),  # a limit above what there is gives no more
+        (200, 255, False, 0),  # a limit above the hardware's gives no more
     ],
 )
 def test_registers_are_moved_if_that_suffices(

@@ -1,4 +1,4 @@
-"""Ops that compute write registers; ops that rename do not."""
+"""Computing ops write registers; renaming ops do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much shared memory is for what a kernel can do without."""
+"""Shared memory available for optional buffers."""
 
 from __future__ import annotations
 

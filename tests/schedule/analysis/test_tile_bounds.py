@@ -1,4 +1,4 @@
-"""A condition that follows from the ends of index tiles never holds where a mask hides something."""
+"""A condition on the ends of index tiles implies a mask without hidden elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that hide nothing are branched around, and scales fused, with the same results to the bit."""
+"""Full masks are branched around and scales fused, with results the same to the bit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ SCALED_ALONE = f"""\
 
 INT_MAX = (1 << 31) - 1
 SCALES = (0.125, 1.0, -0.5, 0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42)
-# What a mask hides: nothing, the last element, all, what wraps.
+# Hidden elements of a mask: none, the last, all, or wrapped ones.
 BOUNDS = ((0, 32), (0, 31), (7, 39), (7, 38), (40, 40), (INT_MAX - 31, INT_MAX), (INT_MAX - 9, 5))
 
 

@@ -1,4 +1,4 @@
-"""What a loop carries for nothing goes, and all else stays as it was."""
+"""Unused carried values of loops are dropped; all else stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References that results do not depend on are marked, and those alone that they do not depend on."""
+"""Softmax shifts are marked exactly where results do not depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches that only load become masks; all their loads are in flight before the first use."""
+"""Branches of loads become masks, with all loads in flight before the first use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_loads_of_a_halo_come_before_what_uses_them() -> None:
     case = Case("halo", HALO, {"BLOCK": 128})
     assert "scf.if" not in case.gpu_ir
     assert case.gpu_ir.rindex("gpu.load") < case.gpu_ir.index("arith.exp")
-    # One load gives what the other arm has where it is masked off, the other may give anything.
+    # Masked off, one load gives the other arm's value; the other load may give anything.
     assert case.gpu_ir.count("arith.select") == 1
 
 

@@ -1,4 +1,4 @@
-"""Indices made anew behind products and ahead of stores: which, where, and what that means."""
+"""Indices recomputed after products and before stores: selection, position, results."""
 
 from __future__ import annotations
 

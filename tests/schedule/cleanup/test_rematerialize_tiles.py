@@ -1,4 +1,4 @@
-"""Tiles computed again after exchanges and in loops: what is kept, and what that means."""
+"""Tiles rematerialized after exchanges and in loops: tiles kept, and results."""
 
 from __future__ import annotations
 

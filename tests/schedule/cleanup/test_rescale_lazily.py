@@ -1,4 +1,4 @@
-"""Weights by the reference before are those of the source times a power of two, and so are sums of them."""
+"""Conditional rescaling: weights and sums are the source's times a power of two."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ kernel @k(%x: *fp32, %out: *fp32, %end: i32) {num_warps = 1} {
 }
 """
 PLAIN = "\n".join(line for line in SOFTMAX.split("\n") if "CHECK" not in line)
-# The accumulator is rescaled an iteration later, as where weights run ahead of the dot that takes them.
+# The accumulator is rescaled an iteration later, as for weights computed ahead of their dot.
 CARRIED = (
     PLAIN.replace("%max, %sum, %acc = ", "%max, %sum, %acc, %ahead, %last = ")
     .replace("%nothing, %empty)", "%nothing, %empty, %empty, %nothing)")
@@ -133,7 +133,7 @@ STEPS = 6
 
 
 def _scores(seed: int, grows: float) -> np.ndarray:
-    """Return scores in eighths, whose differences are exact, and by how much they grow from step to step."""
+    """Return scores in eighths, with exact differences, and their growth per step."""
     eighths = np.random.default_rng(seed).integers(-80, 80, (STEPS, 32, 32)) / 8
     return (eighths + grows * np.arange(STEPS)[:, None, None]).astype(np.float32)
 
@@ -168,7 +168,7 @@ def test_the_error_against_float64_is_that_of_exponents(grows: float) -> None:
     weights = np.exp2(exponents).sum(0)
     expected = weights / weights.sum(1)[:, None]
     error = np.abs(out.reshape(32, 32) - expected) / expected
-    # Of an exponent, half an ulp of a number that is 16 larger at most; of the rest, an ulp for each op.
+    # Half an ulp of a number larger by at most 16 for the exponent; an ulp per op for the rest.
     num_roundings = 2 + STEPS + STEPS + 5 + 1
     bound = 2**-24 * (math.log(2) * (16 + np.abs(exponents).max()) + num_roundings)
     assert error.max() <= bound

@@ -1,4 +1,4 @@
-"""Blocks are loaded without the axes that are dropped anyway, where they were loaded."""
+"""Blocks are loaded without dropped axes, at the original load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that wait for the next mainloop, of several: which stand where, what loops carry, and that each is done once."""
+"""Delayed stores before several mainloops: position, carried values, and stored exactly once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_mainloop_stores_the_tile_before(tmp_path: Path) -> None:
 
 
 def test_loops_carry_what_coordinates_are_made_of(tmp_path: Path) -> None:
-    """Of eight rows that depend on where a tile begins and on how many it has, those two numbers."""
+    """Eight rows depend on the tile's start and row count; carry those two numbers."""
     body, end = TILES[: TILES.index("            left")], ""
     for part in range(8):
         row = f"tl.where({part * 7} < count, tile * 64 + {part}, 2**30)"
@@ -64,7 +64,7 @@ def test_loops_carry_what_coordinates_are_made_of(tmp_path: Path) -> None:
     numbers = [
         name for name in re.findall(r"%(\w+): i32", head) if not re.match("stage|parity", name)
     ]
-    assert len(numbers) == 3  # and which slice is next
+    assert len(numbers) == 3  # and the next slice
 
 
 @pytest.mark.parametrize("columns", [128, 64])

@@ -1,4 +1,4 @@
-"""What carries a tile to the next mainloop: which loops surely run, and what waits for maps."""
+"""Tiles carried to the next mainloop: loops certain to run, and waits on maps."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ SIGNATURE = {
 def test_the_map_of_a_tile_is_carried_and_acquired_with_its_first_slice(
     tmp_path: Path, condition: str, num_maps: int
 ) -> None:
-    """In the mainloop, after it, and after all; and where a group may have no tile of its own.
+    """In the mainloop, after it, and after all; a group may have no tile of its own.
 
-    There the tile of the group before is stored, whose map is given back next.
+    Then the previous group's tile is stored, and its map is released next.
     """
     source = GROUPS.replace("CONDITION", condition)
     text, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=4, map_pointers=True)

@@ -1,4 +1,4 @@
-"""Stores that run on: where they are waited for, which buffers they get, and how blocks are cut."""
+"""TMA stores in flight: their waits, buffers, and slices of blocks."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_whole_blocks_have_buffers_of_their_own_where_they_fit() -> None:
 
 
 def test_only_what_is_in_one_block_takes_turns() -> None:
-    """A store under a condition may be left out, so nobody counts on it."""
+    """A conditional store may not happen, so no wait counts it."""
     rare = (
         "scf.if(%rare) () {",
         *_store("c", coord="i"),
@@ -298,7 +298,7 @@ def test_blocks_that_take_turns_go_where_they_belong(layout: str, num_parts: int
     np.testing.assert_array_equal(y, np.tile(value, 4))
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: [[BUFFER:%.*]] = gpu.shared_alloc

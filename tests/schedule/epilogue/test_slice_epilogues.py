@@ -1,4 +1,4 @@
-"""What is stored, computed part by part: when, in what order, and to the same end."""
+"""Sliced epilogues: conditions, order of slices, and results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_small_tile_stays_whole() -> None:
 
 
 def test_what_is_overwritten_is_read_before() -> None:
-    """The read stays whole where it was, and nothing is gained by cutting what is left."""
+    """The read stays whole and in place; cutting the rest gains nothing."""
     kernel = epilogue(LARGE, overwrites=True)
     assert opcodes(kernel, gpu.SharedLoad, gpu.Concat) == ["shared_load"]
 

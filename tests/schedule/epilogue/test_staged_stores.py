@@ -104,7 +104,7 @@ def test_bytes_are_stored_without_a_map() -> None:
 
 
 def _assert_same(text: str, kernel: Kernel) -> None:
-    """Interpret the kernel before and after, with the barriers that it needs."""
+    """Interpret the kernel before and after the pass, with the barriers it needs."""
     schedule = Schedule(TARGETS["sm_90a"])
     for run_pass in (allocate_shared, insert_barriers):
         run_pass(kernel, schedule)

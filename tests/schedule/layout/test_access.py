@@ -1,4 +1,4 @@
-"""Layouts of accesses: threads hold boxes of what is transposed between two of them."""
+"""Access layouts: threads hold boxes of tiles transposed between two accesses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def layouts(
 
 
 def box(layout: LinearLayout) -> tuple[int, int]:
-    """Return the rows and columns of the box that a thread holds first."""
+    """Return rows and columns of the box in a thread's first registers."""
     rows, columns = layout.shape
     elements = set(layout.coords_table("register", lane=0))
     height = next(row for row in range(rows + 1) if (row, 0) not in elements)

@@ -1,4 +1,4 @@
-"""Where assembly is computed, and that what may do anything stays where it is."""
+"""Layouts of inline assembly; impure assembly stays in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tiles live, where conversions stand, how wide accesses are."""
+"""Layouts of tiles, positions of conversions, and widths of accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomics on gpu IR: who makes them, in what order, how wide, and what the others get."""
+"""Atomics in gpu IR: issuing threads, memory order, width, and broadcast of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scheduled(text: str, num_warps: int = 4, target: str = "sm_90a") -> Kernel:
 
 
 def memory_ops(kernel: Kernel) -> list[str]:
-    """Return the opcodes, short, of what touches memory or orders it."""
+    """Return short opcodes of ops that touch or order memory."""
     kinds = (gpu.Load, gpu.Store, gpu.SharedStore, gpu.SharedLoad, gpu.Barrier, gpu.Fence)
     ops = [op for op in kernel.walk() if isinstance(op, (*kinds, gpu.AtomicRmw, gpu.AtomicCas))]
     return [op.opcode.removeprefix("gpu.") for op in ops]
@@ -242,7 +242,7 @@ def test_every_pass_keeps_the_meaning(extent: int, num_warps: int, sem: str) -> 
 
 
 def test_a_lock_is_taken_and_given_back() -> None:
-    """Spin on a compare-and-swap, then exchange: scalars in a loop whose condition they make."""
+    """Spin on a compare-and-swap, then exchange: scalars in a loop with their own condition."""
     kernel = scheduled("""
 kernel @k(%lock: *i32, %sum: *i32) {num_warps = 2} {
   %c0 = arith.constant {value = 0, type = i32} : i32

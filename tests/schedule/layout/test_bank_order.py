@@ -1,4 +1,4 @@
-"""Orders in which lanes write: no conflicts where swaps are worth it, and the same elements."""
+"""Bank order of lanes: no conflicts where swaps pay off, and the same elements."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def check_every_way(
 
 @st.composite
 def distributed(draw: st.DrawFn, num_bits: int, warp_bits: int) -> LinearLayout:
-    """A layout that holds a tile of `num_bits` bits, with copies wherever bits are to spare.
+    """A layout of a tile of `num_bits` bits, with replicas in the spare bits.
 
     About one in three is an arbitrary invertible map, the others permute bits.
     """
@@ -227,7 +227,7 @@ def test_transposition_is_wide_on_one_side():
 @settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_reduce_reshape_reshape_broadcast(data: st.DataObject):
-    """A run of registers meets a scratch shape that holds less of it than the run is long."""
+    """A run of registers longer than its part of a scratch shape."""
     rows = 1 << data.draw(st.integers(0, 7))
     columns = 1 << data.draw(st.integers(0, 6))
     num_warps = data.draw(st.sampled_from([1, 2, 4]))
@@ -260,7 +260,7 @@ def test_vectors_are_no_wider_than_one_repetition():
     check(plan, source, target, 32)
 
 
-# ---- which plan -------------------------------------------------------------------------------
+# ---- choice of plan ---------------------------------------------------------------------------
 
 
 def test_equal_layouts_need_nothing():
@@ -281,7 +281,7 @@ def test_register_permutation_with_copies_on_either_side():
 
 
 def test_every_thread_of_a_replicated_tile_has_what_it_needs_from_it():
-    """Which register that is depends on the thread: selects, but no shuffle."""
+    """The register depends on the thread: selects, but no shuffle."""
     source, target = replicated((64,), 1), default_blocked((64,), 1)
     plan = plan_warp_shuffle(source, target, 32)
     assert plan is not None

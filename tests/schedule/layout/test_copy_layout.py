@@ -30,7 +30,7 @@ ROW_BYTES = (16, 32, 64, 128, 256)
 
 
 def buffers(element: ScalarType, rows: int, columns: int) -> tuple[LinearLayout, LinearLayout]:
-    """Return the buffer of a block, and that of its transpose in terms of the same block."""
+    """Return buffers of a block and of its transpose, both in coordinates of the block."""
     sides = (rows, columns), (columns, rows)
     straight, other = (
         buffer_layout(tensor_map_of(DescriptorType(element, shape)), shape) for shape in sides
@@ -59,7 +59,7 @@ def test_a_transpose_meets_no_bank_twice(element: ScalarType, num_warps: int) ->
             sides, (read_modes(TARGET), write_modes(layout, TARGET)), strict=True
         ):
             vector, mode = buffer_access(layout, buffer, element.bits, modes)
-            # Matrices are conflict-free by the swizzle, which the emulator counts.
+            # Matrices are conflict-free by the swizzle; the emulator counts conflicts.
             assert mode or not bank_conflicts(layout, buffer, vector, element.bits)
 
 

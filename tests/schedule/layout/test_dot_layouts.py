@@ -1,6 +1,6 @@
-"""Matrix products through all of the schedule: interpreted after every pass, then run as LLVM IR.
+"""Matrix products through the whole schedule: interpreted after every pass, then run as LLVM IR.
 
-Operands are small integers, so every product and sum is exact in every type and results compare to
+Operands are small integers, so every product and sum is exact in every type. Results compare to
 the bit, however a product was cut and summed.
 """
 
@@ -39,7 +39,7 @@ def small(shape: tuple[int, ...], element: str, seed: int = 0) -> Any:
 
 
 def mma_sync(target: str) -> Target:
-    """Return a target whose products are all by `mma.sync`, or by threads."""
+    """Return a target whose products all use `mma.sync`, or threads."""
     return TARGETS[target].excluding(["wgmma"])
 
 
@@ -74,7 +74,7 @@ def check(
 
 
 def kernel_around(body: Body, arrays: Sequence[Any]) -> tuple[Kernel, TileType]:
-    """Return a kernel that loads row-major arrays as kernels do, and stores what `body` returns."""
+    """Return a kernel with the usual row-major loads and a store of the tile from `body`."""
     elements = [scalar_of(array.dtype) for array in arrays]
     block = Block([PointerType(element) for element in elements])
     add = Builder(block)
@@ -176,7 +176,7 @@ def test_fp8_without_fp8_products(target: str) -> None:
     kernel = tile_wgmma("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
     (first, *_) = dots_of(kernel)
     assert first.shape == (16, 8, 16)
-    # What goes through shared memory is fp8, not what it was widened to.
+    # Shared memory holds fp8, not the widened type.
     assert {op.element.bits for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)} >= {8}
 
 
@@ -208,7 +208,7 @@ def test_batches(batch: int, num_warps: int) -> None:
     check(dot(), *arrays, small((batch, 16, 8), "fp32", 2), num_warps=num_warps)
 
 
-# ---- what is computed on the way --------------------------------------------------------------
+# ---- operands computed by threads -------------------------------------------------------------
 
 
 def dots_of(kernel: Kernel) -> list[gpu.Dot]:

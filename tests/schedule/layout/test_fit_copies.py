@@ -1,4 +1,4 @@
-"""Tiles between two tensor copies: which are laid out anew, and that they stay what they were."""
+"""Tiles between two tensor copies: selection for a new layout, and equal results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NO_COPIES = {
 
 
 def scheduled(folder: Path, expression: str) -> tuple[Kernel, bool]:
-    """Schedule a kernel that stores an expression; return whether `fit_copies` changed it."""
+    """Schedule a kernel storing an expression; return whether `fit_copies` changed it."""
     before = "    block = x.load([0, 0])\n" if "block" in expression else ""
     path = folder / "kernel.py"
     source = f"{PRELUDE}def k(x, y, n):\n{before}    y.store([0, 0], {expression})\n"

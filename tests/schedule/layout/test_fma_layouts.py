@@ -1,4 +1,4 @@
-"""Dots by FMAs: no thread computes what another does, and none holds more than it multiplies next."""
+"""FMA dots: no duplicate work among threads, and only the next operands in registers."""
 
 from __future__ import annotations
 

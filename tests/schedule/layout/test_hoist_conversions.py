@@ -126,7 +126,7 @@ def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
 
 
 def test_few_elements_of_a_fetched_tile_are_computed_for_each_of_their_users() -> None:
-    """A comparison and what it chooses between use one value: neither is exchanged."""
+    """A comparison and its select share one value: neither is exchanged."""
     text = FETCHED.replace(
         "EXTRA",
         '%l = arith.compare(%m, %s) {predicate = "lt"} : tile<128xi1, #1>\n'
@@ -146,7 +146,7 @@ def test_few_elements_of_a_fetched_tile_are_computed_for_each_of_their_users() -
 def test_a_conversion_climbs_no_further_than_it_can(
     per_thread: tuple[int, ...], converted: list[str]
 ) -> None:
-    """Words are fewer bytes than the floats that are joined of them, but only if a thread has what is joined."""
+    """Words are smaller than the floats joined from them, but only if one thread has both halves."""
     program = Program(4)
     word = program.load(I32, blocked_for((16, 32), (1, 1), 4))
     for _ in range(2):
@@ -309,7 +309,7 @@ def test_what_is_converted_twice_is_converted_at_once() -> None:
 def test_long_arithmetic_on_indices_is_no_index_and_each_op_is_looked_at_once(
     doublings: int, *, climbs: bool
 ) -> None:
-    """Each op uses the one before twice: whoever followed every path would never end."""
+    """Each op uses its predecessor twice: a search of every path would never end."""
     program = Program(4)
     value = program.add(tile.Arange(0, 32, blocked_for((32,), (4,), 1))).out
     first = value

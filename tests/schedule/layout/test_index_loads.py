@@ -1,4 +1,4 @@
-"""Indices are loaded in the layouts in which addresses need them, unless they are data as well."""
+"""Indices are loaded in their addresses' layouts, unless also used as data."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def k(a_ptr, b_ptr, scale_ptr, rows_ptr, out_ptr, n, STEP: tl.constexpr):
 def test_scales_and_rows_of_a_loop_with_dots_are_loaded_where_they_are_needed(
     tmp_path: Path, target: str
 ) -> None:
-    """A thread has the scales of its few rows, and pointers that a loop advances come from its rows."""
+    """A thread has the scales of its few rows, and pointers advanced by a loop come from its rows."""
     pointers = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "scale_ptr": "*fp32:16"}
     signature = {**pointers, "rows_ptr": "*i32:16", "out_ptr": "*fp32:16", "n": "i32"}
     folder = tmp_path / "k.py"

@@ -33,7 +33,7 @@ Fragment = Callable[[int, int, int], tuple[int, int]]
 
 
 def owners(layout: LinearLayout) -> np.ndarray:
-    """Return the thread that holds each element of a tile, the last to hold it if several do."""
+    """Return the last thread holding each element of a tile."""
     tile = np.full(prod(layout.shape), -1)
     for warp in range(layout.in_size("warp")):
         for lane in range(32):
@@ -207,7 +207,7 @@ def test_mma_operand_b(name: str):
 
 @given(st.sampled_from([8, 16, 32]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
 def test_operands_meet_the_accumulator(bits: int, m_log2: int, n_log2: int, k_log2: int):
-    """A warp holds the rows of A and the columns of B that its accumulators need."""
+    """A warp holds the rows of A and columns of B for its accumulators."""
     m, n, k = 32 << m_log2, 32 << n_log2, 32 << k_log2
     warps = (2, 4)
     acc = mma_v2((m, n), warps)

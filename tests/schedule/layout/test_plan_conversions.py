@@ -1,4 +1,4 @@
-"""A conversion becomes what moves it: nothing, registers, shuffles, or shared memory."""
+"""Conversions become renamings, register moves, shuffles, or shared memory exchanges."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WARPS = """\
 def test_the_cheapest_way_is_written_down(layout: str) -> None:
     text = HELD + layout + BODY
     kernel = applied(text, plan_conversions)
-    # The barrier between a store and the load comes later, from the pass that places them all.
+    # `insert_barriers` adds the barrier between the store and the load.
     for run_pass in (allocate_shared, insert_barriers):
         run_pass(kernel, Schedule(TARGETS["sm_90a"]))
     x = np.random.default_rng(3).normal(size=512).astype(np.float32)

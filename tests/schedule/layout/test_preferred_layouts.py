@@ -1,4 +1,4 @@
-"""Where a tile is taken apart, if not where it is."""
+"""Layouts for splits of a tile where its own does not fit."""
 
 from __future__ import annotations
 

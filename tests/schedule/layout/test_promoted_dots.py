@@ -1,4 +1,4 @@
-"""fp8 products that are kept apart, and promoted to an accumulator in fp32."""
+"""fp8 products summed apart and promoted to an fp32 accumulator."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_products_are_promoted_without_spills(
 def test_large_sums_of_other_instructions_are_promoted_at_once(
     tile: tuple[int, int, int], every: int
 ) -> None:
-    """Two sums of all of K would not fit the registers: ptxas refuses what spills so much."""
+    """Two sums over all of K would not fit the registers: ptxas refuses such spills."""
     constants = dict(zip(("BM", "BN", "BK"), tile, strict=True))
     built = aotc.compile(
         "k",

@@ -85,7 +85,7 @@ def test_operands_of_other_widths_when_k_is_contiguous(bits: int, k: int) -> Non
 
 @pytest.mark.parametrize("k_width", [4, 8])
 def test_the_wider_operand_of_a_mixed_product(k_width: int) -> None:
-    """Its neighbours along K are not those of a matrix, but still 8 bytes or more a lane."""
+    """Its neighbours along K are not a matrix's, but still 8 bytes or more per lane."""
     trip = operand_trip(1, (64, 128), (2, 2), 16, ROWS, k_width)
     assert trip.load_matrix == "b16.trans"
     trip = operand_trip(0, (128, 64), (2, 2), 16, ROWS, k_width)

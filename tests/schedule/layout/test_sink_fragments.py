@@ -1,4 +1,4 @@
-"""Wide operands that were loaded before a loop are read from shared memory in it, narrow ones are held."""
+"""Wide operands loaded before a loop are reread from shared memory inside; narrow ones are held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps, buffers and accesses of descriptors: what hardware does, and no bank conflicts."""
+"""Maps, buffers and accesses of descriptors match hardware, without bank conflicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes that one warpgroup holds: found by layouts, and counted against every element."""
+"""Boxes of one warpgroup: computed from layouts, and counted over every element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products go to warpgroups, and how their operands lie in shared memory."""
+"""Dots selected for warpgroups, and their operands' shared memory layouts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_they_can_be_switched_off() -> None:
 
 @pytest.mark.parametrize(("num_warps", "in_registers"), [(4, True), (8, False)])
 def test_a_computed_operand_stays_in_registers(num_warps: int, *, in_registers: bool) -> None:
-    """Unless warpgroups divide the columns, so that several need all of it."""
+    """Unless warpgroups divide the columns, so that several need the whole operand."""
     layouts = wgmma_layouts(dot((64, 64, 32), computed=True), num_warps, HOPPER)
     assert layouts is not None
     assert layouts.a == (wgmma_operand_a((64, 32), (1, 1), 16) if in_registers else None)

@@ -1,4 +1,4 @@
-"""Loads move up past what does not concern them, and no further than they may."""
+"""Loads move up past independent ops, and no further than allowed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_load_moves_above_a_reduction_but_not_above_a_store() -> None:
 
 
 def test_no_more_is_in_flight_than_registers_hold() -> None:
-    """8 words a load: four before the first is used, then one for each that is done with."""
+    """8 words per load: four before the first use, then one per load used up."""
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16"}
     case = Case("many_loads", signature, {"COUNT": 9, "BLOCK": 256})
     order = re.findall(r"gpu\.load|arith\.mul", case.gpu_ir)
@@ -81,7 +81,7 @@ def test_a_load_whose_address_is_ready_goes_above_the_use_of_another() -> None:
 
 
 def test_a_load_stays_after_a_store_that_may_write_what_it_reads() -> None:
-    """The store is of another parameter, which may be the same memory."""
+    """The store goes through another parameter, possibly to the same memory."""
     lines = [line for line in TEXT.splitlines() if "// CHECK" not in line]
     exp_index = next(number for number, line in enumerate(lines) if "%e = arith.exp" in line)
     lines.insert(exp_index + 1, "  gpu.store(%p, %e, _)")

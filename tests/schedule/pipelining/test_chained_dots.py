@@ -120,7 +120,7 @@ def test_a_factor_of_each_row_is_carried_and_not_a_tile(tmp_path: Path) -> None:
 
 
 def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Path) -> None:
-    """No chain: the next scores are in flight, and what threads compute is not moved."""
+    """No chain: the next scores are in flight, and thread computation stays in place."""
     source = SOURCE.format(causal=False).replace(
         "weights.to(tl.float16)", "(weights + tl.sum(acc, 1)[:, None]).to(tl.float16)"
     )
@@ -131,7 +131,7 @@ def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Pat
 
 @pytest.mark.emulated
 def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_path: Path) -> None:
-    """No chain: they would be rounded while the second dot reads those of the iteration before."""
+    """No chain: rounding would happen while the second dot reads the previous weights."""
     source = (
         SOURCE.format(causal=False)
         .replace(
@@ -149,7 +149,7 @@ def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_p
     assert np.abs(out - _expected(q, k, v, 0.5, causal=False)).max() <= bound
 
 
-# Weights are less what comes with each block of keys, and are stored.
+# Weights less a term loaded with each block of keys, and stored.
 WEIGHTS_STORED = """def k(q, k, v, rows, weights_ptr, out, scale, n):
     row = tl.program_id(0) * 64
     block = q.load([row, 0])
@@ -178,13 +178,13 @@ def test_what_comes_with_scores_is_read_and_fenced_ahead_of_stores(tmp_path: Pat
     ]
 
 
-# A bias of each block of keys, which lies in memory.
+# A bias for each block of keys, loaded from memory.
 BIASED = (
     SOURCE.format(causal=False)
     .replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
     .replace("new = tl.maximum", "scores += tl.load(bias + first // 64)\n        new = tl.maximum")
 )
-# Each iteration adds what the one before it has stored.
+# Each iteration adds the previous one's store.
 STORED = BIASED.replace(
     "        top = new",
     "        tl.store(bias + first // 64 + 1, first * 0.03125)\n        top = new",
@@ -250,7 +250,7 @@ def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, position
         assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
 
 
-# ---- keys and values that share a stage -------------------------------------------------------
+# ---- keys and values in one stage -------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: gpu.mbarrier_wait(

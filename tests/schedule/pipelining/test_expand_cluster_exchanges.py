@@ -1,4 +1,4 @@
-"""Tiles that CTAs of a cluster exchange: buffers, mbarriers, phases, and that any layout goes through."""
+"""Tiles exchanged between a cluster's CTAs: buffers, mbarriers, phases, any layout."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_it_means_what_it_meant(body: str, times: int) -> None:
 @settings(max_examples=20)
 @given(st.permutations([1, 2, 4, 8, 16, 32, 64, 128]), st.sampled_from([0, 3]))
 def test_any_layout_goes_through_in_whole_vectors(columns: list[int], copies: int) -> None:
-    """Lanes that hold replicas store nothing, and registers go together whatever they hold."""
+    """Lanes with replicas store nothing, and registers go together regardless of content."""
     size = 256 >> copies
     low_columns = [column for column in columns if column < size]
     lanes = [*low_columns[2 : 7 - copies], *[0] * copies]

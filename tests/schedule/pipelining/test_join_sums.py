@@ -1,4 +1,4 @@
-"""Dots that add to one another: one wait for all, and what is computed with them at every length."""
+"""Dots with joined sums: one wait for all, and results at every length."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_sum_that_threads_scale_is_waited_for_between_its_parts(tmp_path: Path
 
 
 def test_a_part_whose_operand_threads_compute_waits(tmp_path: Path) -> None:
-    """Its registers may be those that the dot before it reads."""
+    """Its registers may be operands of the dot before it."""
     computed = PARTS.replace("tl.dot(query[i], key", "tl.dot(query[i] + query[i], key")
     text, _ = lowered(tmp_path, computed, SIGNATURE, 4)
     assert _order(text)[:6] == ["wgmma", "wgmma_wait"] * 3

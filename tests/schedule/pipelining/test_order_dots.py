@@ -1,4 +1,4 @@
-"""Dots of an iteration that do not need each other: which comes first, and where each is waited for."""
+"""Order and waits of independent dots in an iteration."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_remarks_and_waits_say_so(tmp_path: Path) -> None:
 
 
 def test_without_a_producer_they_are_reordered_too(tmp_path: Path) -> None:
-    """Not where an iteration has buffers of its own, whose copies it waits for one by one."""
+    """Not where an iteration has its own buffers and waits for their copies one by one."""
     expected = {
         1: ["wgmma", "wgmma_wait"] * 3,
         2: ["wgmma", "wgmma", "wgmma_wait", "wgmma", "wgmma_wait", "wgmma_wait"],

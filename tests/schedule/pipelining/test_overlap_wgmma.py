@@ -1,4 +1,4 @@
-"""Products that run on into the next iteration: which do, what they wait for, and the empty loop."""
+"""Products in flight into the next iteration: selection, waits, and empty loops."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_scales_come_with_what_they_scale() -> None:
     assert not any("gpu.barrier" in line for line in always)
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 IN_FLIGHT = """\
 // CHECK: [[RUNS:%[0-9]+]] = arith.compare(%zero, %n) {predicate = "lt"}

@@ -1,4 +1,4 @@
-"""Products that are started an iteration ahead: where, what is computed with them, and when not."""
+"""Products issued an iteration ahead: selection, results, and refusals."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ SOFTMAX = """def k(a, b, c, v, n):
 def _lowered(
     folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
 ) -> tuple[str, str]:
-    """Return gpu IR and remarks of a kernel whose products are to start ahead."""
+    """Return gpu IR and remarks of a kernel with products started ahead."""
     return lowered(folder, source, signature, num_warps, **{"mma_stages": 2, **config})
 
 
@@ -124,7 +124,7 @@ def test_what_feeds_a_second_dot_is_computed_ahead(tmp_path: Path) -> None:
 
 
 def test_the_first_dot_runs_beside_the_last_where_others_have_results(tmp_path: Path) -> None:
-    """It is complete in the iteration that issues it: in flight are others whose results threads use."""
+    """It completes in its own iteration: in flight are dots with results used by threads."""
     text, remarks = _lowered(tmp_path, GRADIENT, GRADIENT_SIGNATURE, num_stages=2)
     assert AHEAD in remarks
     matches = re.findall(r"(scf\.for|tma_reduce|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
@@ -309,7 +309,7 @@ def test_two_products_of_an_iteration(tmp_path: Path) -> None:
         np.testing.assert_array_equal(c, expected)
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: scf.if(

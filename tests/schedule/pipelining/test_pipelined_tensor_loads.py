@@ -1,4 +1,4 @@
-"""Tensor loads issued iterations ahead by the kernel's own warps: stages, phases, and what stays."""
+"""Tensor loads issued iterations ahead by the kernel's own warps: stages, phases, refusals."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_kernel_does_what_it_did(flow: str, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     before, after = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _pipelined(after, num_stages)
     rng = np.random.default_rng(1)

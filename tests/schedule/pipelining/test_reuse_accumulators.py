@@ -1,4 +1,4 @@
-"""Dots whose results take each other's registers: which, and that ptxas then has enough of them."""
+"""Dots reusing accumulator registers: selection, and enough registers in ptxas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that threads exchange for a dot: two buffers, one barrier an iteration, and when not."""
+"""Dot operands exchanged by threads: two buffers, one barrier per iteration, refusals."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_threads_read_stays() -> None:
 
 @pytest.mark.emulated
 def test_buffers_of_a_loop_inside_are_not_those_of_the_loop_around(tmp_path: Path) -> None:
-    """Such as the stages of loads that threads mask, in a loop over tiles."""
+    """For example, stages of masked loads in a loop over tiles."""
     source = """def k(a, b, c, m, n, k):
     for tile in tl.range(tl.program_id(0), m // 64, tl.num_programs(0)):
         rows = tile * 64 + tl.arange(0, 64)

@@ -1,4 +1,4 @@
-"""Loops that ask for more stages than registers hold copy to shared memory, iterations ahead."""
+"""Loops with more stages than registers hold copy to shared memory, iterations ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of B that products leave out: boxes without them, and buffers that end before them."""
+"""Unused rows of B: boxes without them, and buffers ending before them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_rows_that_are_left_out_are_not_loaded_and_have_no_room(tmp_path: Path) 
 
 
 def test_a_buffer_of_two_boxes_ends_where_it_did(tmp_path: Path) -> None:
-    """The rows that are left out of the first box lie between the two."""
+    """The rows outside the first box lie between the two."""
     assert of_b(narrowed(tmp_path, bk=128)) == ((112, 64), [(112, 0)])
 
 
@@ -122,7 +122,7 @@ def test_rows_of_few_bytes_are_whole_periods_of_the_swizzle(tmp_path: Path) -> N
 def test_more_rows_than_a_box_has_are_several_boxes(
     tmp_path: Path, columns: int, parts: tuple[int, int]
 ) -> None:
-    """And more columns than an instruction has are two, which begin with whole 16 columns."""
+    """More columns than an instruction's need two, each starting at a multiple of 16 columns."""
     kernel = narrowed(tmp_path, columns, 512, e=8)
     if columns // 2 % 8:  # boxes are whole periods of the swizzle
         assert of_b(kernel) == ((256, 64), [(0, 0)])

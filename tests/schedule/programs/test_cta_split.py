@@ -1,4 +1,4 @@
-"""How tiles are divided among the CTAs of a cluster."""
+"""Division of tiles among the CTAs of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persistent kernels: which become so, and that every program instance is run once."""
+"""Persistent kernels: selection, and every program instance runs once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def looped(text: str, schedule: Schedule | None = None) -> Kernel:
     return kernel
 
 
-# What the programs of a grid are told, x + 100 y + 10000 z, is added to what they load.
+# Each program's position in the grid, x + 100 y + 10000 z, is added to its loads.
 SUM = """\
 // CHECK: kernel @k(
 // CHECK-SAME: %grid.x: i32 {source = "grid[0]"}
@@ -114,7 +114,7 @@ def test_without_leave_of_the_launcher_there_is_no_loop() -> None:
 
 
 def check_programs(kernel: Kernel, grid: Sequence[int], turns: int) -> None:
-    """Check what each program of a grid stores in its row."""
+    """Check the row stored by each program of a grid."""
     width, height, depth = (*grid, 1, 1)[:3]
     x = np.random.default_rng(turns).integers(-99, 99, (5, 32)).astype(np.int32)
     out = np.full((depth * height * width, 32), -1, np.int32)
@@ -136,7 +136,7 @@ def test_every_program_of_any_grid_is_run(grid: list[int], turns: int) -> None:
 
 @pytest.mark.parametrize("num_ctas", [1, 2, 3, 6, 7])
 def test_as_many_ctas_as_there_are(monkeypatch: pytest.MonkeyPatch, num_ctas: int) -> None:
-    """Whatever their number: fewer than programs, as many, or one too many."""
+    """With any number of CTAs: fewer than programs, as many, or one too many."""
     monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
     check_programs(looped(SUM), (3, 2), 1)
 
@@ -162,7 +162,7 @@ def test_programs_of_unequal_length_are_run_once(
 
 
 def _runs(kernel: Kernel, grid: tuple[int, ...]) -> np.ndarray:
-    """Return what each program of a grid stores."""
+    """Return the values stored by each program of a grid."""
     width, height = (*grid, 1)[:2]
     x = np.arange(4 * 32, dtype=np.int32).reshape(4, 32)
     out = np.full((height * width, 32), -1, np.int32)
@@ -179,14 +179,14 @@ def test_rounds_go_to_and_fro_from_the_last_one_back() -> None:
 
 
 def test_parts_of_one_length_go_forward() -> None:
-    """As K that is split: each program begins elsewhere."""
+    """As in split-K: each program begins elsewhere."""
     for bounds in ("%i, %length", "%i, %n"):
         parts = UNEVEN.replace("scf.for(%zero, %length,", f"scf.for({bounds},")
         assert "arith.and" not in print_kernel(looped(parts))
 
 
 def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
-    """Return the programs that each CTA runs of a grid of one row."""
+    """Return the programs run by each CTA of a grid of one row."""
     kernel = looped(UNEVEN)
     loop = next(op for op in kernel.body if isinstance(op, scf.For))
     length = next(op for op in loop.body if isinstance(op, arith.Min))

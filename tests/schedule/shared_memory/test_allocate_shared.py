@@ -1,4 +1,4 @@
-"""Buffers that are live at different times share bytes; those that are live together do not."""
+"""Buffers live at different times share bytes; those live together do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no block has room for is refused before code is made of it, with what is large and what helps."""
+"""Oversized kernels are refused before code generation, with the largest users and a remedy."""
 
 from __future__ import annotations
 

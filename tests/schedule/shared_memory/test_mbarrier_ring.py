@@ -1,4 +1,4 @@
-"""Rings of mbarriers: what they are initialized with, and the phases of their waits."""
+"""Mbarrier rings: arrival counts and wait phases."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_phase_bits_hold_the_parity_of_each_stage() -> None:
 
 
 def _carry(kernel: Kernel) -> None:
-    """Carry the second value of the loop over `%j`, which the kernel's `%zero` starts."""
+    """Carry the second value of the loop over `%j`, starting at the kernel's `%zero`."""
     loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
     (loop,) = (op for op in loops if op.induction.hint == "j")
     start: Value = Builder(kernel.body, kernel.body.first)(arith.Constant(0, I32)).out

@@ -1,4 +1,4 @@
-"""Which loads become bulk copies, with what remark, and that the kernel computes the same."""
+"""Loads selected for bulk copies, their remarks, and equal results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def translated(
 
 
 def bulked(kernel: Kernel, config: Config | None = None, target: str = "sm_90a") -> Schedule:
-    """Run the passes up to the one under test; return what they were given."""
+    """Run the passes before the one under test; return their schedule."""
     schedule = Schedule(TARGETS[target], config or Config())
     names = [pass_.__name__ for pass_ in TILE_TO_GPU.passes]
     first = TILE_TO_GPU.passes[: names.index("bulk_loads")]
@@ -50,7 +50,7 @@ def bulked(kernel: Kernel, config: Config | None = None, target: str = "sm_90a")
 
 
 def remarks(schedule: Schedule) -> list[str]:
-    """Return what was remarked of bulk copies, without the places."""
+    """Return the remarks on bulk copies, without locations."""
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
     return [text for text in texts if "bulk copies" in text]
 
@@ -67,7 +67,7 @@ def output(kernel: Kernel, case: Rows, n: int, *, check_races: bool = True) -> n
     return arrays["out_ptr"]
 
 
-# ---- which loads ------------------------------------------------------------------------------
+# ---- selected loads ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", COPIED.values(), ids=COPIED)
@@ -134,7 +134,7 @@ NESTED = """def k(x_ptr, out_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
 def test_every_loop_around_has_to_promise(
     tmp_path: Path, num_stages: int | None, copied: int
 ) -> None:
-    """What an outer iteration wrote comes before what the next one loads."""
+    """An outer iteration's stores precede the next one's loads."""
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + NESTED, encoding="utf-8")
     signature = {"x_ptr": "*i32:16", "out_ptr": "*i32:16", "n": "i32:16"}
@@ -150,7 +150,7 @@ def test_every_loop_around_has_to_promise(
     np.testing.assert_array_equal(out, expected)
 
 
-# ---- which loops ------------------------------------------------------------------------------
+# ---- selected loops ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ kernel @k(%x: *fp32 {{divisibility = 16}}, %n: i32 {{divisibility = 16}}) {{num_
     assert num_fetches(written) == 0
 
 
-# ---- what comes after -------------------------------------------------------------------------
+# ---- code after the loop ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("warp_specialize", [None, False])

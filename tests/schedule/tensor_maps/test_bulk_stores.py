@@ -1,4 +1,4 @@
-"""Which stores become bulk copies, with what remark, and that the kernel computes the same."""
+"""Stores selected for bulk copies, their remarks, and equal results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.stored_rows import (
 def _bulked(
     folder: Path, case: Stored, config: Config | None = None, target: str = "sm_90a"
 ) -> tuple[Kernel, list[str]]:
-    """Return a kernel after the pass, and what was remarked of stores by copies."""
+    """Return a kernel after the pass, and the remarks on stores by copies."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + case.source, encoding="utf-8")
     kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel

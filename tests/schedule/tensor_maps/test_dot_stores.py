@@ -1,4 +1,4 @@
-"""Stores of products through pointers become tensor copies: which, and with what result."""
+"""Stores of products through pointers become tensor copies: selection and results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = (
 )
 
 
-# ---- what is mapped ---------------------------------------------------------------------------
+# ---- mapped stores ----------------------------------------------------------------------------
 
 
 @pytest.mark.emulated
@@ -149,7 +149,7 @@ def test_two_outputs(tmp_path: Path) -> None:
     assert not other_out[:, 24:].any()
 
 
-# ---- what is left alone -----------------------------------------------------------------------
+# ---- left alone -------------------------------------------------------------------------------
 
 
 NOT_MAPPED = {

@@ -28,7 +28,7 @@ def _at(pointer: str = "%p", element: str = "bf16") -> str:
 
 
 def _order(*lines: str) -> str:
-    """Return what stands where after the pass: m a map, w a wait, l a load, for and end."""
+    """Return the order after the pass: m a map, w a wait, l a load, for and end."""
     numbered = (re.sub(r"%([mxi])\b", rf"%\g<1>{index}", line) for index, line in enumerate(lines))
     body = "\n".join(numbered)
     kernel = parse_kernel(

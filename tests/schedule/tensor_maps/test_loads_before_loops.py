@@ -1,4 +1,4 @@
-"""What dots read of tensor copies outside of loops, and of one of which one dot reads the transpose."""
+"""Dot operands from tensor copies outside loops, also read transposed by one dot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors taken apart: parameters for what is asked, masked accesses without tensor copies."""
+"""Descriptors lowered to the parameters used, or to masked accesses without tensor copies."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_rows_go_through_pointers_on_every_target(target: str, column: int) -> N
     # Without maps the parameter itself is the address.
     address = "x.base" if target == "sm_90a" else "x.address"
     assert promises[address] == 16
-    whole = [1, 4, 4] if target == "sm_90a" else [1, 1, 1]  # what a tensor map has to have
+    whole = [1, 4, 4] if target == "sm_90a" else [1, 1, 1]  # requirements of a tensor map
     assert [promises[name] for name in ("x.shape.0", "x.shape.1", "x.strides.0")] == whole
     results: list[np.ndarray] = []
     for variant in (parse_kernel(ROWS), kernel):

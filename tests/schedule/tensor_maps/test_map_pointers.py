@@ -1,4 +1,4 @@
-"""Loads through pointers become tensor copies: which, in what launches, and with what result."""
+"""Loads through pointers become tensor copies: selection, launch conditions, results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = (
 )
 
 
-# ---- what is mapped ---------------------------------------------------------------------------
+# ---- mapped loads -----------------------------------------------------------------------------
 
 
 @pytest.mark.emulated
@@ -120,7 +120,7 @@ def test_a_pointer_that_walks_is_a_coordinate() -> None:
     check(TEXT, print_kernel(kernel))
 
 
-# ---- what is left alone -----------------------------------------------------------------------
+# ---- left alone -------------------------------------------------------------------------------
 
 
 def test_nobody_asked(tmp_path: Path) -> None:

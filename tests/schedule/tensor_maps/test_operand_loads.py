@@ -1,4 +1,4 @@
-"""Which loads of operands may become tensor copies: what comes before them, and what uses them."""
+"""Operand loads eligible for tensor copies, by earlier writes and by uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load may be issued ahead of, whoever issues it."""
+"""Ops that a load may not be issued ahead of, in any warp."""
 
 from __future__ import annotations
 

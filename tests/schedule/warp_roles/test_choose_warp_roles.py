@@ -1,4 +1,4 @@
-"""Which warps issue loads, and where to: rings of innermost loops, and why a kernel has no producer."""
+"""Warps that issue loads: rings of innermost loops, and reasons against a producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of consumers: which kernels have them, whose turn it is, and what each has to itself."""
+"""Consumer groups: selected kernels, order of turns, and private resources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
     return schedule.remarks
 
 
-# ---- which kernels have them ------------------------------------------------------------------
+# ---- selected kernels -------------------------------------------------------------------------
 
 STORE = "  gpu.store(%p, %n)\n"
 AT = "  %q = arith.addptr(%p, %i) : *i32\n"
@@ -112,7 +112,7 @@ def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
     assert [reason in remark for remark in remarks] == [True] * (num_groups - 1)
 
 
-# ---- whose turn it is, and what each has ------------------------------------------------------
+# ---- order and private resources --------------------------------------------------------------
 
 
 def _roles(kernel: Kernel) -> roles.Specialize:
@@ -144,7 +144,7 @@ def test_groups_without_an_order_have_slots_of_their_own(
     _divided(kernel, groups, num_stages)
     rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
     assert all(isinstance(kind, SharedType) for kind in rings)
-    # What the inner loop loads, and what the outer one does; two mbarriers for each.
+    # Loads of the inner loop and of the outer one, with two mbarriers each.
     stages = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
     assert stages == sorted([groups] * 3 + [groups * stages_per_group] * 3)
 
@@ -162,7 +162,7 @@ def test_what_consumers_allocate_is_there_for_each() -> None:
     assert two.shared_bytes == allocs[0].offset_bytes + 2 * 512
 
 
-# ---- what comes of it -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 FLOWS = {
     "nested": TILES,
@@ -175,7 +175,7 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize(("groups", "num_stages"), [(2, 1), (2, 4), (3, 3)])
 def test_groups_do_together_what_the_kernel_did(flow: str, groups: int, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     whole, divided = (kernel_of(FLOWS[flow], num_warps=4) for _ in range(2))
     _divided(divided, groups, num_stages)
     assert divided.num_consumer_groups == groups

@@ -1,4 +1,4 @@
-"""Gathered rows: the producer's threads copy them, if all that their addresses take is known there."""
+"""Gathered rows are copied by producer threads if they can compute the addresses."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_loads_to_registers_for_later_come_after_wait_and_fence(tmp_path: Path, 
 
 
 def test_without_copies_by_threads_tiles_are_loaded_before_the_wait(tmp_path: Path) -> None:
-    """They may take longer than an iteration; a scalar that all threads share does not."""
+    """They may take longer than an iteration; a scalar shared by all threads does not."""
     plain = SOURCE.replace("mask=(at < M)[:, None] & (column < K - k)[None, :], other=0.0", "")
     plain = plain.replace("tl.load(a_ptrs, )", "a.load([0, k])").replace("a_ptrs += 64", "pass")
     plain = plain.replace("a_ptrs = a + at[:, None] * K + column[None, :]", "pass")

@@ -1,4 +1,4 @@
-"""Which tensor loads fill a stage together, and which stages of their rings are whose."""
+"""Tensor loads grouped into a stage, and ring stages divided among owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops that come one after the other load through one ring, which does not drain between them."""
+"""Consecutive loops load through one ring, without draining it in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles: what each does in what order, when a stage is given back, and who gets which registers."""
+"""Warp roles: order of ops, release of stages, and register counts."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def _roles(kernel: Kernel) -> roles.Specialize:
 
 
 def _steps(block: Block) -> list[str]:
-    """Return what of a role has to do with copies and products, in program order."""
+    """Return a role's ops on copies and products, in program order."""
     return [op.opcode.removeprefix("gpu.") for op in block.walk() if isinstance(op, STEPS)]
 
 
-# ---- what is done in what order ---------------------------------------------------------------
+# ---- order of ops -----------------------------------------------------------------------------
 
 
 def test_fetches_that_stand_together_share_their_mbarriers() -> None:
@@ -123,7 +123,7 @@ def test_no_barrier_of_the_block_stands_in_a_role() -> None:
     assert not [op for op in specialize.producer.walk() if isinstance(op, gpu.Barrier)]
 
 
-# ---- what comes of it -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 FLOWS = {
     "a loop": loop(copy("a", "%i")),
@@ -146,7 +146,7 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_roles_do_together_what_the_kernel_did(flow: str, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     whole, divided = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _specialized(divided, num_stages=num_stages)
     check_same_results(whole, divided, (0, 1, 2, 5))
@@ -224,7 +224,7 @@ def test_a_config_with_maxnreg_moves_no_registers(tmp_path: Path) -> None:
 
 
 def test_registers_fit_the_launch(tmp_path: Path) -> None:
-    """What consumers take is no more than what the producer's warps leave."""
+    """Consumers take no more registers than the producer's warps leave."""
     for block, num_warps in (((128, 128, 64), 4), ((128, 256, 64), 8), ((256, 128, 64), 16)):
         kernel = _matmul(tmp_path, block, num_warps, num_stages=2)
         specialize = _roles(kernel)
@@ -244,7 +244,7 @@ def test_the_remark_says_so() -> None:
     ]
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: [[RING:%.*]] = gpu.shared_alloc {element = i32, {{.*}}num_stages = 3}
@@ -285,7 +285,7 @@ def test_a_stage_is_filled_after_it_is_released_and_read_after_it_is_full() -> N
     applied(text, choose_warp_roles, specialize_warps)
 
 
-# Box number i of y is the box of x that a table says; the next entry is loaded an iteration ahead.
+# Box i of y is the box of x given by a table; the next entry is loaded an iteration ahead.
 PAGED = f"""\
   %wide = arith.constant {{value = 128, type = i32}} : i32
   %first = gpu.load(%p, _, _) : i32
