@@ -257,9 +257,9 @@ Positive = Callable[[Generator, Item], Value]
 def make_function(g: Generator) -> None:
     """Add an elementary function of arguments up to 8 in magnitude, or a quotient.
 
-    The errors are those of the CUDA C++ Programming Guide ("Mathematical Functions") and of the PTX
-    ISA, doubled: 2 for libdevice and the approximations, and 1 for each unit of an exponent, whose
-    product with log2(e) is rounded before `ex2` sees it.
+    Error bounds are those of the CUDA C++ Programming Guide ("Mathematical Functions") and the PTX
+    ISA, doubled: 2 for libdevice and the approximations. An exponential adds 1 for each unit of its
+    argument, because the product with log2(e) is rounded before `ex2`.
     """
     element = g.choices.weighted(FLOATS)
     candidates = g.candidates(

@@ -1,7 +1,7 @@
-"""What the parameters of a scheduled kernel get at a launch, as the launcher would compute it.
+"""Launch parameters of a scheduled kernel, computed as the launcher would.
 
-The schedule takes tensors apart: a map, extents and strides come of one argument, and some maps are
-of what a pointer points at. Such a kernel is launched only where its guards hold and the driver
+The schedule takes tensors apart: one argument yields a map, extents and strides, and some maps
+describe a pointer's memory. Such a kernel is launched only where its guards hold and the driver
 would encode its maps.
 """
 
@@ -32,7 +32,7 @@ _NOISE = 0xA5
 
 
 def arguments(kernel: Kernel, inputs: Given) -> list[Array | int]:
-    """Return the arguments that parameters come from, each once, in the order of parameters."""
+    """Return the arguments used by parameters, each once, in the order of parameters."""
     names = [info.argument for info in kernel.params if info.source not in LAUNCH_SOURCES]
     return [inputs[name] for name in dict.fromkeys(names)]
 
@@ -61,7 +61,7 @@ def _is_encodable(tensor: TensorSource, size_bytes: int, inputs: Given) -> bool:
 
 
 def parameters(kernel: Kernel, inputs: Given, grid: Sequence[int]) -> list[Argument]:
-    """Return what is passed for each parameter of a kernel that is scheduled."""
+    """Return the launch value of each parameter of a scheduled kernel."""
     values = {**_numbers(inputs), **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
     passed: list[Argument] = []
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
@@ -82,7 +82,7 @@ def scratch(kernel: Kernel, grid: Sequence[int]) -> Array:
 
 
 def ctas(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the grid of CTAs that run a grid of program instances."""
+    """Return the grid of CTAs for a grid of program instances."""
     extents = (num_persistent_ctas(grid), 1, 1) if kernel.is_persistent else tuple(grid)
     return (extents[0] * kernel.num_ctas, *extents[1:])
 
@@ -109,7 +109,7 @@ def _map(
 
 
 def _numbers(inputs: Given) -> dict[str, int]:
-    """Return what expressions may name: numbers, "x.shape[0]", "x.strides[1]"."""
+    """Return the numbers available to expressions: "n", "x.shape[0]", "x.strides[1]"."""
     numbers = {name: value for name, value in inputs.items() if isinstance(value, int)}
     for name, array in inputs.items():
         if isinstance(array, np.ndarray):

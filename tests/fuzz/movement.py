@@ -1,4 +1,4 @@
-"""Ops that move elements or repeat them: what layouts and their conversions are about."""
+"""Ops that move or repeat elements: the subject of layouts and their conversions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_join(g: Generator) -> None:
 
 
 def make_split(g: Generator) -> None:
-    """Take a tile apart, whose last axis becomes 2 if it is not."""
+    """Split a tile; its last axis becomes 2 if necessary."""
     candidates = g.candidates(lambda item: prod(item.shape) >= 2)
     if not candidates:
         make_join(g)

@@ -1,4 +1,4 @@
-"""Reductions and scans of one or two tiles, with combinations whose order shows when it is wrong."""
+"""Reductions and scans of one or two tiles, with combinations that reveal a wrong order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _simple(cls: type[arith.Binary], *flags: bool) -> Combine:
 
 
 def _choose(g: Generator, item: Item, count: int) -> tuple[Combine, Facts] | None:
-    """Choose a combination of one tile, which is associative on what is known of its elements."""
+    """Choose a combination of one tile, associative under the facts of its elements."""
     element, facts = item.element, item.facts
     if element.is_bool:
         return _simple(g.choices.pick([arith.Or, arith.And, arith.Xor])), Facts()

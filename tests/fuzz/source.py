@@ -1,10 +1,10 @@
 """Write tile IR as source in the kernel language, one statement for each op.
 
-What the frontend makes of the source must compute what the tile IR does, so a random program tests
-the frontend as well: types that meet, loops and their variables, combine functions, launch types.
+The frontend's translation of the source must compute the same as the tile IR. So a random program
+also tests the frontend: type promotion, loops and their variables, combine functions, launch types.
 
-Invariant: a program is written in full, or `Unwritable` is raised: the language has no word for
-some ops on some types.
+Invariant: a program is written in full, or `Unwritable` is raised: the language lacks some ops on
+some types.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _LIBDEVICE = {
 
 
 class Unwritable(Exception):  # noqa: N818 - what the program is
-    """Report an op that the language has no word for."""
+    """Report an op without a counterpart in the language."""
 
 
 def dtype(element: Any) -> str:
@@ -148,7 +148,7 @@ class _Writer:
             self.line(f"{', '.join(targets)} = {sources}", depth)
 
     def expression(self, op: Op) -> str:
-        """Return the expression that an op without blocks is."""
+        """Return the expression for an op without blocks."""
         args = ["None" if slot is None else self.names[slot] for slot in op.slots]
         if type(op) in _INFIX:
             return f"{args[0]} {_INFIX[type(op)]} {args[1]}"
@@ -402,7 +402,7 @@ def _if(writer: _Writer, op: scf.If, depth: int) -> None:
 
 
 def _while(writer: _Writer, op: scf.While, depth: int) -> None:
-    """Write a loop whose condition is that its first carried value is above zero."""
+    """Write a loop that runs while its first carried value is above zero."""
     names = [writer.fresh(arg) for arg in op.before.args]
     condition = op.before.terminator
     assert isinstance(condition, scf.Condition)

@@ -1,8 +1,8 @@
-"""Tensors that are accessed by blocks: of one to five axes, inside of the tensor, across its ends, beyond them.
+"""Block accesses to tensors of one to five axes: inside, across an end, or beyond it.
 
-Every access has a tensor of its own. What of a block lies outside reads as zero, or as NaN, and is
-not written. The last coordinate is a multiple of 16 bytes, and what is written begins at no negative
-one, which hardware asks for.
+Every access has its own tensor. Elements of a block outside it read as zero or NaN, and are not
+written. The last coordinate is a multiple of 16 bytes, and no store begins at a negative one; both
+are hardware's conditions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANKS = (2, 2, 2, 1, 3, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Say where along an axis a block begins, from `low` to `high`, and what `value` says so."""
+    """The start of a block along an axis: `value`, from `low` to `high`."""
 
     value: Value
     low: int
@@ -54,7 +54,7 @@ def make_load(g: Generator) -> None:
     described = describe(g, tensor, block, fill_nan=fill_nan)
     value = g.add(descriptor.DescriptorLoad(described, [axis.value for axis in axes])).out
     if fill_nan:
-        # Which NaN it is nobody says, and bits are looked at.
+        # The NaN's payload is unspecified, and the comparison is of bits.
         unit = g.constant(1.0, value.type)
         is_number = g.add(arith.Compare(value, value, "eq")).out
         value = g.add(arith.Select(is_number, value, unit)).out
@@ -65,7 +65,7 @@ def make_load(g: Generator) -> None:
 
 
 def make_rows(g: Generator) -> None:
-    """Add rows of a tensor by loaded indices, some of which may be beyond its last one."""
+    """Add rows of a tensor gathered by loaded indices, some beyond its last row."""
     element = g.choices.weighted(ELEMENTS)
     rows = g.some_shape(ranks=(1,))
     room = max(g.limits.elems // prod(rows), 1)
@@ -82,7 +82,7 @@ def make_rows(g: Generator) -> None:
 
 
 def _keep_size(g: Generator, described: Value, shape: Shape) -> None:
-    """Let an extent, or a stride, be used by what follows."""
+    """Add an extent or a stride to the pool."""
     axis = g.choices.below(len(shape))
     if g.choices.chance(1, 2):
         g.keep(g.add(descriptor.DescriptorStride(described, axis)).out, full(I64))
@@ -93,7 +93,7 @@ def _keep_size(g: Generator, described: Value, shape: Shape) -> None:
 
 
 def store(g: Generator, item: Item) -> None:
-    """Store a value as a block that is no other program's or iteration's."""
+    """Store a value as a block of this program and iteration alone."""
     block, facts = item.shape, item.facts
     axes = _apart(g, item.element, block)
     tensor = _tensor(g, item.element, _extents(g, block, axes), "poison", facts, facts.steps)
@@ -138,7 +138,7 @@ def describe(
     if not g.choices.chance(1, 3):
         return g.tensor(lambda name: _with_whole_rows(tensor(name)), block, fill_nan=fill_nan)
     example = tensor("")
-    # Rows that begin anywhere can have no map, so what is launched then is another kernel.
+    # Misaligned rows can have no map, so another variant is launched then.
     row = example.row_elems if g.choices.chance(5, 6) else example.shape[-1]
     strides = [1]
     for extent in reversed((*example.shape[1:-1], row)):
@@ -182,7 +182,7 @@ def _long(g: Generator, value: int) -> Value:
 
 
 def _some_block(g: Generator, element: ScalarType) -> Shape:
-    """Choose the shape of a block, whose rows are long enough."""
+    """Choose the shape of a block with long enough rows."""
     shape = [min(extent, _MAX_BLOCK_EXTENT) for extent in g.some_shape(ranks=_RANKS)]
     shape[-1] = max(shape[-1], _unit(element))
     return tuple(shape)
@@ -221,7 +221,7 @@ def _further(g: Generator, count: Value, step: int, first: int, extent: int) -> 
 
 
 def _apart(g: Generator, element: ScalarType, block: Shape) -> list[_Axis]:
-    """Choose where a block begins so that no two counts of the counters share an element."""
+    """Choose a block's start so that no two counts of the counters share an element."""
     index, extent = g.linear(g.scopes[-1].counters)
     axis = g.choices.below(len(block))
     axes = [_Axis(g.known_or_given(0), 0, 0) for _ in block]
@@ -250,7 +250,7 @@ def _extents(g: Generator, block: Shape, axes: list[_Axis]) -> Shape:
 def _tensor(
     g: Generator, element: ScalarType, shape: Shape, fill: Fill, facts: Facts, steps: float = 0.0
 ) -> Callable[[str], Tensor]:
-    """Return what makes the argument of a name."""
+    """Return a function that makes the argument for a name."""
     seed, padding = g.choices.below(1 << 16), g.choices.pick([0, 0, 1, 2])
 
     def make(name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Random programs mean the same at every stage; and what would go unseen if the check were blind.
+"""Random programs mean the same at every stage, and planted bugs are caught.
 
 A failure is shrunk by Hypothesis and printed as tile IR with its arguments. A long run is
 `python tests/fuzz/run.py`, see docs/internals/fuzzing.md.
@@ -56,12 +56,12 @@ def test_the_program_of_a_seed(seed: int) -> None:
 def test_a_long_program_means_the_same_when_compiled(seed: int) -> None:
     program = long_program(Choices(Seeded(seed)), MIN_SIZE)
     kernel = program.kernel()
-    rewrite(kernel, {})  # drops what is dead
+    rewrite(kernel, {})  # drops dead ops
     assert sum(1 for _ in kernel.walk()) >= 0.8 * MIN_SIZE
     check(program, seeds=(0,), each_pass=False)
 
 
-# ---- what is generated ------------------------------------------------------------------------
+# ---- generated programs -----------------------------------------------------------------------
 
 
 def test_a_seed_makes_one_program() -> None:
@@ -113,7 +113,7 @@ def test_every_op_of_tile_programs_is_generated() -> None:
 
 
 def _hopper_features(program: Program) -> set[str]:
-    """Return what of Hopper's a program is compiled to."""
+    """Return the Hopper features in a program's compiled code."""
     kernel = program.kernel()
     schedule = Schedule(TARGETS["sm_90a"], program.config, map_pointers=program.map_pointers)
     try:
@@ -199,7 +199,7 @@ def test_integers_that_may_wrap_are_anything() -> None:
     assert settled(element, Facts(hi=7)) == full(element)
 
 
-# ---- what is found ----------------------------------------------------------------------------
+# ---- detected faults --------------------------------------------------------------------------
 
 SUM = """// sm_90a, 2 warps, 2 stages, grid (2,)
 // Buffer(name='x', dtype='fp32', size=128, fill='exact', lo=-1, hi=3, seed=5)
@@ -230,7 +230,7 @@ def test_what_is_right_passes() -> None:
 
 
 def subtract_instead(kernel: Kernel, schedule: Schedule) -> None:
-    """Do what a wrong pass might."""
+    """Plant a fault as of a wrong pass."""
     del schedule
     for op in kernel.walk():
         if isinstance(op, arith.Add) and element_of(op.out.type) == FP32:
@@ -311,7 +311,7 @@ def test_how_far_a_result_may_be_off(
 
 def _opcodes(program: Program) -> list[str]:
     kernel = program.kernel()
-    rewrite(kernel, {})  # drops what is dead
+    rewrite(kernel, {})  # drops dead ops
     return [op.opcode for op in kernel.walk()]
 
 

@@ -238,8 +238,8 @@ def test_standard_tiles_spill_nothing(
     assert compiled_kernel.metadata.ptxas_warnings == ()
     mma = compiled_kernel.asm["ptx"].count("mma.sync.aligned.m16n8k16")
     assert mma == m * n * k // (16 * 8 * 16) // num_warps
-    # A warp reads its rows of A and columns of B once an iteration, four matrices at a time, and
-    # those of the first part of K before the loop.
+    # A warp reads its rows of A and columns of B once an iteration, four matrices at a time. The
+    # first part of K is read before the loop.
     assert compiled_kernel.asm["ptx"].count("ldmatrix") * num_warps * 4 * 64 == (k + 16) * (
         m * (2 if num_warps == 4 else 4) + n * 2
     )
