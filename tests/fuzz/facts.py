@@ -91,7 +91,7 @@ def settled(element: ScalarType, facts: Facts) -> Facts | None:
 
 
 def joined(first: Facts, *others: Facts) -> Facts:
-    """Return the facts common to several values."""
+    """Return facts true of every one of several values."""
     for other in others:
         kind: Kind = other.kind if _RANK[other.kind] > _RANK[first.kind] else first.kind
         first = Facts(

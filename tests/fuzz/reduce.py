@@ -67,7 +67,7 @@ class _Search:
             index -= 1
             count = len(make_edits(ops[index]))
             if any(map(self._keep, _edited(self.program, index, count, make_edits))):
-                # The ops for the constant went with the op, so the position is another op's now.
+                # The op's unused operands went too, so this index is another op's now.
                 ops = _ops(self.program)
                 index = min(index + 1, len(ops))
 
