@@ -48,7 +48,7 @@ def row_layout(num_elems: int, num_warps: int = 1) -> LinearLayout:
 
 
 class Program:
-    """Build a kernel that loads tiles, works on them and stores tiles."""
+    """Build a kernel that loads, transforms and stores tiles."""
 
     def __init__(self, num_warps: int = 1) -> None:
         self.body = Block()
@@ -100,11 +100,11 @@ class Program:
     def block(
         self, types: Sequence[Type], make: Callable[[Builder, list[Value]], Sequence[Value]]
     ) -> Block:
-        """Return a nested block that yields what `make` returns."""
-        made = Block(types)
-        builder = Builder(made)
-        builder(scf.Yield(make(builder, made.args)))
-        return made
+        """Return a nested block yielding the values from `make`."""
+        block_ = Block(types)
+        builder = Builder(block_)
+        builder(scf.Yield(make(builder, block_.args)))
+        return block_
 
     def kernel(self) -> Kernel:
         """Return the finished kernel."""
@@ -121,7 +121,7 @@ class Program:
     def run(self, *arrays: Any, target: Target = SM_90, grid: tuple[int, ...] = (1,)) -> list[Any]:
         """Run the kernel on input arrays, or scalars in their places; return the outputs."""
         machine = Machine()
-        given = iter(arrays)
+        remaining = iter(arrays)
         args: list[Any] = []
         addresses: dict[Value, int] = {}
         kinds: dict[Value, Any] = {}
@@ -134,9 +134,9 @@ class Program:
                 addresses[value] = machine.alloc(np.full(size, 0xEE, np.uint8))
                 args.append(addresses[value])
             elif value in self.inputs:
-                args.append(machine.alloc(next(given)))
+                args.append(machine.alloc(next(remaining)))
             else:
-                args.append(next(given))
+                args.append(next(remaining))
         machine.run(self.llvm_ir(target), args, grid)
         self.machine = machine
         return [machine.read(addresses[v], kinds[v], shape) for v, shape in self.outputs]

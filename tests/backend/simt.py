@@ -1,9 +1,8 @@
-"""Run the LLVM IR that the backend writes, all threads of one CTA in lockstep.
+"""Run the backend's LLVM IR, all threads of one CTA in lockstep.
 
-Every value is a NumPy array with one entry a thread, so shuffles, predicates and barriers mean what
-they mean on the GPU, as long as branches are uniform; the backend writes no others. Reading or
-writing outside of the buffers given is an error, which is how the tests know that masked lanes
-touch nothing.
+Every value is a NumPy array with one entry per thread. Shuffles, predicates and barriers mean the
+same as on the GPU as long as branches are uniform; the backend writes no others. Reading or
+writing outside the given buffers is an error; so tests know that masked lanes touch nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SHARED_BASE = 1024
 
 
 def split_arguments(text: str) -> list[str]:
-    """Split at commas that are outside of all brackets."""
+    """Split at commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         depth += char in "([{<"
@@ -72,7 +71,7 @@ class Machine:
         return address
 
     def read(self, address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """Return what lies at an address."""
+        """Return the number stored at an address."""
         count = math.prod(shape)
         return np.frombuffer(self.memory, dtype, count, address).reshape(shape).copy()
 
@@ -95,23 +94,23 @@ class _Cta:
         grid: tuple[int, ...],
     ) -> None:
         self.machine = machine
-        found = re.search(
+        match = re.search(
             r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.MULTILINE
         )
-        assert found is not None
-        count = re.search(r'"nvvm.reqntid"="(\d+)"', found[2])
+        assert match is not None
+        count = re.search(r'"nvvm.reqntid"="(\d+)"', match[2])
         assert count is not None
         self.threads = int(count[1])
         self.env: dict[str, Any] = {}
         self.shared = bytearray(b"\xee" * (227 * 1024))
         self.copies = AsyncCopies(self.space)
         self.position = {"ctaid": cta, "nctaid": grid}
-        for param, arg in zip(split_arguments(found[1]), args, strict=True):
+        for param, arg in zip(split_arguments(match[1]), args, strict=True):
             kind, name = param.split(" noundef")[0], param.rsplit(" ", 1)[1]
             self.env[name] = np.full(self.threads, np.array(arg).astype(dtype_of(kind)))
         self.blocks: dict[str, list[str]] = {}
         current: list[str] = []
-        for line in text[found.end() :].split("\n}\n", maxsplit=1)[0].splitlines():
+        for line in text[match.end() :].split("\n}\n", maxsplit=1)[0].splitlines():
             if re.fullmatch(r"\w+:", line):
                 current = self.blocks.setdefault(line[:-1], [])
             elif line.strip():
@@ -175,9 +174,9 @@ class _Cta:
         text = text.strip()
         for prefix in ("range(i32 0, ",):
             assert not text.startswith(prefix)
-        found = re.fullmatch(r"(ptr(?: addrspace\(\d\))?|<\d+ x \w+>|\w+) (.+)", text)
-        assert found is not None, text
-        return self.value(found[1], found[2])
+        match = re.fullmatch(r"(ptr(?: addrspace\(\d\))?|<\d+ x \w+>|\w+) (.+)", text)
+        assert match is not None, text
+        return self.value(match[1], match[2])
 
     # ---- instructions --------------------------------------------------------
 
@@ -198,10 +197,10 @@ class _Cta:
         handler = getattr(self, f"do_{opcode}", None)
         if handler is not None:
             return handler(rest)
-        found = re.fullmatch(r"(<\d+ x \w+>|\w+) (.+)", rest)
-        assert found is not None, rest
-        kind = found[1]
-        args = [self.value(kind, part) for part in split_arguments(found[2])]
+        match = re.fullmatch(r"(<\d+ x \w+>|\w+) (.+)", rest)
+        assert match is not None, rest
+        kind = match[1]
+        args = [self.value(kind, part) for part in split_arguments(match[2])]
         return elementwise(kind, ARITHMETIC[opcode], args)
 
     def do_icmp(self, rest: str) -> Any:
@@ -247,9 +246,9 @@ class _Cta:
         return self.typed(pointer) + self.typed(index) * np.uint64(size)
 
     def do_extractvalue(self, rest: str) -> Any:
-        found = re.fullmatch(r"\{.*\} (%\w+), (\d+)", rest)
-        assert found is not None
-        return self.env[found[1]][int(found[2])]
+        match = re.fullmatch(r"\{.*\} (%\w+), (\d+)", rest)
+        assert match is not None
+        return self.env[match[1]][int(match[2])]
 
     def do_extractelement(self, rest: str) -> Any:
         vector, index = split_arguments(rest)
@@ -267,9 +266,9 @@ class _Cta:
         text = re.sub(r"^range\([^)]*\) ", "", text)
         if " asm " in text:
             return self.asm(text)
-        found = re.fullmatch(r"(<\d+ x \w+>|\{.+?\}|\w+) @([\w.]+)\((.*)\)", text)
-        assert found is not None, text
-        kind, name, arguments = found.groups()
+        match = re.fullmatch(r"(<\d+ x \w+>|\{.+?\}|\w+) @([\w.]+)\((.*)\)", text)
+        assert match is not None, text
+        kind, name, arguments = match.groups()
         args = [self.typed(part) for part in split_arguments(arguments)]
         return self.named_call(kind, name, args)
 
@@ -330,10 +329,10 @@ class _Cta:
 
     def shuffle(self, mode: str, word: Any, lane: Any) -> Any:
         threads = np.arange(self.threads)
-        own = threads % WARP
-        other = {"bfly": own ^ lane, "idx": lane % WARP}[mode].astype(np.int64)
+        thread_ids = threads % WARP
+        other = {"bfly": thread_ids ^ lane, "idx": lane % WARP}[mode].astype(np.int64)
         assert ((other >= 0) & (other < WARP)).all()
-        return word[threads - own + other]
+        return word[threads - thread_ids + other]
 
     def redux(self, kind: str, word: Any) -> Any:
         rows = word.reshape(-1, WARP)
@@ -352,10 +351,10 @@ class _Cta:
 
     def asm(self, text: str) -> Any:
         text = text.removesuffix(" convergent")
-        found = re.fullmatch(r'(.+?) asm (?:sideeffect )?"(.*)", "(.*)"\((.*)\)', text)
-        assert found is not None, text
-        code, constraints = found[2], found[3].split(",")
-        args = [self.typed(part) for part in split_arguments(found[4])]
+        match = re.fullmatch(r'(.+?) asm (?:sideeffect )?"(.*)", "(.*)"\((.*)\)', text)
+        assert match is not None, text
+        code, constraints = match[2], match[3].split(",")
+        args = [self.typed(part) for part in split_arguments(match[4])]
         if code.startswith("createpolicy"):
             return np.zeros(self.threads, np.uint64)
         if code.startswith("cvt.rz.f16.f32"):
@@ -401,14 +400,14 @@ class _Cta:
         return loaded[0] if count == 1 else loaded
 
     def atomic(self, code: str, operand: Callable[[str], Any], tied: list[Any]) -> Any:
-        """Update memory thread by thread; return what each found, None for a `red`."""
-        found = re.fullmatch(
+        """Update memory thread by thread; return each old word, None for a `red`."""
+        match = re.fullmatch(
             r"(?:@\$(\d+) )?(atom|red)\.relaxed\.(?:cta|gpu|sys)\.(global|shared)\.([\w.]+) "
             r"(?:(\{.*?\}|\$\d+|_), )?\[\$(\d+)\+(-?\d+)\], (.*);",
             code,
         )
-        assert found is not None, code
-        predicate, opcode, space, operation, target, base, offset, sources = found.groups()
+        assert match is not None, code
+        predicate, opcode, space, operation, target, base, offset, sources = match.groups()
         assert (opcode == "red") == (target is None)
         parts = [part for part in operation.split(".") if not re.fullmatch(r"v\d|noftz", part)]
         words = [operand(number) for number in re.findall(r"\$(\d+)", sources)]
@@ -421,17 +420,17 @@ class _Cta:
             memory, start = self.space(space, int(where[thread]), count * size)
             self.machine.stores += 1
             for index in range(count):
-                at = slice(start + index * size, start + (index + 1) * size)
-                old = np.frombuffer(bytes(memory[at]), words[0].dtype)
-                given = [each[thread : thread + 1] for each in words[index::count]]
-                memory[at] = update(parts[0], parts[1], old, given).tobytes()
+                span = slice(start + index * size, start + (index + 1) * size)
+                old = np.frombuffer(bytes(memory[span]), words[0].dtype)
+                operands = [words_of_op[thread : thread + 1] for words_of_op in words[index::count]]
+                memory[span] = update(parts[0], parts[1], old, operands).tobytes()
                 out[index][thread] = old[0]
         if target in (None, "_"):
             return None
         return out[0] if count == 1 else out
 
     def add_bf16x2(self, code: str, args: list[Any]) -> Any:
-        """Do what the compare-and-swap loop does, one thread after the other."""
+        """Emulate the compare-and-swap loop, one thread after the other."""
         offset = re.search(r"\[\$1\+(-?\d+)\]", code)
         assert offset is not None
         base, addend, mask, active = args
@@ -439,9 +438,9 @@ class _Cta:
         for thread in np.flatnonzero(active):
             memory, start = self.space("global", int(base[thread]) + int(offset[1]), 4)
             old = np.frombuffer(bytes(memory[start : start + 4]), np.uint32)
-            pairs = [each.view(ml_dtypes.bfloat16) for each in (old, addend[thread : thread + 1])]
-            total, kept = (pairs[0] + pairs[1]).view(np.uint32), mask[thread]
-            memory[start : start + 4] = ((total & kept) | (old & ~kept)).tobytes()
+            pairs = [word.view(ml_dtypes.bfloat16) for word in (old, addend[thread : thread + 1])]
+            total, mask_bits = (pairs[0] + pairs[1]).view(np.uint32), mask[thread]
+            memory[start : start + 4] = ((total & mask_bits) | (old & ~mask_bits)).tobytes()
             out[thread] = old[0]
         return out
 
@@ -460,7 +459,7 @@ class _Cta:
         return out
 
     def move_matrices(self, code: str, args: list[Any]) -> Any:
-        """Load or store 8x8 matrices; a lane's address is that of a row of 16 bytes."""
+        """Load or store 8x8 matrices; a lane's address points to a row of 16 bytes."""
         count, offset = re.search(r"\.x(\d)", code), re.search(r"\+(-?\d+)\]", code)
         assert count is not None
         assert offset is not None
@@ -473,12 +472,12 @@ class _Cta:
                     memory, start = self.space(
                         "shared", int(rows[thread // WARP * WARP + lane]), 16
                     )
-                    at = start + 2 * column
+                    address = start + 2 * column
                     if code.startswith("st"):
                         bits = int(args[1 + matrix][thread]) >> 16 * half & 0xFFFF
-                        memory[at : at + 2] = bits.to_bytes(2, "little")
+                        memory[address : address + 2] = bits.to_bytes(2, "little")
                     else:
-                        bits = int.from_bytes(memory[at : at + 2], "little")
+                        bits = int.from_bytes(memory[address : address + 2], "little")
                         words[matrix][thread] |= bits << 16 * half
         self.machine.loads += self.threads * code.startswith("ld")
         if code.startswith("st"):
@@ -505,8 +504,8 @@ class _Cta:
             memory, start = self.space(space, int(where[thread]), count * size)
             self.machine.loads += 1
             for index in range(count):
-                at = start + index * size
-                out[index][thread] = int.from_bytes(memory[at : at + size], "little")
+                address = start + index * size
+                out[index][thread] = int.from_bytes(memory[address : address + size], "little")
         return out
 
     def store(self, space: str, where: Any, active: Any, words: list[Any], size: int) -> None:
@@ -514,9 +513,9 @@ class _Cta:
             memory, start = self.space(space, int(where[thread]), len(words) * size)
             self.machine.stores += 1
             for index, word in enumerate(words):
-                at = start + index * size
+                address = start + index * size
                 bits = int(word[thread]) & ((1 << (8 * size)) - 1)
-                memory[at : at + size] = bits.to_bytes(size, "little")
+                memory[address : address + size] = bits.to_bytes(size, "little")
 
 
 def _magnitude(half: Any) -> int:

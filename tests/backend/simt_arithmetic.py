@@ -1,4 +1,4 @@
-"""What LLVM's arithmetic and the calls of the backend mean, in NumPy: one entry a thread."""
+"""LLVM arithmetic and the backend's calls in NumPy: one entry per thread."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def signed(array: Any) -> Any:
     return array.view(array.dtype.str.replace("u", "i"))
 
 
-def update(name: str, kind: str, old: Any, given: list[Any]) -> Any:
-    """Return what an atomic of PTX type `kind` leaves of the word `old`."""
+def update(name: str, kind: str, old: Any, operands: list[Any]) -> Any:
+    """Return the word after an atomic of PTX type `kind` on the word `old`."""
     if name == "cas":
-        return given[1] if (old == given[0]).all() else old
+        return operands[1] if (old == operands[0]).all() else old
     if name == "exch":
-        return given[0]
+        return operands[0]
     if kind.startswith(("f", "bf")):
         dtype = {"bf": np.dtype(ml_dtypes.bfloat16)}.get(kind[:2]) or np.dtype(f"f{old.itemsize}")
         if kind == "f16x2":
             dtype = np.dtype(np.float16)
         assert name == "add"
-        return (old.view(dtype) + given[0].view(dtype)).view(old.dtype)
+        return (old.view(dtype) + operands[0].view(dtype)).view(old.dtype)
     read = signed if kind.startswith("s") else (lambda word: word)
     combine: dict[str, Callable[..., Any]] = {
         "add": np.add,
@@ -84,7 +84,7 @@ def update(name: str, kind: str, old: Any, given: list[Any]) -> Any:
         "or": np.bitwise_or,
         "xor": np.bitwise_xor,
     }
-    return combine[name](read(old), read(given[0])).view(old.dtype)
+    return combine[name](read(old), read(operands[0])).view(old.dtype)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -97,7 +97,10 @@ def elementwise(kind: str, operation: Callable[..., Any], args: list[Any]) -> An
     """Apply an operation to numbers, or to the elements of vectors one by one."""
     vector = re.fullmatch(r"<\d+ x (.+)>", kind)
     if vector:
-        return [elementwise(vector[1], operation, list(each)) for each in zip(*args, strict=True)]
+        return [
+            elementwise(vector[1], operation, list(lane_args))
+            for lane_args in zip(*args, strict=True)
+        ]
     return operation(*args).astype(dtype_of(kind))
 
 
@@ -107,12 +110,12 @@ def fused(a: Any, b: Any, c: Any) -> Any:
 
 def permuted(low: Any, high: Any, selector: Any) -> Any:
     """Choose bytes of two words; no selector here replicates a sign."""
-    both = low.astype(np.uint64) | high.astype(np.uint64) << 32
+    word = low.astype(np.uint64) | high.astype(np.uint64) << 32
     out = np.zeros_like(low)
-    for place in range(4):
-        chosen = (selector >> (4 * place) & 15).astype(np.uint64)
+    for byte in range(4):
+        chosen = (selector >> (4 * byte) & 15).astype(np.uint64)
         assert (chosen < 8).all()
-        out |= ((both >> (8 * chosen)) & 255).astype(np.uint32) << (8 * place)
+        out |= ((word >> (8 * chosen)) & 255).astype(np.uint32) << (8 * byte)
     return out
 
 

@@ -16,7 +16,7 @@ _COPY = re.compile(
 
 
 class AsyncCopies:
-    """Hold what is in flight: the copies of no group, and the groups."""
+    """Track copies in flight: ungrouped ones, and the groups."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -33,25 +33,27 @@ class AsyncCopies:
         if wait:
             landed = max(0, len(self.groups) - int(wait[1]))
             for start, content in [copy for group in self.groups[:landed] for copy in group]:
-                memory, at = self.space("shared", start, len(content))
-                memory[at : at + len(content)] = content
+                memory, start_byte = self.space("shared", start, len(content))
+                memory[start_byte : start_byte + len(content)] = content
             self.groups = self.groups[landed:]
             return 0
-        found = _COPY.fullmatch(code)
-        assert found is not None, code
-        predicate, cache, target, to, source, by, size_text, third, fourth = found.groups()
+        match = _COPY.fullmatch(code)
+        assert match is not None, code
+        predicate, cache, target, to, source, by, size_text, third, fourth = match.groups()
         size = int(size_text)
         assert size in (4, 8, 16)
         assert cache == "ca" or size == 16
-        # A policy is 64 bits wide, the predicate that ignores the source one.
+        # A policy is 64 bits wide, the ignore-source predicate one.
         ignored = [args[int(n)] for n in (third, fourth) if n and args[int(n)].dtype == bool]
         active = args[int(predicate)] if predicate else np.ones(threads, bool)
         for thread in np.flatnonzero(active):
             content = bytes(size)
             if not ignored or not ignored[0][thread]:
-                memory, at = self.space("global", int(args[int(source)][thread]) + int(by), size)
-                content = bytes(memory[at : at + size])
-            place = int(args[int(target)][thread]) + int(to)
-            self.space("shared", place, size)
-            self.open.append((place, content))
+                memory, start_byte = self.space(
+                    "global", int(args[int(source)][thread]) + int(by), size
+                )
+                content = bytes(memory[start_byte : start_byte + size])
+            address = int(args[int(target)][thread]) + int(to)
+            self.space("shared", address, size)
+            self.open.append((address, content))
         return int(active.sum())

@@ -1,6 +1,6 @@
-"""What `mma.sync`, `ldmatrix` and `stmatrix` do, from the manual's formulas alone.
+"""Emulate `mma.sync`, `ldmatrix` and `stmatrix` from the manual's formulas alone.
 
-In all of them `g = lane / 4` and `t = lane % 4`. An operand is a list of words, one entry a
+In all of them `g = lane / 4` and `t = lane % 4`. An operand is a list of words, one entry per
 thread; a word holds one element or several, the first in its lowest bits.
 
 Source: PTX ISA, "Matrix Fragments for mma.m8n8k4", "…m16n8k8", "…m16n8k16", "…m16n8k32";
@@ -32,10 +32,10 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 def mma(name: str, words: Sequence[Any]) -> list[Any]:
     """Return the accumulator's words; `name` is LLVM's intrinsic, `words` its arguments."""
-    found = re.fullmatch(r"llvm\.nvvm\.mma\.m(\d+)n(\d+)k(\d+)\.row\.col\.(.+)", name)
-    assert found is not None, name
-    m, n, k = (int(found[i]) for i in (1, 2, 3))
-    types = found[4].split(".")
+    match = re.fullmatch(r"llvm\.nvvm\.mma\.m(\d+)n(\d+)k(\d+)\.row\.col\.(.+)", name)
+    assert match is not None, name
+    m, n, k = (int(match[i]) for i in (1, 2, 3))
+    types = match[4].split(".")
     # `f32.f32` and `f16.f16` name the accumulators of f16 operands, `f32.e4m3.e5m2.f32` all.
     kinds = {1: types * 2, 2: ["f16", "f16"], 4: types[1:3]}[len(types)]
     a_kind, b_kind = (np.dtype(_NAMED[kind]) for kind in kinds)
@@ -64,7 +64,7 @@ def mma(name: str, words: Sequence[Any]) -> list[Any]:
 
 
 def _matrix(words: Sequence[Any], kind: Any, shape: tuple[int, int], *, is_b: bool) -> Any:
-    """Return the matrices that warps hold, by warp."""
+    """Return the matrices held by warps, by warp."""
     threads = len(words[0][0]) if isinstance(words[0], list) else len(words[0])
     lane, warp = np.arange(threads) % WARP, np.arange(threads) // WARP
     group, within = lane // 4, lane % 4
@@ -84,9 +84,9 @@ def _matrix(words: Sequence[Any], kind: Any, shape: tuple[int, int], *, is_b: bo
 
 
 def matrix_places(lane: int, matrix: int, *, trans: bool) -> list[tuple[int, int]]:
-    """Return, for the two halves of a lane's word of a matrix, the lane of the row and the column.
+    """Return the row lane and the column of each half of a lane's matrix word.
 
-    Rows are those of the address given by lane `8 * matrix + row`; columns are of 2 bytes.
+    The row's address is from lane `8 * matrix + row`; a column has 2 bytes.
     """
     group, within = lane // 4, lane % 4
     halves = [(group, 2 * within), (group, 2 * within + 1)]

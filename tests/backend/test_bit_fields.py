@@ -61,8 +61,8 @@ def test_every_field_is_its_number(
     launch(kernel, (1,), {"x_ptr": x, "out_ptr": out})
     j = np.arange(count)
     step = re.search(r"j \* (\d)", shift)
-    place = j // 2 * 4 + j % 2 * 16 if step is None else j * int(step[1])
-    expected = (x.astype(np.int64)[:, None] >> place) & mask
+    first_bit = j // 2 * 4 + j % 2 * 16 if step is None else j * int(step[1])
+    expected = (x.astype(np.int64)[:, None] >> first_bit) & mask
     if number.endswith(">> 1)"):
         expected -= expected >> 1
     elif "-" in number:
@@ -125,8 +125,8 @@ def test_numbers_put_together_from_fields_come_in_pairs(
     out = np.zeros(256 * count, DTYPES["bf16"])
     launch(kernel, (1,), {"x_ptr": x, "out_ptr": out})
     j = np.arange(count)
-    place = j // 2 * 4 + j % 2 * 16 if shift == HALVES else j * 4
-    codes = (x.astype(np.int64)[:, None] >> place) & 15
+    bit = j // 2 * 4 + j % 2 * 16 if shift == HALVES else j * 4
+    codes = (x.astype(np.int64)[:, None] >> bit) & 15
     np.testing.assert_array_equal(
         out.view(np.uint16), ((codes & 7) << 6 | (codes & 8) << 12).ravel()
     )

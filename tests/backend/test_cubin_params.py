@@ -21,12 +21,12 @@ def test_maps_are_aligned_in_memory_not_in_the_block(target: str) -> None:
     lowered = lower_kernel(kernel, TARGETS[target])
     assert [slot.size_bytes for slot in lowered.params] == [1, 128, 8, 128, 4]
     cubin = assemble(emit_ptx(lowered.llvm_ir, TARGETS[target]), TARGETS[target]).cubin
-    places = param_places(cubin, "k")
-    assert [size for _, size in places] == [1, 128, 8, 128, 4]
-    offsets = [offset for offset, _ in places]
+    sizes = param_places(cubin, "k")
+    assert [size for _, size in sizes] == [1, 128, 8, 128, 4]
+    offsets = [offset for offset, _ in sizes]
     assert offsets == sorted(offsets)
     assert (offsets[3] - offsets[1]) % 64 == 0
-    assert all(offset % min(size, 16) == 0 for offset, size in places)
+    assert all(offset % min(size, 16) == 0 for offset, size in sizes)
 
 
 def test_another_function_is_not_there() -> None:

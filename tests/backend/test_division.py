@@ -1,4 +1,4 @@
-"""Division by a divisor that many divisions share: exact for all signs, sizes and powers of two."""
+"""Division by a shared divisor: exact for all signs, sizes and powers of two."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _kernel(body: str, signature: dict[str, str], num_warps: int, **constants: i
 def _boundaries(dtype: type[np.integer]) -> list[int]:
     info = np.iinfo(dtype)
     near = [(1 << bit) + step for bit in range(32) for step in (-1, 0, 1)]
-    both = [*near, *(-value for value in near), info.min, info.min + 1, info.max, info.max - 1]
-    return sorted({value for value in both if info.min <= value <= info.max})
+    values = [*near, *(-value for value in near), info.min, info.min + 1, info.max, info.max - 1]
+    return sorted({value for value in values if info.min <= value <= info.max})
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
@@ -63,11 +63,11 @@ def test_quotients_are_exact(dtype: type[np.integer]) -> None:
     spread >>= rng.integers(0, 31, _BLOCK).astype(dtype)
     x = np.resize(np.concatenate([edges, spread]), _BLOCK)
     d = np.concatenate([edges, spread[:60]])
-    # What is next to a multiple of a divisor shows a multiplier that is off by one.
+    # Neighbors of a divisor's multiples reveal a multiplier off by one.
     x[-120:] = (d[rng.permutation(len(d))[:120]].astype(np.int64) * 3 + 1).astype(dtype)
     q, r = (np.full(len(d) * _BLOCK, 77, dtype) for _ in range(2))
     emulate(emit_ptx(lower_kernel(kernel, SM_90).llvm_ir, SM_90), len(d), [x, d, q, r])
-    # Of wide integers, so that the smallest by -1 wraps as registers do.
+    # In wide integers, so that the smallest divided by -1 wraps as registers do.
     wide, by = x.astype(np.int64), d.astype(np.int64)[:, None]
     is_zero = by == 0
     safe = np.where(is_zero, 1, by)

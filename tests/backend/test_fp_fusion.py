@@ -1,4 +1,4 @@
-"""`enable_fp_fusion`: whether a product and a sum become one instruction that rounds once."""
+"""`enable_fp_fusion`: product and sum become one instruction with one rounding, or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums kept apart: whatever is tracked, the numbers are those of wrapping arithmetic."""
+"""Sums tracked by component: all results match wrapping arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 
 def evaluate(emit: Emitter, component: Component, env: dict[str, Any], bits: int) -> Any:
-    """Return the value of a component as Python integers modulo 2**bits, running what was written."""
+    """Return a component's value as Python integers modulo 2**bits, running the emitted ops."""
     values = dict(env)
     for line in [*emit.prologue, *emit.lines]:
         name, text = line.strip().split(" = ")
@@ -38,7 +38,7 @@ def _run(text: str, values: dict[str, Any]) -> Any:
             return (a + b) % 2**64
         if call[1].endswith("x i8"):
             return (a + b * int(call[1].split()[0])) % 2**64
-        a, b = (np.array([wrap(int(x), 32) for x in each], object) for each in (a, b))
+        a, b = (np.array([wrap(int(x), 32) for x in numbers], object) for numbers in (a, b))
         return (
             np.maximum(a, b) if call[1] == "smax" else np.clip(a - b, -(2**31), 2**31 - 1)
         ) % 2**32
@@ -135,7 +135,7 @@ def test_an_offset_passes_a_widening_only_if_it_cannot_wrap() -> None:
 
 
 def test_a_quotient_keeps_its_constant() -> None:
-    """Registers whose numbers differ by a constant share the division of the rest."""
+    """Registers with a constant difference share the division of the rest."""
     emit = Emitter()
     ints = Integers(emit)
     ints.learn("%even", 6)
@@ -145,13 +145,13 @@ def test_a_quotient_keeps_its_constant() -> None:
     assert emit.lines == ["  %v1 = lshr i32 %even, 1"]
 
 
-# ---- what registers share ---------------------------------------------------------------------
+# ---- sharing among registers ------------------------------------------------------------------
 
 ROWS = (0, 16, 32, 48)
 
 
 def test_registers_share_an_address_and_keep_their_distance() -> None:
-    """Offsets row * stride + column, the rows those of the thread plus a constant each."""
+    """Offsets row * stride + column; each row is the thread's plus a constant."""
     emit = Emitter()
     ints = Integers(emit)
     ints.learn("%tid", 15)
@@ -165,18 +165,18 @@ def test_registers_share_an_address_and_keep_their_distance() -> None:
         ints.add(ints.add(ints.scale(Affine("%tid", row), "%stride", 32), "%column", 32), "5", 32)
         for row in ROWS[:2]
     )
-    made = ints.add_pointers(("%p",) * 2, offsets, 32, 2, signed=True)
-    assert len({ints.origin(Integers.split(pointer)[0])[0] for pointer in made}) == 1
-    assert {Integers.split(pointer)[1] for pointer in made} == {10}
-    for row, pointer in zip(ROWS, made, strict=False):
+    pointers = ints.add_pointers(("%p",) * 2, offsets, 32, 2, signed=True)
+    assert len({ints.origin(Integers.split(pointer)[0])[0] for pointer in pointers}) == 1
+    assert {Integers.split(pointer)[1] for pointer in pointers} == {10}
+    for row, pointer in zip(ROWS, pointers, strict=False):
         rows = env["%tid"] + row
         want = 2**40 + 2 * (rows * env["%stride"] + env["%column"] + 5)
         fits = rows * env["%stride"] < 2**31 - 64
         assert (evaluate(emit, pointer, env, 64) == want)[fits].all()
     assert sum("mul i32 %tid" in line for line in emit.lines) == 1
     # The address moves for all registers at once, and each keeps its distance.
-    moved = [ints.add_pointer(pointer, "%column", 32, 2, signed=True) for pointer in made]
-    for before, after in zip(made, moved, strict=True):
+    shifted = [ints.add_pointer(pointer, "%column", 32, 2, signed=True) for pointer in pointers]
+    for before, after in zip(pointers, shifted, strict=True):
         (old, offset), (new, same) = Integers.split(before), Integers.split(after)
         assert ints.origin(new)[1] == ints.origin(old)[1]
         assert ints.origin(new)[0] != ints.origin(old)[0]
@@ -186,7 +186,7 @@ def test_registers_share_an_address_and_keep_their_distance() -> None:
 @pytest.mark.parametrize("stride", [2**22 - 3, -(2**22) + 3, 0])
 @pytest.mark.parametrize("shared", [False, True])
 def test_multiples_of_a_stride_are_those_of_the_widened_stride(stride: int, shared: bool) -> None:
-    """An address keeps no product of its own: a multiple of what all have is added with it."""
+    """An address has no product of its own: a multiple of the common one is added with it."""
     emit = Emitter()
     ints = Integers(emit)
     rows = [0, 1, 2, 3, 12, 510]
@@ -198,8 +198,8 @@ def test_multiples_of_a_stride_are_those_of_the_widened_stride(stride: int, shar
     offsets = tuple(ints.scale(Affine("", row), "%stride", 32, signed=True) for row in rows)
     if shared:
         offsets = tuple(ints.add(offset, "%column", 32) for offset in offsets)
-    made = ints.add_pointers(("%p",) * len(rows), offsets, 32, 4, signed=True)
-    for row, pointer in zip(rows, made, strict=True):
+    pointers = ints.add_pointers(("%p",) * len(rows), offsets, 32, 4, signed=True)
+    for row, pointer in zip(rows, pointers, strict=True):
         want = 2**40 + 4 * (row * stride + (env["%column"] if shared else 0))
         assert (evaluate(emit, pointer, env, 64) == want % 2**64).all()
     widened = [line.split(" = ")[1] for line in emit.lines if " sext " in line]
@@ -214,10 +214,10 @@ def test_an_unsigned_product_may_wrap_on_its_way_to_an_address() -> None:
         "%a": np.full(THREADS, 2**31 + 5, object),
         "%p": np.full(THREADS, 2**40, object),
     }
-    # What is cast to a signed type keeps its name.
+    # A cast to a signed type keeps the name.
     product = ints.mul("%a", Affine("", 2), 32)
-    made = ints.add_pointer("%p", product, 32, 4, signed=True)
-    assert (evaluate(emit, made, env, 64) == 2**40 + 4 * 10).all()
+    pointer = ints.add_pointer("%p", product, 32, 4, signed=True)
+    assert (evaluate(emit, pointer, env, 64) == 2**40 + 4 * 10).all()
 
 
 def test_unsigned_offsets_wrap() -> None:
@@ -228,20 +228,20 @@ def test_unsigned_offsets_wrap() -> None:
         for name, value in (("%a", 2**32 - 8), ("%b", 16), ("%c", 32), ("%p", 2**40))
     }
     offsets = ints.add("%a", "%b", 32), ints.add("%a", "%c", 32)
-    made = ints.add_pointers(("%p", "%p"), offsets, 32, 4, signed=False)
-    for pointer, offset in zip(made, (8, 24), strict=True):
+    pointers = ints.add_pointers(("%p", "%p"), offsets, 32, 4, signed=False)
+    for pointer, offset in zip(pointers, (8, 24), strict=True):
         assert (evaluate(emit, pointer, env, 64) == 2**40 + 4 * offset).all()
 
 
 EDGES = st.one_of(NUMBERS, st.integers(-130, 130), st.just(-(2**31)), st.just(2**31 - 1))
 
 
-@given(start=EDGES, other=EDGES, known=st.booleans())
+@given(start=EDGES, other=EDGES, is_signed=st.booleans())
 @settings(max_examples=examples(200), deadline=None)
-def test_a_distance_compares_as_the_sums_do(start: int, other: int, *, known: bool) -> None:
+def test_a_distance_compares_as_the_sums_do(start: int, other: int, *, is_signed: bool) -> None:
     emit = Emitter()
     ints = Integers(emit)
-    possible = (2**31 if known else 2**32) - 1 & ~sum({16, 32})
+    possible = (2**31 if is_signed else 2**32) - 1 & ~sum({16, 32})
     start = wrap(start & possible, 32)
     ints.learn("%x", possible)
     env = {

@@ -1,4 +1,4 @@
-"""Constants are rounded once, to nearest even, whatever they come from."""
+"""Constants of any source are rounded once, to nearest even."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.backend.programs import NUMPY
 
 
 def finite_numbers(element: ScalarType) -> list[tuple[Fraction, int]]:
-    """Return all finite numbers of a small type that are not negative, with their bits."""
+    """Return all finite non-negative numbers of a small type, with their bits."""
     bits = np.arange(1 << (element.bits - 1), dtype=np.uint16)
     dtype = np.dtype(NUMPY[element.name])
     numbers = bits.astype(np.uint8 if element.bits == 8 else np.uint16).view(dtype)
@@ -37,18 +37,18 @@ def test_small_floats_round_to_the_nearest_even(element, value) -> None:
     exact = abs(Fraction(value))
     largest, largest_bits = table[-1]
     step = largest - table[-2][0]
-    got = float_bits(value, element)
-    assert got >> (element.bits - 1) == (math.copysign(1, value) < 0)
-    got &= (1 << (element.bits - 1)) - 1
+    pattern = float_bits(value, element)
+    assert pattern >> (element.bits - 1) == (math.copysign(1, value) < 0)
+    pattern &= (1 << (element.bits - 1)) - 1
     if exact >= largest + step / 2:
         # fp8 saturates; the others overflow to infinity.
-        assert got == (largest_bits if element.bits == 8 else largest_bits + 1)
+        assert pattern == (largest_bits if element.bits == 8 else largest_bits + 1)
         return
     above = bisect.bisect_left(table, (exact, 0))
     around = table[max(0, above - 1) : above + 1]
     nearest = min(abs(number - exact) for number, _ in around)
     best = [bits for number, bits in around if abs(number - exact) == nearest]
-    assert got == (best[0] if len(best) == 1 else next(bits for bits in best if bits % 2 == 0))
+    assert pattern == (best[0] if len(best) == 1 else next(bits for bits in best if bits % 2 == 0))
 
 
 @given(st.floats(width=64))

@@ -1,4 +1,4 @@
-"""Bounds of what LLVM visits in a long module, and that results stay the same."""
+"""Bounds on LLVM's visits in a long module, with unchanged results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _lower(name: str, size: int) -> str:
 
 
 def _chain(count: int) -> str:
-    """Return a module of loads, each from an address that the one before has loaded."""
+    """Return a module of loads, each from the address loaded before."""
     lines = ["define ptx_kernel void @k(ptr addrspace(1) %p, i32 %n) {", "entry:"]
     lines += ["  %v0 = add i32 %n, 1"]
     for i in range(count):

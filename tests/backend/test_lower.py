@@ -1,4 +1,4 @@
-"""The registry and the driver, and that PTX of every rule assembles for every target."""
+"""The registry and the driver; every rule's PTX assembles for every target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
 from tests.backend.programs import SM_90
 
-# What the schedule replaces, and terminators that their enclosing op reads.
+# Ops replaced by the schedule, and terminators read by their enclosing op.
 NOT_LOWERED = [
     *(tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas, tile.Dot),
     *(tile.Reduce, tile.Scan, scf.Yield, scf.Condition),

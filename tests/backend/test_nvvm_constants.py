@@ -1,4 +1,4 @@
-"""Constants that ptxas gets wrong as operands of matrix instructions stay hidden from it."""
+"""Constants that ptxas miscompiles as operands of matrix instructions stay hidden from it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _sass(kind: Mma, a: list[str], b: list[str], *, hides: bool = True) -> str:
     a, b = ([thread if word == "%x" else word for word in words] for words in (a, b))
     sums = mma(emit, kind, a, b, _ZEROS)
     for index, value in enumerate(sums):
-        place = emit.value(f"getelementptr float, ptr addrspace(1) %p, i32 {index}")
-        emit.effect(f"store float {value}, ptr addrspace(1) {place}")
+        address = emit.value(f"getelementptr float, ptr addrspace(1) %p, i32 {index}")
+        emit.effect(f"store float {value}, ptr addrspace(1) {address}")
     text = "\n".join(
         [
             'target triple = "nvptx64-nvidia-cuda"',

@@ -1,4 +1,4 @@
-"""What one thread issues: in one branch, elected, never under a predicate of its own."""
+"""Single-thread issue: in one branch, elected, never predicated on its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _load(emit: Emitter, issuer: Issuer, condition: str = "") -> None:
 
 
 def _lines(emit: Emitter) -> list[str]:
-    """Return the instructions that were written, those of an asm call each for itself."""
+    """Return the emitted instructions, each asm call's as one string."""
     emit.release()
     calls = [re.search('"(.*?)"', line) for line in emit.lines]
     texts = [
@@ -145,9 +145,9 @@ _PREDICATED = re.compile(
 
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 8, 16])
 def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
-    """In attention without a producer warp, whose loop copies two tiles an iteration."""
+    """In attention without a producer warp, with two tiles copied per iteration."""
     extents = "[1,64,64]"
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         "kernels/attention_descriptor.py:attention_descriptor_kernel",
         signature=dict.fromkeys(("q", "k", "v", "out"), f"tensordesc<bf16{extents}>")
         | {"scale_log2": "fp32"}
@@ -157,7 +157,7 @@ def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
         num_warps=num_warps,
         limits={"spill_bytes": 4096},  # by one warp
     )
-    ptx = made.asm["ptx"]
+    ptx = compiled_kernel.asm["ptx"]
     assert not _PREDICATED.search(ptx)
     assert ptx.count("elect.sync") >= 4
-    assert not re.search(r"@!?U?P\d+ +(UTMA|UBLK)", made.asm["sass"])
+    assert not re.search(r"@!?U?P\d+ +(UTMA|UBLK)", compiled_kernel.asm["sass"])

@@ -1,4 +1,4 @@
-"""LLVM IR to PTX: libdevice, line tables, and what is refused."""
+"""LLVM IR to PTX: libdevice, line tables, and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_output_is_reproducible() -> None:
 
 
 def test_code_is_generated_for_what_is_used(monkeypatch) -> None:
-    """Of what is not, LLVM would compare every two additions."""
+    """Without fusion, LLVM would compare every two additions."""
     program = Program(4)
     x = program.load(FP32, row_layout(512, 4))
     program.store(program.add(arith.Add(x, x)).out)
@@ -161,7 +161,7 @@ def test_line_table_names_the_lines_by_base_name() -> None:
 
 
 def test_line_table_for_profilers_names_inlined_lines() -> None:
-    """The line that was written, in the file as the manifest names it; of absolute paths the name."""
+    """The source line, in the file as named by the manifest; of absolute paths only the name."""
     kernel = located_kernel()
     lowered = lower_kernel(kernel, SM_90, line_root="/home/someone")
     ptx = emit_ptx(lowered.llvm_ir, SM_90, lowered.line_table)
@@ -176,7 +176,7 @@ def test_line_table_for_profilers_names_inlined_lines() -> None:
     assert b"/opt" not in cubin
     listing = disassemble(cubin, with_lines=True, is_whole=True)
     assert 'File "inner.py", line 3 inlined at "kernels/k.py", line 9' in listing
-    # Lines of the PTX are left out, those of the source stay.
+    # PTX line entries are dropped, source lines stay.
     bare = without_ptx_lines(cubin)
     assert len(bare) == len(cubin)
     assert bare != cubin
@@ -185,8 +185,8 @@ def test_line_table_for_profilers_names_inlined_lines() -> None:
     # Without labels and sections for debuggers, ptxas has no reason to schedule it otherwise.
     plain = emit_ptx(lower_kernel(kernel, SM_90).llvm_ir, SM_90)
     code, _, _ = ptx.partition("\t.file")
-    kept = [line for line in code.splitlines() if not line.startswith("\t.loc\t")]
-    assert [line for line in kept if line] == [line for line in plain.splitlines() if line]
+    code_lines = [line for line in code.splitlines() if not line.startswith("\t.loc\t")]
+    assert [line for line in code_lines if line] == [line for line in plain.splitlines() if line]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_line_table_for_profilers_names_inlined_lines() -> None:
     ],
 )
 def test_files_of_a_line_table_are_relative_to_its_root(root: str, source: str, name: str) -> None:
-    """What a manifest names above its own folder is, too; what lies elsewhere has no folder."""
+    """Files above the manifest's folder are named with it; files elsewhere have no folder."""
     table = LineTable(replace(located_kernel(), loc=Loc(source, 5)), root)
     table.suffix(Loc("/opt/lib/inner.py", 3))
     files = re.findall(r'\.file\t\d+ "(.*?)"', table.placed("\t.loc\t1 1 1\n"))

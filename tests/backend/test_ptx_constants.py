@@ -1,4 +1,4 @@
-"""Operands of MMAs that are computed from constants alone are hidden from ptxas, and no others."""
+"""MMA operands computed from constants alone are hidden from ptxas, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ mov.b32 %r12, {%rs3, %rs1};"""
 
 
 def hidden_words(*lines: str) -> list[str]:
-    """Return the words of the MMA that are hidden."""
+    """Return the MMA's hidden words."""
     text = "\n".join([*lines, MMA])
     result = hide_constant_fragments(text)
     words = re.findall(r"or\.b32 word\d, (%r\d+), zero;", result)

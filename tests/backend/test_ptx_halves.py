@@ -1,4 +1,4 @@
-"""Words that all lanes of a warp may share are split into halves by shifts, and no others."""
+"""Possibly uniform words are split into halves by shifts, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADED = "ld.shared.b32 {%r5}, [%r3+64];"
 
 
 def _is_moved(*before: str) -> bool:
-    """Return whether a word that is made so is still split by a move."""
+    """Return whether such a word is still split by a move."""
     text = "\n\t".join([".visible .entry k()", "{", *before, MOVE, "ret;", "}"])
     split = split_by_shifts(text)
     assert split == text or split.count("shr.u32 tmp, %r9, 16;") == 1
@@ -62,7 +62,7 @@ def test_a_word_that_lanes_may_share_is_shifted(before: str) -> None:
         "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r8, %r9}, [%r3];",
         "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16\n\t{%r8, %r9},\n\t{%r1, %r1}, {%r1}, {%r1, %r1};",
         "{ wgmma.fence; wgmma.mma_async.sync {%r8, %r9}, %rd1, %rd2, 1, 1, 1; }",
-        # A loop that begins with a constant and goes on with what differs.
+        # A loop starting with a constant and continuing with varying words.
         f"{OFFSET} mov.b32 %r9, 0; add.s32 %r9, %r8, 1; ld.shared.b32 {{%r8}}, [%r3];",
         # ptxas folds constants.
         "mov.b32 %r9, 65537;",
@@ -81,10 +81,10 @@ def test_a_shift_gives_what_the_move_gives(halves: str) -> None:
     text = f"{before}{move}{after}"
     split = split_by_shifts(text)
     assert move not in split
-    given = np.array([0xDEADBEEF], np.uint32)
-    moved, shifted = (ptx_kernel.collect(body, given) for body in (text, split))
-    assert moved[0] not in (0, 0x20001)
-    assert (moved == shifted).all()
+    word = np.array([0xDEADBEEF], np.uint32)
+    by_move, shifted = (ptx_kernel.collect(body, word) for body in (text, split))
+    assert by_move[0] not in (0, 0x20001)
+    assert (by_move == shifted).all()
 
 
 KERNEL = """
@@ -103,20 +103,20 @@ def kernel(x_ptr, out_ptr, N: tl.constexpr):
 @pytest.mark.parametrize("num_warps", [2, 4])
 def test_what_warps_tell_each_other_is_shifted(tmp_path: Path, kind: str, num_warps: int) -> None:
     (tmp_path / "k.py").write_text(KERNEL)
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{tmp_path}/k.py:kernel",
         signature={"x_ptr": f"*{kind}", "out_ptr": "*i32"},
         constants={"N": 512},
         target="sm_90a",
         num_warps=num_warps,
     )
-    after = made.asm["ptx"].rpartition("bar.sync")[2]
+    after = compiled_kernel.asm["ptx"].rpartition("bar.sync")[2]
     assert after.count("shr.u32 tmp") == num_warps // 2
     assert "{%rs" not in after
 
 
 def _unwritten(ptx: str) -> set[str]:
-    """Return the uniform registers that the SASS takes halves of, and never writes."""
+    """Return the uniform registers read by halves in SASS, but never written."""
     sass = disassemble(assemble(ptx, TARGETS["sm_90a"]).cubin)
     read = set(re.findall(r"UPRMT UR\d+, (UR\d+)", sass))
     return read - set(re.findall(r"(?:U\w+|R2UR)[.\w]* (UR\d+),", sass))

@@ -47,7 +47,7 @@ def test_the_manifest_decides(tmp_path: Path, value: str, flushes: bool) -> None
 
 @pytest.mark.parametrize("flushes", [True, False])
 def test_a_subnormal(flushes: bool) -> None:
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         "k",
         source=SOURCE,
         signature={"x": "*fp32", "y": "*fp32"},
@@ -55,7 +55,12 @@ def test_a_subnormal(flushes: bool) -> None:
         enable_reflect_ftz=flushes,
     )
     x, y = np.full(32, 1e-40, np.float32), np.full(32, -1, np.float32)
-    emulate(made.asm["ptx"], (1, 1, 1), [x, y], shared_bytes=made.metadata.shared_bytes)
+    emulate(
+        compiled_kernel.asm["ptx"],
+        (1, 1, 1),
+        [x, y],
+        shared_bytes=compiled_kernel.metadata.shared_bytes,
+    )
     np.testing.assert_array_equal(y, 0 if flushes else x)
 
 
@@ -63,11 +68,11 @@ def test_fusion_may_be_turned_off_as_well() -> None:
     source = SOURCE.replace("libdevice.log1p(tl.load(x + i))", "tl.load(x + i) * 3.0 + 1.5")
     signature, constants = {"x": "*fp32", "y": "*fp32"}, {"BLOCK": 32}
     for fuses in (True, False):
-        made = aotc.compile(
+        compiled_kernel = aotc.compile(
             "k",
             source=source,
             signature=signature,
             constants=constants,
             enable_fp_fusion=fuses,
         )
-        assert ("fma.rn" in made.asm["ptx"]) is fuses
+        assert ("fma.rn" in compiled_kernel.asm["ptx"]) is fuses

@@ -63,12 +63,12 @@ def apply(make: Any, elements: list[ScalarType], arrays: list[Any], target: Any 
     return program.run(*arrays, target=target)[0]
 
 
-def same(got: Any, want: Any, *, ulps: float = 0) -> None:
+def same(actual: Any, want: Any, *, ulps: float = 0) -> None:
     with np.errstate(invalid="ignore"):  # widening a signalling NaN
-        wide_got, wide_want = got.astype(np.float64), np.asarray(want).astype(np.float64)
+        wide_got, wide_want = actual.astype(np.float64), np.asarray(want).astype(np.float64)
     if ulps:
-        eps = float(ml_dtypes.finfo(got.dtype).eps)
-        tiny = float(ml_dtypes.finfo(got.dtype).smallest_subnormal)
+        eps = float(ml_dtypes.finfo(actual.dtype).eps)
+        tiny = float(ml_dtypes.finfo(actual.dtype).smallest_subnormal)
         np.testing.assert_allclose(wide_got, wide_want, rtol=ulps * eps, atol=tiny)
     else:
         np.testing.assert_array_equal(wide_got, wide_want)
@@ -143,9 +143,9 @@ def test_shifts_and_high_products(element) -> None:
 def test_integer_comparisons_follow_the_sign(predicate, element) -> None:
     a, b = values(element), values(element, 1)
     b[::4] = a[::4]
-    got = apply(lambda x, y: arith.Compare(x, y, predicate), [element] * 2, [a, b])
+    actual = apply(lambda x, y: arith.Compare(x, y, predicate), [element] * 2, [a, b])
     want = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
-    assert np.array_equal(got, want[predicate])
+    assert np.array_equal(actual, want[predicate])
 
 
 @pytest.mark.parametrize("element", INTS, ids=str)
@@ -186,12 +186,12 @@ FLOAT_BINARY = [
 @pytest.mark.parametrize(("cls", "want"), FLOAT_BINARY, ids=lambda x: getattr(x, "opcode", ""))
 def test_float_arithmetic_rounds_once(cls, want, element) -> None:
     a, b = values(element), values(element, 4)
-    got = apply(cls, [element] * 2, [a, b])
+    actual = apply(cls, [element] * 2, [a, b])
     expected = in_float(want, a.dtype, a, b)
     if element.bits == 8:  # the conversion back saturates
         largest = float(ml_dtypes.finfo(a.dtype).max)
         expected = in_float(lambda x, y: np.clip(want(x, y), -largest, largest), a.dtype, a, b)
-    same(got, expected)
+    same(actual, expected)
 
 
 @pytest.mark.parametrize("element", WIDE_FLOATS, ids=str)
@@ -211,7 +211,7 @@ def test_float_comparisons_are_ordered_but_ne(predicate, element) -> None:
     a, b = values(element), values(element, 1)
     b[::4] = a[::4]
     wa, wb = a.astype(np.float64), b.astype(np.float64)
-    got = apply(lambda x, y: arith.Compare(x, y, predicate), [element] * 2, [a, b])
+    actual = apply(lambda x, y: arith.Compare(x, y, predicate), [element] * 2, [a, b])
     want = {
         "eq": wa == wb,
         "ne": wa != wb,
@@ -220,7 +220,7 @@ def test_float_comparisons_are_ordered_but_ne(predicate, element) -> None:
         "gt": wa > wb,
         "ge": wa >= wb,
     }
-    assert np.array_equal(got, want[predicate])
+    assert np.array_equal(actual, want[predicate])
 
 
 UNARY = [
@@ -264,16 +264,16 @@ def test_meaningless_types_are_named(op) -> None:
 @pytest.mark.parametrize("element", list(SCALARS.values()), ids=str)
 def test_select(element) -> None:
     condition, a, b = values(I1, 3), values(element), values(element, 1)
-    got = apply(arith.Select, [I1, element, element], [condition, a, b])
-    same(got, np.where(condition, a, b))
+    actual = apply(arith.Select, [I1, element, element], [condition, a, b])
+    same(actual, np.where(condition, a, b))
 
 
 @pytest.mark.parametrize("cls", [arith.And, arith.Or, arith.Xor, arith.Add, arith.Mul])
 def test_booleans(cls) -> None:
     a, b = values(I1), values(I1, 2)
     want = {"arith.and": a & b, "arith.or": a | b, "arith.xor": a ^ b, "arith.add": a ^ b}
-    got = apply(cls, [I1] * 2, [a, b])
-    assert np.array_equal(got, want.get(cls.opcode, a & b))
+    actual = apply(cls, [I1] * 2, [a, b])
+    assert np.array_equal(actual, want.get(cls.opcode, a & b))
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def test_booleans(cls) -> None:
 )
 def test_bitcast_keeps_the_bits(source, target) -> None:
     a = values(source)
-    got = apply(lambda x: arith.Bitcast(x, target), [source], [a])
-    assert np.array_equal(got.view(np.uint8), a.view(np.uint8))
+    actual = apply(lambda x: arith.Bitcast(x, target), [source], [a])
+    assert np.array_equal(actual.view(np.uint8), a.view(np.uint8))
 
 
 def test_pointers_round_trip_through_integers() -> None:
@@ -333,29 +333,29 @@ def _odd_single(exact: Any) -> Any:
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90], ids=str)
-@pytest.mark.parametrize("wanted", FLOATS, ids=str)
+@pytest.mark.parametrize("destination", FLOATS, ids=str)
 @pytest.mark.parametrize("source", FLOATS, ids=str)
-def test_float_casts_round_once(source, wanted, target) -> None:
+def test_float_casts_round_once(source, destination, target) -> None:
     a = values(source)
-    got = apply(lambda x: arith.Cast(x, wanted), [source], [a], target)
-    same(got, a if source == wanted else rounded(a.astype(np.float64), wanted))
+    actual = apply(lambda x: arith.Cast(x, destination), [source], [a], target)
+    same(actual, a if source == destination else rounded(a.astype(np.float64), destination))
 
 
-@pytest.mark.parametrize("wanted", [FP8E4NV, FP8E5], ids=str)
-def test_fp8_in_software_is_the_instruction(wanted) -> None:
+@pytest.mark.parametrize("destination", [FP8E4NV, FP8E5], ids=str)
+def test_fp8_in_software_is_the_instruction(destination) -> None:
     """Every bfloat16 there is, and every tie between neighbours of the format."""
-    everything = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
-    numbers = np.arange(256, dtype=np.uint8).view(NUMPY[wanted.name]).astype(np.float32)
+    all_bf16 = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    numbers = np.arange(256, dtype=np.uint8).view(NUMPY[destination.name]).astype(np.float32)
     finite = np.sort(numbers[np.isfinite(numbers)])
     ties = np.repeat((finite[1:] + finite[:-1]) / 2, 1)
     near = np.concatenate(
         [ties, np.nextafter(ties, np.float32(1e9)), np.nextafter(ties, np.float32(-1e9))]
     )
-    sample = np.concatenate([everything, near]).astype(np.float32)
+    sample = np.concatenate([all_bf16, near]).astype(np.float32)
     sample = np.resize(sample, 1 << 17)
     program = Program(32)
     layout = row_layout(1 << 17, 32)
-    program.store(program.add(arith.Cast(program.load(FP32, layout), wanted)).out)
+    program.store(program.add(arith.Cast(program.load(FP32, layout), destination)).out)
     software = program.run(sample, target=SM_80)[0].view(np.uint8)
     hardware = program.run(sample, target=SM_90)[0].view(np.uint8)
     assert np.array_equal(software, hardware)
@@ -370,64 +370,64 @@ def test_every_fp8_number_widens_exactly(source) -> None:
         same(program.run(numbers, target=target)[0], numbers)
 
 
-@pytest.mark.parametrize("wanted", [FP16, BF16, FP8E4NV, FP8E5], ids=str)
+@pytest.mark.parametrize("destination", [FP16, BF16, FP8E4NV, FP8E5], ids=str)
 @pytest.mark.parametrize("source", [FP32, FP64], ids=str)
-def test_rounding_towards_zero(source, wanted) -> None:
+def test_rounding_towards_zero(source, destination) -> None:
     a = np.clip(np.nan_to_num(values(source)), -400, 400).astype(NUMPY[source.name])
-    got = apply(lambda x: arith.Cast(x, wanted, "rtz"), [source], [a]).astype(np.float64)
-    near = rounded(a.astype(np.float64), wanted)
-    assert (np.abs(got) <= np.abs(a)).all()
+    actual = apply(lambda x: arith.Cast(x, destination, "rtz"), [source], [a]).astype(np.float64)
+    near = rounded(a.astype(np.float64), destination)
+    assert (np.abs(actual) <= np.abs(a)).all()
     up = near.view(np.dtype(f"u{near.dtype.itemsize}"))
     down = (up - (np.abs(near.astype(np.float64)) > np.abs(a))).astype(up.dtype).view(near.dtype)
-    np.testing.assert_array_equal(got, down.astype(np.float64))
+    np.testing.assert_array_equal(actual, down.astype(np.float64))
 
 
-@pytest.mark.parametrize("wanted", [kind for kind in SCALARS.values() if kind.is_int], ids=str)
+@pytest.mark.parametrize("destination", [kind for kind in SCALARS.values() if kind.is_int], ids=str)
 @pytest.mark.parametrize("source", [kind for kind in SCALARS.values() if kind.is_int], ids=str)
-def test_integer_casts_wrap_and_extend(source, wanted) -> None:
+def test_integer_casts_wrap_and_extend(source, destination) -> None:
     a = values(source)
-    got = apply(lambda x: arith.Cast(x, wanted), [source], [a])
-    assert np.array_equal(got, a.astype(NUMPY[wanted.name]))
+    actual = apply(lambda x: arith.Cast(x, destination), [source], [a])
+    assert np.array_equal(actual, a.astype(NUMPY[destination.name]))
 
 
-@pytest.mark.parametrize("wanted", [*INTS, I1], ids=str)
+@pytest.mark.parametrize("destination", [*INTS, I1], ids=str)
 @pytest.mark.parametrize("source", FLOATS, ids=str)
-def test_floats_to_integers_truncate(source, wanted) -> None:
+def test_floats_to_integers_truncate(source, destination) -> None:
     a = values(source)
-    low, high = (0, 100) if wanted.kind == "uint" else (-100, 100)
+    low, high = (0, 100) if destination.kind == "uint" else (-100, 100)
     a = np.clip(np.nan_to_num(a.astype(np.float64)), low, high).astype(a.dtype)
-    got = apply(lambda x: arith.Cast(x, wanted), [source], [a])
-    want = a.astype(np.float64) != 0 if wanted == I1 else np.trunc(a.astype(np.float64))
-    same(got, want)
+    actual = apply(lambda x: arith.Cast(x, destination), [source], [a])
+    want = a.astype(np.float64) != 0 if destination == I1 else np.trunc(a.astype(np.float64))
+    same(actual, want)
 
 
-@pytest.mark.parametrize("wanted", FLOATS, ids=str)
+@pytest.mark.parametrize("destination", FLOATS, ids=str)
 @pytest.mark.parametrize("source", [*INTS, I1], ids=str)
-def test_integers_to_floats(source, wanted) -> None:
+def test_integers_to_floats(source, destination) -> None:
     a = values(source)
-    got = apply(lambda x: arith.Cast(x, wanted), [source], [a])
-    if wanted == BF16:
-        same(got, np.array([_nearest(int(each), 8) for each in a]).astype(NUMPY["bf16"]))
+    actual = apply(lambda x: arith.Cast(x, destination), [source], [a])
+    if destination == BF16:
+        same(actual, np.array([_nearest(int(number), 8) for number in a]).astype(NUMPY["bf16"]))
         return
-    single = a.astype(np.float64 if wanted == FP64 else np.float32)
-    same(got, rounded(single.astype(np.float64), wanted))
+    single = a.astype(np.float64 if destination == FP64 else np.float32)
+    same(actual, rounded(single.astype(np.float64), destination))
 
 
 def _nearest(number: int, bits: int) -> float:
     """Return an integer rounded to nearest even, to so many bits."""
     size = abs(number)
     shift = max(0, size.bit_length() - bits)
-    kept, rest = size >> shift, size & (1 << shift) - 1
+    quotient, rest = size >> shift, size & (1 << shift) - 1
     half = 1 << shift >> 1
-    kept += int(shift > 0 and (rest > half or (rest == half and kept % 2 == 1)))
-    return math.copysign(float(kept << shift), number)
+    quotient += int(shift > 0 and (rest > half or (rest == half and quotient % 2 == 1)))
+    return math.copysign(float(quotient << shift), number)
 
 
 # ---- every op on every target -----------------------------------------------------------------
 
 
 def every_operation(element: ScalarType) -> list[Any]:
-    """Return makers of all elementwise ops that have a meaning on `element`."""
+    """Return makers of all elementwise ops defined on `element`."""
     makers: list[Any] = []
     for cls in Op.registry.values():
         if issubclass(cls, arith.Compare):
@@ -447,16 +447,16 @@ def every_operation(element: ScalarType) -> list[Any]:
                 continue
             makers.append(lambda x, _, c=cls: c(x))
     makers.append(lambda x, y: arith.Fma(x, y, x))
-    for wanted in SCALARS.values():
-        makers.append(lambda x, _, w=wanted: arith.Cast(x, w))
-        if wanted.is_float and element.is_float and element.bits > wanted.bits:
-            makers.append(lambda x, _, w=wanted: arith.Cast(x, w, "rtz"))
+    for destination in SCALARS.values():
+        makers.append(lambda x, _, w=destination: arith.Cast(x, w))
+        if destination.is_float and element.is_float and element.bits > destination.bits:
+            makers.append(lambda x, _, w=destination: arith.Cast(x, w, "rtz"))
     return makers
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_everything_assembles_everywhere(target) -> None:
-    """All ops of all floats, then of all integers, in one kernel: what LLVM or ptxas refuse would show."""
+    """All float ops, then all integer ops, in one kernel, to show refusals by LLVM or ptxas."""
     from aotc.backend import assemble, emit_ptx
 
     layout = row_layout(32)
@@ -488,10 +488,10 @@ def test_everything_assembles_everywhere(target) -> None:
 def test_a_constant_that_does_not_fit_an_integer_is_a_number(
     value: float, element: ScalarType, want: int, fits: bool
 ) -> None:
-    """To LLVM it is poison: a load whose `other` it is would be given a register never written."""
+    """It is poison to LLVM: a load with it as `other` would get an unwritten register."""
     program = Program()
-    made = program.add(arith.Constant(value, FP32)).out
-    cast = program.add(arith.Cast(made, element)).out
+    constant = program.add(arith.Constant(value, FP32)).out
+    cast = program.add(arith.Cast(constant, element)).out
     program.store(program.splat(cast, LAYOUT))
     assert ("fpto" in program.llvm_ir()) == fits
     (out,) = program.run()
@@ -524,5 +524,5 @@ def test_columns_of_a_row_under_an_end_that_is_a_multiple_are_compared_once(
         pair = (value, index) if mirrored else (index, value)
         np.testing.assert_array_equal(program.run(value)[0], compare[predicate](*pair))
     is_floored = predicate in (("gt", "le") if mirrored else ("lt", "ge"))
-    wanted = (8 if is_floored else 16) if divisibility == 16 else 64
-    assert program.llvm_ir().count("icmp s") == wanted
+    expected = (8 if is_floored else 16) if divisibility == 16 else 64
+    assert program.llvm_ir().count("icmp s") == expected

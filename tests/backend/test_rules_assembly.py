@@ -1,4 +1,4 @@
-"""Assembly of the user's: instances, their registers, and that they assemble for every target."""
+"""Inline assembly: instances, their registers, and assembly for every target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ NAMES = ("sm_80", "sm_90a", "sm_100a")
 
 
 def ran(program: Program, *arrays):
-    """Return what a program makes of arrays, in the emulator."""
+    """Return the emulator's outputs of a program."""
     ptx = emit_ptx(program.llvm_ir(), SM_90)
     outs = [np.zeros(shape, NUMPY[pointer.type.pointee.name]) for pointer, shape in program.outputs]
-    given, made = iter(arrays), iter(outs)
-    args = [next(given) if arg in program.inputs else next(made) for arg in program.body.args]
+    arrays_left, outs_left = iter(arrays), iter(outs)
+    args = [
+        next(arrays_left) if arg in program.inputs else next(outs_left) for arg in program.body.args
+    ]
     emulate(ptx, 1, args)
     return outs
 
@@ -58,14 +60,14 @@ def test_elements_pass_through(
     letters = [part.lstrip("=&") for part in constraints.split(",")]
     count = len(letters) // 2
     bits = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}[letters[0]]
-    text = " ".join(f"mov.b{bits} ${at}, ${at + count};" for at in range(count))
+    text = " ".join(f"mov.b{bits} ${index}, ${index + count};" for index in range(count))
     program = Program()
     x = program.load(element, row_layout(num_elems))
     program.store(program.add(InlineAsm(text, constraints, (element,), pack, [x])).outs[0])
     data = np.frombuffer(np.random.default_rng(3).bytes(num_elems * element.size_bytes), np.uint8)
     data = data & 1 if element.is_bool else data
-    (found,) = ran(program, data.view(NUMPY[element.name]).copy())
-    assert found.tobytes() == data.tobytes()
+    (output,) = ran(program, data.view(NUMPY[element.name]).copy())
+    assert output.tobytes() == data.tobytes()
     for name in NAMES:
         assemble(emit_ptx(program.llvm_ir(TARGETS[name]), TARGETS[name]), TARGETS[name])
 
@@ -75,9 +77,9 @@ def test_one_instance_for_pack_registers() -> None:
     x = program.load(FP16, row_layout(256))
     outs = program.add(InlineAsm("{ $0 $1 $2 }", "=r,=l,r", (FP16, I64), 1, [x])).outs
     assert len(outs) == 2
-    found = program.llvm_ir()
-    assert found.count('call {i32, i64} asm "{ $0 $1 $2 }", "=r,=l,r"(i32') == 8
-    assert "sideeffect" not in found.split("{ $0")[1].split("\n")[0]
+    text = program.llvm_ir()
+    assert text.count('call {i32, i64} asm "{ $0 $1 $2 }", "=r,=l,r"(i32') == 8
+    assert "sideeffect" not in text.split("{ $0")[1].split("\n")[0]
 
 
 @pytest.mark.emulated
@@ -88,8 +90,8 @@ def test_what_is_missing_to_a_group_repeats_the_last() -> None:
     op = program.add(InlineAsm(text, "=&r,=&r,=&r,=&r,r,r,r,r", (I32,), 4, [x]))
     program.store(op.outs[0])
     data = np.arange(64, dtype=np.int32)
-    (found,) = ran(program, data)
-    assert found.reshape(-1, 2).tolist() == data.reshape(-1, 2)[:, ::-1].tolist()
+    (output,) = ran(program, data)
+    assert output.reshape(-1, 2).tolist() == data.reshape(-1, 2)[:, ::-1].tolist()
     assert program.llvm_ir().count("add.s32 $0, $5") == 1
 
 
@@ -111,6 +113,6 @@ def test_pure_instances_are_written_once() -> None:
     x = program.load(I32, copies)
     for cls in (InlineAsm, VolatileAsm):
         program.store(program.add(cls(f"// {cls.__name__}", "=r,r", (I32,), 1, [x])).outs[0])
-    found = program.llvm_ir()
-    assert found.count("// InlineAsm") == 1
-    assert found.count('call i32 asm sideeffect "// VolatileAsm"') == 4
+    text = program.llvm_ir()
+    assert text.count("// InlineAsm") == 1
+    assert text.count('call i32 asm sideeffect "// VolatileAsm"') == 4

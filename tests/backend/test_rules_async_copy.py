@@ -162,7 +162,7 @@ def test_modifiers_assemble(target, eviction: str) -> None:
 
 
 def test_a_pipelined_loop_runs_as_it_is_interpreted() -> None:
-    """The whole of it: stages that turn, waits, barriers, masks, copies of iterations to come."""
+    """The whole protocol: rotating stages, waits, barriers, masks, copies of later iterations."""
     from tests.schedule.pipelining.test_pipeline_loads import product_args, product_case
 
     for promise, num_stages, k_size in ((":16", 3, 144), (":2", 2, 38), ("", 4, 33)):
@@ -174,10 +174,12 @@ def run_by_machine(case: Case, make: Any) -> None:
     from aotc.backend import lower_kernel
     from tests.backend.simt import Machine
 
-    args = [each.astype(np.float16) if i < 2 else each for i, each in enumerate(make())]
+    args = [array.astype(np.float16) if i < 2 else array for i, array in enumerate(make())]
     machine = Machine()
-    given = [machine.alloc(each) if isinstance(each, np.ndarray) else each for each in args]
-    machine.run(lower_kernel(case.kernel, case.target).llvm_ir, given)
+    machine_args = [
+        machine.alloc(array) if isinstance(array, np.ndarray) else array for array in args
+    ]
+    machine.run(lower_kernel(case.kernel, case.target).llvm_ir, machine_args)
     (expected,) = Case.outputs(case.kernel, lambda: args, (1,))[2:]
-    actual = machine.read(given[2], expected.dtype, expected.shape)
+    actual = machine.read(machine_args[2], expected.dtype, expected.shape)
     assert (actual == expected).all()

@@ -30,7 +30,7 @@ SUPPORTED = [
 
 @dataclass(frozen=True)
 class Update:
-    """An atomic on a tile of cells: how wide, in which layout, whether its result is stored."""
+    """An atomic on a tile of cells: width, layout, and whether its result is stored."""
 
     kind: AtomicKind
     element: ScalarType
@@ -46,16 +46,16 @@ class Update:
         program.inputs.append(cells)
         index = program.load(I32, layout)
         value, mask = program.load(self.element, layout), program.load(I1, layout)
-        at = program.add(arith.AddPtr(program.splat(cells, layout), index)).out
+        pointers = program.add(arith.AddPtr(program.splat(cells, layout), index)).out
         old = program.add(
-            gpu.AtomicRmw(at, value, self.kind, mask, scope="gpu", vector=self.vector)
+            gpu.AtomicRmw(pointers, value, self.kind, mask, scope="gpu", vector=self.vector)
         ).out
         if self.is_read:
             program.store(old)
         return program
 
     def run(self, cells: Any, *arrays: Any, target: Target = SM_90) -> tuple[Any, list[Any]]:
-        """Return the cells afterwards, and what was stored of the result."""
+        """Return the cells afterwards, and the stored part of the result."""
         program = self.program()
         outs = program.run(cells, *arrays, target=target)
         return program.machine.read(CELLS_AT, cells.dtype, cells.shape), outs
@@ -107,17 +107,17 @@ def test_vectors(scalar: ScalarType, target: Target, *, is_read: bool) -> None:
 def test_copies_of_an_element_update_it_once(num_elems: int) -> None:
     update = Update("add", I32, num_elems=num_elems, num_warps=4)
     cells = np.arange(num_elems, dtype=np.int32)
-    ones, mask = np.ones(num_elems, np.int32), np.ones(num_elems, np.bool_)
-    after, (old,) = update.run(cells, cells, ones, mask)
+    increments, mask = np.ones(num_elems, np.int32), np.ones(num_elems, np.bool_)
+    after, (old,) = update.run(cells, cells, increments, mask)
     assert (after == cells + 1).all()
     assert (old == cells).all()
 
 
 def test_a_shared_address_takes_every_update() -> None:
     index = np.random.default_rng(0).integers(0, 3, 256).astype(np.int32)
-    ones, mask = np.ones(256, np.int32), np.ones(256, np.bool_)
+    increments, mask = np.ones(256, np.int32), np.ones(256, np.bool_)
     update = Update("add", I32, is_read=False)
-    after, _ = update.run(np.zeros(3, np.int32), index, ones, mask)
+    after, _ = update.run(np.zeros(3, np.int32), index, increments, mask)
     assert after.tolist() == np.bincount(index, minlength=3).tolist()
 
 
@@ -142,15 +142,15 @@ def test_compare_and_swap(name: str) -> None:
     cells = program.param(PointerType(scalar), 16)
     program.inputs.append(cells)
     compare, value = program.load(scalar, layout), program.load(scalar, layout)
-    at = program.pointers(cells, layout)
-    program.store(program.add(gpu.AtomicCas(at, compare, value)).out)
+    pointers = program.pointers(cells, layout)
+    program.store(program.add(gpu.AtomicCas(pointers, compare, value)).out)
     rng = np.random.default_rng(8)
     before, new = random(rng, scalar, 64), random(rng, scalar, 64)
-    wanted = np.where(rng.random(64) < 0.5, before, new).astype(before.dtype)
-    (old,) = program.run(before, wanted, new)
+    compared = np.where(rng.random(64) < 0.5, before, new).astype(before.dtype)
+    (old,) = program.run(before, compared, new)
     after = program.machine.read(CELLS_AT, before.dtype, before.shape)
     assert old.tobytes() == before.tobytes()
-    assert (after == np.where(wanted == before, new, before)).all()
+    assert (after == np.where(compared == before, new, before)).all()
 
 
 # ---- text -------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def test_every_target_assembles_every_instruction(target: Target) -> None:
         vector = _widest(scalar, target)
         layout = row_layout(256)
         value = program.load(scalar, layout)
-        at = program.pointers(program.param(PointerType(scalar), 16), layout)
+        pointers = program.pointers(program.param(PointerType(scalar), 16), layout)
         for kind in kinds:
             width = vector if kind == "add" else 1
-            program.add(gpu.AtomicRmw(at, value, kind, vector=width))
-            program.store(program.add(gpu.AtomicRmw(at, value, kind, None, "sys", width)).out)
-        program.store(program.add(gpu.AtomicCas(at, value, value, "cta")).out)
+            program.add(gpu.AtomicRmw(pointers, value, kind, vector=width))
+            program.store(program.add(gpu.AtomicRmw(pointers, value, kind, None, "sys", width)).out)
+        program.store(program.add(gpu.AtomicCas(pointers, value, value, "cta")).out)
     for scope in ("cta", "gpu", "sys"):
         program.add(gpu.Fence(scope))
     assembly = assemble(emit_ptx(program.llvm_ir(target), target), target)

@@ -25,7 +25,7 @@ def constant(program: Program, value: int, kind: Any = I32) -> Any:
 
 
 def sum_loop(unroll: int = 0, kind: Any = I32) -> Program:
-    """Return a program that sums a scalar and a tile over a loop with bounds as arguments."""
+    """Return a program summing a scalar and a tile over a loop with bounds as arguments."""
     program = Program()
     bounds = [program.param(kind) for _ in range(3)]
     inits = [constant(program, 0, kind), program.load(I32, LAYOUT)]
@@ -115,7 +115,7 @@ def test_the_index_is_known_to_be_a_multiple_of_the_step() -> None:
 
 
 def test_nested_loops_with_pointers_that_do_not_keep_their_shape() -> None:
-    """What cannot be carried as a base is carried register by register."""
+    """Pointers without a common base are carried register by register."""
     layout = row_layout(128)
     program = Program()
     source = program.param(PointerType(I32), 16)
@@ -134,33 +134,33 @@ def test_nested_loops_with_pointers_that_do_not_keep_their_shape() -> None:
         return [add(arith.AddPtr(args[1], offset)).out]
 
     block = program.block([I32, pointers.type], outer)
-    moved = program.add(scf.For(lower, upper, step, [pointers], block)).outs[0]
-    program.store(program.add(gpu.Load(moved)).out)
+    loop_pointers = program.add(scf.For(lower, upper, step, [pointers], block)).outs[0]
+    program.store(program.add(gpu.Load(loop_pointers)).out)
     program.inputs.append(source)
     x = np.zeros(512, np.int32)
     x[:128] = np.arange(128) % 3
     want = []
     for start in range(128):
-        at = start
+        address = start
         for _ in range(2):
-            at += 2 * x[at]
-        want.append(x[at])
+            address += 2 * x[address]
+        want.append(x[address])
     assert np.array_equal(program.run(x)[0], want)
 
 
 def collatz() -> Program:
     program = Program()
     start = program.param(I32)
-    zero, one, two, three = (constant(program, value) for value in range(4))
+    zero, unit, two, three = (constant(program, value) for value in range(4))
     before = Block([I32, I32])
-    unfinished = Builder(before)(arith.Compare(before.args[0], one, "ne")).out
-    steps = Builder(before)(arith.Add(before.args[1], one)).out
+    unfinished = Builder(before)(arith.Compare(before.args[0], unit, "ne")).out
+    steps = Builder(before)(arith.Add(before.args[1], unit)).out
     Builder(before)(scf.Condition(unfinished, [before.args[0], steps]))
 
     def after(add: Any, args: Any) -> list[Any]:
-        odd = add(arith.Compare(add(arith.Rem(args[0], two)).out, one, "eq")).out
+        odd = add(arith.Compare(add(arith.Rem(args[0], two)).out, unit, "eq")).out
         then = program.block([], lambda add, _: [
-            add(arith.Add(add(arith.Mul(args[0], three)).out, one)).out
+            add(arith.Add(add(arith.Mul(args[0], three)).out, unit)).out
         ])  # fmt: skip
         orelse = program.block([], lambda add, _: [add(arith.Div(args[0], two)).out])
         return [add(scf.If(odd, then, orelse)).outs[0], args[1]]
@@ -197,7 +197,7 @@ def test_a_branch_passes_on_packed_elements_as_words(is_first: bool) -> None:
     program = Program()
     flag = program.param(I1)
     loaded = [program.load(FP32, LAYOUT) for _ in range(2)]
-    tiles = [program.add(arith.Cast(each, FP16)).out for each in loaded]
+    tiles = [program.add(arith.Cast(loaded_tile, FP16)).out for loaded_tile in loaded]
     arms = [program.block([], lambda _, __, x=tile: [x, flag]) for tile in tiles]
     for out in program.add(scf.If(flag, *arms)).outs:
         program.store(out)

@@ -22,7 +22,7 @@ from tests.support.extent import examples
 
 @st.composite
 def pairs_in_a_warp(draw: st.DrawFn) -> tuple[LinearLayout, LinearLayout]:
-    """Two layouts of one tile whose warps hold the same parts, with copies."""
+    """Two layouts of one tile with the same parts in each warp, and replicas."""
     num_bits = draw(st.integers(3, 9))
     outs = (("dim0", num_bits),)
     units = [1 << bit for bit in range(num_bits)]
@@ -47,12 +47,12 @@ def pairs_in_a_warp(draw: st.DrawFn) -> tuple[LinearLayout, LinearLayout]:
 @given(pairs_in_a_warp(), st.sampled_from([I1, I8, BF16, FP16, I32, FP32, FP64]))
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_plans_of_shuffles_do_what_they_say(layouts, element) -> None:
-    source, wanted = layouts
-    plan = plan_warp_shuffle(source, wanted, element.bits)
+    source, target = layouts
+    plan = plan_warp_shuffle(source, target, element.bits)
     assert plan is not None
     program = Program(2)
     value = program.load(element, source)
-    program.store(program.add(gpu.ShuffleConvert(value, wanted, astuple(plan))).out)
+    program.store(program.add(gpu.ShuffleConvert(value, target, astuple(plan))).out)
     x: Any = np.random.default_rng(0).integers(0, 2 if element == I1 else 100, source.shape)
     x = x.astype(np.float32).astype(NUMPY[element.name])
     assert np.array_equal(program.run(x)[0], x)
@@ -63,13 +63,13 @@ def test_shuffles_assemble(target) -> None:
     bits = [1 << bit for bit in range(8)]
     outs = (("dim0", 8),)
     source = LinearLayout.from_columns([("register", bits[:3]), ("lane", bits[3:])], outs)
-    wanted = LinearLayout.from_columns([("register", bits[5:]), ("lane", bits[:5])], outs)
+    destination = LinearLayout.from_columns([("register", bits[5:]), ("lane", bits[:5])], outs)
     for element in (I8, FP16, FP32, FP64):
-        plan = plan_warp_shuffle(source, wanted, element.bits)
+        plan = plan_warp_shuffle(source, destination, element.bits)
         assert plan is not None
         program = Program()
         value = program.load(element, source)
-        program.store(program.add(gpu.ShuffleConvert(value, wanted, astuple(plan))).out)
+        program.store(program.add(gpu.ShuffleConvert(value, destination, astuple(plan))).out)
         ptx = emit_ptx(program.llvm_ir(target), target)
         assert "shfl.sync" in ptx
         assembly = assemble(ptx, target)

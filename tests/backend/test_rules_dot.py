@@ -1,4 +1,4 @@
-"""Matrix products run by the lockstep machine, whose `mma` knows the manual's formulas only."""
+"""Matrix products on the lockstep machine, whose `mma` follows only the manual's formulas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program
 
-# Operand types, accumulator, instruction, targets that have it.
+# Operand types, accumulator, instruction, and targets with it.
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 FP8 = ALL[2:]
 INSTRUCTIONS = [
@@ -43,7 +43,7 @@ INSTRUCTIONS = [
 
 
 def small_integers(rng: np.random.Generator, shape: tuple[int, ...], element: str) -> Any:
-    """Return values whose products and sums are exact in every type."""
+    """Return values with exact products and sums in every type."""
     low = 0 if element == "u8" else -3
     return rng.integers(low, 4, shape).astype(NUMPY[element])
 
@@ -199,7 +199,7 @@ def test_stmatrix(element: str, shape: tuple[int, int]):
 
 
 def moved(element: str, source: LinearLayout, target: LinearLayout, plan: Any) -> None:
-    """Check that a trip by this plan brings every element to its place."""
+    """Check that this plan's exchange brings every element to its place."""
     program = Program(2)
     value = program.load(SCALARS[element], source)
     buffer = gpu.SharedAlloc(SCALARS[element], source.shape, plan.scratch, offset_bytes=256)
@@ -213,12 +213,12 @@ def moved(element: str, source: LinearLayout, target: LinearLayout, plan: Any) -
     np.testing.assert_array_equal(out, data)
 
 
-# ---- what the assembler says ------------------------------------------------------------------
+# ---- the assembler's view ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ALL)
 def test_ptxas_accepts_every_instruction(target: str):
-    """One kernel a target holds all its products: assembling is what costs."""
+    """One kernel per target holds all its products, because assembling is slow."""
     program = Program(1)
     for a, b, acc, instruction, targets in INSTRUCTIONS:
         if target not in targets:

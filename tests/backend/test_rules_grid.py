@@ -21,22 +21,22 @@ TEXT = """kernel @k(%p: *fp32, %q: *fp32) {num_warps = 4} {
   scf.return
 }
 """
-# What SASS calls them: the wait acquires, the other is a hint to leave early.
+# SASS names: the wait acquires, the other is a hint to leave early.
 SASS = re.compile(r"\b(LDG|STG|ACQBULK|PREEXIT)\b")
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_nothing_crosses_a_wait(target: Target) -> None:
     ptx = emit_ptx(lower_kernel(parse_kernel(TEXT), target).llvm_ir, target)
-    found = SASS.findall(disassemble(assemble(ptx, target).cubin))
+    instructions = SASS.findall(disassemble(assemble(ptx, target).cubin))
     if Feature.PDL not in target.features:
         assert "griddepcontrol" not in ptx
-        assert not {"ACQBULK", "PREEXIT"} & {*found}
+        assert not {"ACQBULK", "PREEXIT"} & {*instructions}
         return
     assert ptx.count("griddepcontrol.wait") == 2
     assert ptx.count("griddepcontrol.launch_dependents") == 1
     # Nothing is ordered by the hint, but it keeps its place between the two waits.
-    assert [one for one in found if one != "PREEXIT"] == [
+    assert [name for name in instructions if name != "PREEXIT"] == [
         *("LDG", "ACQBULK", "LDG", "STG", "ACQBULK", "STG")
     ]
-    assert found.index("ACQBULK") < found.index("PREEXIT") < len(found) - 2
+    assert instructions.index("ACQBULK") < instructions.index("PREEXIT") < len(instructions) - 2

@@ -27,7 +27,7 @@ def _gather(
     axis: int,
     buffer: LinearLayout | None = None,
 ) -> Program:
-    """Return a program that loads a tile and an index, and stores what the index picks."""
+    """Return a program that loads a tile and an index, and stores the gathered elements."""
     program = Program(1 << layout.in_bits("warp"))
     source = program.load(element, default_blocked(shape, program.num_warps))
     index = program.load(I32, layout)
@@ -58,27 +58,27 @@ COPIES = LinearLayout(
 def test_every_type_is_gathered_along_both_axes(name: str, axis: int) -> None:
     x, index = _numbers(name, (8, 4)), RNG.integers(0, 4 + 4 * (axis == 0), (8, 4), np.int32)
     for layout in (default_blocked((8, 4), 2), COPIES):
-        (got,) = _gather(SCALARS[name], (8, 4), layout, axis).run(x, index)
-        assert (got == np.take_along_axis(x, index, axis)).all()
+        (actual,) = _gather(SCALARS[name], (8, 4), layout, axis).run(x, index)
+        assert (actual == np.take_along_axis(x, index, axis)).all()
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "axis"),
+    ("shape", "index_shape", "axis"),
     [((1,), (64,), 0), ((256,), (2,), 0), ((4, 2, 8), (4, 16, 8), 1), ((64, 1), (64, 4), 1)],
 )
 def test_an_index_may_be_longer_or_shorter(
-    shape: tuple[int, ...], wanted: tuple[int, ...], axis: int
+    shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
 ) -> None:
-    x, index = _numbers("fp32", shape), RNG.integers(0, shape[axis], wanted, np.int32)
-    (got,) = _gather(SCALARS["fp32"], shape, default_blocked(wanted, 2), axis).run(x, index)
-    assert (got == np.take_along_axis(x, index, axis)).all()
+    x, index = _numbers("fp32", shape), RNG.integers(0, shape[axis], index_shape, np.int32)
+    (actual,) = _gather(SCALARS["fp32"], shape, default_blocked(index_shape, 2), axis).run(x, index)
+    assert (actual == np.take_along_axis(x, index, axis)).all()
 
 
 def test_no_index_leads_outside() -> None:
     x = _numbers("i16", (32,))
     index = np.resize(np.array([-1, 32, INT_RANGE.min, INT_RANGE.max], np.int32), 32)
-    (got,) = _gather(SCALARS["i16"], (32,), row_layout(32), 0).run(x, index)
-    assert (got == x[index % 32]).all()
+    (actual,) = _gather(SCALARS["i16"], (32,), row_layout(32), 0).run(x, index)
+    assert (actual == x[index % 32]).all()
 
 
 def test_a_buffer_is_gathered_from_in_equal_steps() -> None:
@@ -113,9 +113,9 @@ def test_each_element_is_counted_once(name: str, extent: int, num_bins: int, mas
     x[-2:] = INT_RANGE.min if name == "i32" else 2**32 - 1
     mask = RNG.integers(0, 2, extent).astype(np.bool_)
     program = _count(SCALARS[name], row_layout(extent, 2), num_bins, masked=masked)
-    (got,) = program.run(x, *([mask] if masked else []))
+    (actual,) = program.run(x, *([mask] if masked else []))
     counted = x[mask] if masked else x
-    assert got.tolist() == [np.count_nonzero(counted == number) for number in range(num_bins)]
+    assert actual.tolist() == [np.count_nonzero(counted == number) for number in range(num_bins)]
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))

@@ -1,6 +1,6 @@
-"""Rules that follow layouts: shapes, conversions, shared memory, reductions and scans.
+"""Rules based on layouts: shapes, conversions, shared memory, reductions and scans.
 
-Layouts are random, the programs run in lockstep, and NumPy says what should come out.
+Layouts are random, programs run in lockstep, and results are compared with NumPy's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def outs_of(shape: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
 def thread_layouts(
     draw: st.DrawFn, shape: tuple[int, ...], num_warps: int, whole_axis: int | None = None
 ) -> LinearLayout:
-    """A layout that holds the whole tile, in any bits, with copies; warps off `whole_axis`."""
+    """A layout of the whole tile, in any bits, with replicas; no warps on `whole_axis`."""
     outs = outs_of(shape)
     num_bits = sum(bits for _, bits in outs)
     low = sum(bits for _, bits in outs[whole_axis + 1 :]) if whole_axis is not None else 0
@@ -199,18 +199,18 @@ def test_parts_of_another_layout_are_refused() -> None:
 
 def test_convert_renames_registers() -> None:
     source = row_layout(128)
-    wanted = source.with_columns("register", [2, 0, 1, 3])
+    permuted = source.with_columns("register", [2, 0, 1, 3])
     program = Program()
-    program.store(program.add(gpu.Convert(program.load(I32, source), wanted)).out)
+    program.store(program.add(gpu.Convert(program.load(I32, source), permuted)).out)
     x = random_array(I32, (128,))
     assert np.array_equal(program.run(x)[0], x)
 
 
 def test_convert_between_threads_is_refused() -> None:
     source = row_layout(64)
-    wanted = source.with_columns("lane", reversed(source.columns("lane")))
+    permuted = source.with_columns("lane", reversed(source.columns("lane")))
     program = Program()
-    program.store(program.add(gpu.Convert(program.load(I32, source), wanted)).out)
+    program.store(program.add(gpu.Convert(program.load(I32, source), permuted)).out)
     with pytest.raises(IRError, match="moves data between threads"):
         program.llvm_ir()
 
@@ -317,16 +317,16 @@ def test_other_bytes_are_loaded_by_themselves(lanes, registers) -> None:
 
 
 def test_pointers_go_through_shared_memory_as_numbers() -> None:
-    source, wanted = row_layout(128), row_layout(128).with_columns("register", [64, 1])
-    wanted = wanted.with_columns("lane", [2, 4, 8, 16, 32])
+    source, target = row_layout(128), row_layout(128).with_columns("register", [64, 1])
+    target = target.with_columns("lane", [2, 4, 8, 16, 32])
     linear = LinearLayout.from_columns([("offset", [1 << b for b in range(7)])], (("dim0", 7),))
     program = Program()
     pointers = program.pointers(program.param(PointerType(FP32), 16), source)
     buffer = program.add(gpu.SharedAlloc(U64, (128,), linear, offset_bytes=0)).out
     program.add(gpu.SharedStore(pointers, buffer, vector=2))
     program.add(gpu.Barrier())
-    moved = program.add(gpu.SharedLoad(buffer, wanted, element=pointers.type.element)).out
-    program.store(program.add(arith.Bitcast(moved, U64)).out)
+    loaded = program.add(gpu.SharedLoad(buffer, target, element=pointers.type.element)).out
+    program.store(program.add(arith.Bitcast(loaded, U64)).out)
     want = (1 << 40) + 4 * np.arange(128, dtype=np.uint64)
     assert np.array_equal(program.run(1 << 40)[0], want)
 
@@ -344,9 +344,9 @@ def test_memory_accesses_keep_their_order_around_barriers() -> None:
         program.add(gpu.Barrier())
     program.store(value)
     ptx = emit_ptx(program.llvm_ir(), SM_90)
-    found = re.findall(r"(ld\.shared|st\.shared|st\.global|bar(?:rier)?\S*sync)", ptx)
+    names = re.findall(r"(ld\.shared|st\.shared|st\.global|bar(?:rier)?\S*sync)", ptx)
     trip = ["st.shared", "bar", "ld.shared", "bar"]
-    assert [name if "." in name and "bar" not in name else "bar" for name in found] == [
+    assert [name if "." in name and "bar" not in name else "bar" for name in names] == [
         *trip,
         *trip,
         "st.global",
@@ -499,8 +499,8 @@ def scan_layouts(draw: st.DrawFn, shape: tuple[int, ...], axis: int) -> LinearLa
     rest = list(draw(st.permutations([*rest, 0, 0, 0, 0, 0])))
     fill, left = rest[: 5 - on_lanes], rest[5 - on_lanes :]
     where = draw(st.permutations([True] * on_lanes + [False] * (5 - on_lanes)))
-    ascending, others = iter(lanes), iter(fill)
-    lane_columns = [next(ascending) if is_axis else next(others) for is_axis in where]
+    ascending, remaining = iter(lanes), iter(fill)
+    lane_columns = [next(ascending) if is_axis else next(remaining) for is_axis in where]
     warps, left = left[:1], left[1:]
     registers = list(draw(st.permutations([*registers, *(unit for unit in left if unit)])))
     return LinearLayout.from_columns(
@@ -528,20 +528,20 @@ def test_scan_keeps_the_order(data, shape, reverse, exclusive) -> None:
     for out in scan.outs:
         program.store(out)
     a, b = random_array(I32, shape), random_array(I32, shape)
-    moved = [np.moveaxis(array, axis, 0).astype(object) for array in (a, b)]
+    arrays = [np.moveaxis(array, axis, 0).astype(object) for array in (a, b)]
     if reverse:
-        moved = [array[::-1] for array in moved]
-    want_a, want_b = [moved[0][0]], [moved[1][0]]
-    for x, y in zip(moved[0][1:], moved[1][1:], strict=True):
+        arrays = [array[::-1] for array in arrays]
+    want_a, want_b = [arrays[0][0]], [arrays[1][0]]
+    for x, y in zip(arrays[0][1:], arrays[1][1:], strict=True):
         want_b.append(want_b[-1] * x + y)
         want_a.append(want_a[-1] * x)
     if exclusive:
         want_a, want_b = ([want[0], *want[:-1]] for want in (want_a, want_b))
-    for got, want in zip(program.run(a, b), (want_a, want_b), strict=True):
+    for actual, want in zip(program.run(a, b), (want_a, want_b), strict=True):
         array = np.array(want, dtype=object)  # of integers beyond 64 bits NumPy makes floats
         array = np.moveaxis(array[::-1] if reverse else array, 0, axis)
         wrapped = (array + 2**31) % 2**32 - 2**31
-        assert np.array_equal(got, wrapped.astype(np.int32))
+        assert np.array_equal(actual, wrapped.astype(np.int32))
 
 
 def test_scan_against_the_order_of_lanes_is_refused() -> None:

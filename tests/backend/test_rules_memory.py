@@ -128,9 +128,9 @@ def test_constant_masks_need_no_predicate() -> None:
     kind = TileType(I1, (64,), layout)
     yes, no = (program.add(arith.Constant(value, kind)).out for value in (True, False))
     loaded = program.add(gpu.Load(pointers, yes)).out
-    nothing = program.add(gpu.Load(pointers, no)).out
+    masked_load = program.add(gpu.Load(pointers, no)).out
     program.add(gpu.Store(pointers, loaded, yes))
-    program.add(gpu.Store(pointers, nothing, no))
+    program.add(gpu.Store(pointers, masked_load, no))
     text = program.llvm_ir()
     assert text.count("ld.global") == 2
     assert text.count("st.global") == 2
@@ -209,7 +209,7 @@ def test_unknown_modifiers_and_widths_are_named() -> None:
 @pytest.mark.parametrize("start", [0, 5, 2**31 - 64])
 @pytest.mark.parametrize("kind", [I32, SCALARS["u32"], I64])
 def test_offsets_wrap_before_they_widen(start, kind) -> None:
-    """`start + arange` wraps in 32 bits; what is added to the pointer is the wrapped number."""
+    """`start + arange` wraps in 32 bits; the wrapped number is added to the pointer."""
     layout = row_layout(128)
     program = Program()
     scalar = program.param(kind)
@@ -217,13 +217,13 @@ def test_offsets_wrap_before_they_widen(start, kind) -> None:
     index = program.add(arith.Cast(index, kind)).out
     index = program.add(arith.Add(program.splat(scalar, layout), index)).out
     pointer = program.splat(program.param(PointerType(FP32)), layout)
-    moved = program.add(arith.AddPtr(pointer, index)).out
-    program.store(program.add(arith.Bitcast(moved, SCALARS["u64"])).out)
+    pointers_out = program.add(arith.AddPtr(pointer, index)).out
+    program.store(program.add(arith.Bitcast(pointers_out, SCALARS["u64"])).out)
     base = 1 << 40
-    got = program.run(start, base)[0]
+    actual = program.run(start, base)[0]
     numbers = (np.arange(128, dtype=np.int64) + start).astype(NUMPY[kind.name])
     want = base + 4 * numbers.astype(np.int64)
-    assert np.array_equal(got, want.astype(np.uint64))
+    assert np.array_equal(actual, want.astype(np.uint64))
 
 
 def test_offsets_too_large_for_an_immediate_are_added() -> None:

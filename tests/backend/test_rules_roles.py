@@ -27,16 +27,16 @@ def _divided(
 ) -> Kernel:
     kernel = kernel_of(body, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
-    for each in (choose_warp_roles, specialize_warps):
-        each(kernel, schedule)
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    for run_pass in (choose_warp_roles, specialize_warps):
+        run_pass(kernel, schedule)
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
     # The consumers meet in their loop.
-    consuming = next(op for op in found.consumers.walk() if isinstance(op, scf.For))
+    consuming = next(op for op in specialize.consumers.walk() if isinstance(op, scf.For))
     Builder.before_op(consuming.body.terminator)(gpu.Barrier())
-    for each in (allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     kernel.producer_warps = 4 if registers[0] else kernel.producer_warps
-    found.consumer_registers, found.producer_registers = registers
+    specialize.consumer_registers, specialize.producer_registers = registers
     return kernel
 
 
@@ -63,7 +63,7 @@ def test_the_consumers_wait_with_each_other_and_the_kernel_with_all() -> None:
 
 
 def test_one_lane_of_the_producer_issues_all_copies_of_a_stage() -> None:
-    """In the consumers nothing is issued next to that, and the first lane of each warp arrives."""
+    """Consumers issue nothing between, and the first lane of each warp arrives."""
     ptx = _ptx(_divided(4))
     copies = [line.strip() for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
     assert len(copies) == 2
@@ -86,7 +86,7 @@ def test_one_lane_of_the_producer_issues_all_copies_of_a_stage() -> None:
 
 
 def test_one_warp_produces_with_all_its_lanes() -> None:
-    """Of a warpgroup, whose registers move, the first warp does; stages are in uniform registers."""
+    """In a warpgroup with moved registers, the first warp does; stages are in uniform registers."""
     for kernel, num_branches in ((_divided(4), 0), (_divided(8, (232, 40)), 1)):
         text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
         other = text.partition("\nother")[2].partition("call void asm")[0]
@@ -111,9 +111,9 @@ def test_registers_are_moved_before_anything_else(target: str) -> None:
     assert ptx.count(more) == ptx.count(fewer) == 1
     assert ptx.index(more) < ptx.index("mbarrier.try_wait")
     assert ".minnctapersm 1" in ptx
-    made = assemble(ptx, TARGETS[target])
-    assert made.warnings == ()
-    assert made.registers <= 168
+    assembly = assemble(ptx, TARGETS[target])
+    assert assembly.warnings == ()
+    assert assembly.registers <= 168
 
 
 def test_registers_stay_where_they_are_not_moved() -> None:
@@ -135,7 +135,7 @@ def test_groups_have_threads_and_barriers_of_their_own(num_warps: int, groups: i
     threads = 32 * num_warps
     ptx = _ptx(kernel)
     assert re.search(rf"\.reqntid {groups * threads + 32}\b", ptx)
-    # Groups are as long as a power of two: the number in the block is the group's and that in it.
+    # Group sizes are powers of two: a warp's number is its group's and that within it.
     shift = threads.bit_length() - 1
     numbers = re.search(rf"(%v\d+) = lshr i32 (%v\d+), {shift}\n", text)
     assert numbers is not None
@@ -151,8 +151,8 @@ def test_groups_have_threads_and_barriers_of_their_own(num_warps: int, groups: i
 
 def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
     kernel = _divided(8, body=NESTED, groups=2)
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
-    for op in found.consumers.walk():
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    for op in specialize.consumers.walk():
         if isinstance(op, gpu.Barrier):
             op.warpgroup = True
     text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
@@ -161,8 +161,8 @@ def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
     assert group is not None
     first = re.search(rf"(%v\d+) = mul i32 {group[1]}, 2\n", text)
     assert first is not None
-    place = re.search(rf"(%v\d+) = add i32 %v\d+, {first[1]}\n", text)
-    assert place is not None
-    number = re.search(rf"(%v\d+) = add i32 {place[1]}, 2\n", text)
+    match = re.search(rf"(%v\d+) = add i32 %v\d+, {first[1]}\n", text)
+    assert match is not None
+    number = re.search(rf"(%v\d+) = add i32 {match[1]}, 2\n", text)
     assert number is not None
     assert f"sync.aligned.count(i32 {number[1]}, i32 128)" in text

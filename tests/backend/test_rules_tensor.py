@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel makes: lowered, assembled, and run in the emulator."""
+"""Device-made tensor maps: lowered, assembled, and run in the emulator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _flat(num_elems: int) -> LinearLayout:
 
 
 def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool = False) -> str:
-    """Return a kernel that loads a box through a map that it makes, and stores it."""
+    """Return a kernel that loads a box through its own map, and stores it."""
     program = Program(num_warps)
     add = program.add
     pointer, slot = program.param(PointerType(element), 16), program.param(PointerType(U64), 128)
@@ -41,9 +41,9 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
     barrier = add(gpu.SharedAlloc(U64, (1,), _flat(1), 8, offset_bytes=640)).out
     add(mbarrier.MbarrierInit(barrier))
     kind = TensorMapType(element, shape, 0, fill_nan)
-    made = add(tma.MakeTensorMap(pointer, slot, template, sizes, type=kind)).out
+    tensor_map = add(tma.MakeTensorMap(pointer, slot, template, sizes, type=kind)).out
     add(gpu.Barrier())
-    add(tma.TmaLoad(made, buffer.out, barrier, coords))
+    add(tma.TmaLoad(tensor_map, buffer.out, barrier, coords))
     add(mbarrier.MbarrierWait(barrier, add(arith.Constant(0, I32)).out))
     layout = row_layout(ROWS * COLUMNS, num_warps)
     columns = {
@@ -63,7 +63,7 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
 @pytest.mark.parametrize("num_warps", [1, 4])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_box_of_a_made_map(target: Target, num_warps: int, seed: int) -> None:
-    """Extents and stride are known to the launch alone; what is outside of them reads as zero."""
+    """Only the launch knows extents and stride; elements outside read as zero."""
     tensor = np.random.default_rng(seed).standard_normal((7, 20)).astype(np.float32)
     out = np.full((ROWS, COLUMNS), np.nan, np.float32)
     slot = np.zeros(16, np.uint64)
@@ -98,12 +98,12 @@ def test_each_field_is_what_the_type_says() -> None:
 def test_what_must_not_be_left_out(missing: str, match: str) -> None:
     """Each of these is found by the emulator if the backend forgets it."""
     lines = _ptx(TARGETS["sm_90a"], 4, FP32).splitlines()
-    kept = [line for line in lines if not line.lstrip().startswith(missing)]
-    assert len(kept) == len(lines) - 1
+    lines_left = [line for line in lines if not line.lstrip().startswith(missing)]
+    assert len(lines_left) == len(lines) - 1
     tensor, out = np.ones((8, 16), np.float32), np.zeros((8, 16), np.float32)
     args = [tensor, np.zeros(16, np.uint64), 8, 16, 16, 0, 0, out]
     with pytest.raises(Fault, match=match):
-        emulate("\n".join(kept), 1, args, shared_bytes=SHARED_BYTES)
+        emulate("\n".join(lines_left), 1, args, shared_bytes=SHARED_BYTES)
 
 
 @pytest.mark.emulated

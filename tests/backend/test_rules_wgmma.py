@@ -1,7 +1,7 @@
-"""Products by warpgroups as PTX: emulated in several orders of warps, and assembled.
+"""Warpgroup products as PTX: emulated in several warp orders, and assembled.
 
-The emulator refuses accumulators that are looked at or moved too early, operands that are written
-too early or were never fenced, and descriptors that mean nothing.
+The emulator refuses accumulators read or moved too early, operands written too early or never
+fenced, and invalid descriptors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _with(matmul: Matmul, **changes: object) -> Matmul:
 
 
 def test_an_accumulator_that_holds_nothing_is_no_input() -> None:
-    """Each operand costs LLVM time; what a dot adds to comes in and goes out in the same register."""
+    """Each operand costs LLVM time; a dot's accumulator enters and leaves in the same register."""
     emit = Emitter()
     steps = [WgmmaStep(0, 8, 0, 0, first=True), WgmmaStep(0, 8, 2, 2, first=False)]
     kind = WgmmaKind("k16.f32.bf16.bf16", "float", ", 1, 1, 0, 0")
@@ -49,14 +49,14 @@ def test_an_accumulator_that_holds_nothing_is_no_input() -> None:
         call = emit.lines[-3]
         assert f'"{operands}"' in call
         assert "{$0, $1}, a1, b1, 1, 1, 1, 0, 0;" in call
-        place = operands.count(",") - 2
-        assert f"{{$0, $1}}, ${place}, ${place + 1}, ${place + 2}, 1, 1, 0, 0;" in call
+        operand = operands.count(",") - 2
+        assert f"{{$0, $1}}, ${operand}, ${operand + 1}, ${operand + 2}, 1, 1, 0, 0;" in call
         assert len(out) == 2
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
-@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda product: f"{product.dtype}-{product.acc}")
 def test_types_and_majors(matmul: Matmul, *, a_is_t: bool, b_is_t: bool) -> None:
     case = _with(matmul, a_is_t=a_is_t, b_is_t=b_is_t)
     assert "wgmma.mma_async" in ptx_of(case)
@@ -102,7 +102,7 @@ def test_operands_from_registers_and_several_products(way: str, num_warps: int, 
 @pytest.mark.parametrize("k", [0, 32, 96])
 @pytest.mark.parametrize("promised", [False, True])
 def test_blocks_one_after_the_other(k: int, *, promised: bool) -> None:
-    """Copies for a block go to slots that the products of the one before have read."""
+    """Copies for a block go to the slots read by the previous products."""
     shape = (190, 120, k)
     case = Matmul(block=(64, 64, 32), shape=shape, promised=promised, way="persistent")
     for seed in (0, 1, 2):
@@ -156,7 +156,7 @@ def test_operands_are_written_without_bank_conflicts(
         assert count.excess <= most * count.phases, line
 
 
-@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda product: f"{product.dtype}-{product.acc}")
 def test_types_assemble(matmul: Matmul) -> None:
     for case in (matmul, _with(matmul, a_is_t=True, block=(128, 8, matmul.block[2]), num_warps=8)):
         assembly = assemble(ptx_of(case), TARGETS["sm_90a"])
@@ -165,7 +165,7 @@ def test_types_assemble(matmul: Matmul) -> None:
 
 
 def test_a_turn_is_a_named_barrier_of_each_warpgroup() -> None:
-    """Who passes the turn on arrives at the other one's; to begin, only the first one's counts."""
+    """An arrive targets the other warpgroup's barrier; initially, only the first one's counts."""
     lines = "\n".join(f'gpu.turn {{kind = "{kind}"}}' for kind in ("begin", "take", "pass"))
     kernel = parse_kernel(f"kernel @k() {{num_warps = 8}} {{\n{lines}\nscf.return\n}}\n")
     text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
@@ -173,7 +173,7 @@ def test_a_turn_is_a_named_barrier_of_each_warpgroup() -> None:
     assert [kind for kind, _ in calls] == ["arrive", "sync", "arrive"]
     warpgroup = re.search(r"(%v\d+) = udiv i32 %\w+, 128\n", text)
     assert warpgroup is not None
-    numbers = [re.search(rf"{place} = (.*)\n", text) for _, place in calls]
+    numbers = [re.search(rf"{name} = (.*)\n", text) for _, name in calls]
     assert [number and number[1] for number in numbers] == [
         f"add i32 {warpgroup[1]}, 13",
         f"add i32 {warpgroup[1]}, 14",

@@ -1,4 +1,4 @@
-"""Cubins that overwrite their stack pointer: found, and not used."""
+"""Cubins that overwrite their stack pointer are detected and rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LINE = "        /*0{at}*/              {text} ;"
 
 def _sass(*texts: str) -> str:
     lines = ["LDC R1, c[0x0][0x28]", "VIADD R1, R1, 0xffffffe8", *texts]
-    return "\n".join(LINE.format(at=f"{16 * at:03x}", text=text) for at, text in enumerate(lines))
+    return "\n".join(
+        LINE.format(at=f"{16 * index:03x}", text=text) for index, text in enumerate(lines)
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_steps_of_the_pointer_and_reads_are_none(text: str) -> None:
 
 
 def _spilling() -> tuple[bytes, bytes]:
-    """Return a cubin that spills, and one whose loads are to the stack pointer."""
+    """Return a cubin with spills, and one with loads into the stack pointer."""
     right = assemble(live_values(36, ".maxnreg 24\n"), SM_90).cubin
     (code,) = code_sections(right)
     broken = bytearray(code)
@@ -73,12 +75,14 @@ def test_a_cubin_that_overwrites_it_is_made_in_another_way(
     right, broken = _spilling()
     (tmp_path / "right").write_bytes(right)
     (tmp_path / "broken").write_bytes(broken)
-    made = 'while [ "$1" != -o ]; do shift; done; cp {} "$2"; echo "8 bytes spill stores"\n'
+    copy_script = 'while [ "$1" != -o ]; do shift; done; cp {} "$2"; echo "8 bytes spill stores"\n'
     nvdisasm = f'case "$1" in -c) echo "{_sass("STL [R1], R9", "S2R R1, SR_TID.X")}"; exit;; esac\n'
-    which = f'case "$*" in *level=10*) file={tmp_path}/right;; *) file={tmp_path}/broken;; esac\n'
-    fake_ptxas(tmp_path, monkeypatch, nvdisasm + which + made.format("$file"))
+    pick_script = (
+        f'case "$*" in *level=10*) file={tmp_path}/right;; *) file={tmp_path}/broken;; esac\n'
+    )
+    fake_ptxas(tmp_path, monkeypatch, nvdisasm + pick_script + copy_script.format("$file"))
     assembly = assemble(EMPTY, SM_90)
     assert (assembly.cubin, assembly.level, assembly.crash) == (right, "", "")
-    fake_ptxas(tmp_path, monkeypatch, nvdisasm + made.format(tmp_path / "broken"))
+    fake_ptxas(tmp_path, monkeypatch, nvdisasm + copy_script.format(tmp_path / "broken"))
     with pytest.raises(CrashError, match=r"overwrites the stack pointer: S2R R1, SR_TID.X"):
         assemble(EMPTY, SM_90)

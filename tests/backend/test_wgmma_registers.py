@@ -1,4 +1,4 @@
-"""Registers of an unfinished `wgmma`: what may touch them, and when, on every path of the PTX."""
+"""Registers of an unfinished `wgmma`: permitted accesses, on every path of the PTX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aotc.backend.wgmma_registers import find_hazards
 from tests.support.products import Matmul, ptx_of
 
 A, B = ["%r10", "%r11", "%r12", "%r13"], ["%r20", "%r21", "%r22", "%r23"]
-ACC, OTHER = [f"%r{100 + at}" for at in range(4)], [f"%r{200 + at}" for at in range(4)]
+ACC, OTHER = [f"%r{100 + index}" for index in range(4)], [f"%r{200 + index}" for index in range(4)]
 
 
 def _start(fragment: list[str], accumulator: list[str] = ACC) -> str:
@@ -28,16 +28,16 @@ def _read(fragment: list[str]) -> str:
 
 
 def _hits(*lines: str) -> list[str]:
-    """Return what is found in a kernel: each as the register, and how it is touched."""
+    """Return a kernel's hazards: each register, and its accesses."""
     head = [".version 8.8", ".visible .entry k(", "\t.param .u64 k_param_0", ")", "{"]
     body = ["\t.reg .b32 %r<999>;", *lines, "\tret;", "}"]
-    found = find_hazards("\n".join([*head, *body]))
-    return [f"{each.register} {each.access} {each.use}" for each in found]
+    hazards = find_hazards("\n".join([*head, *body]))
+    return [f"{hazard.register} {hazard.access} {hazard.use}" for hazard in hazards]
 
 
 def test_a_fragment_may_be_written_after_the_wait_for_its_group() -> None:
     assert not _hits(_read(A), _start(A), _wait(0), _read(A))
-    assert _hits(_read(A), _start(A), _read(A)) == [f"{each} written read" for each in A]
+    assert _hits(_read(A), _start(A), _read(A)) == [f"{register} written read" for register in A]
 
 
 def test_a_fragment_may_be_read() -> None:
@@ -46,9 +46,9 @@ def test_a_fragment_may_be_read() -> None:
 
 @pytest.mark.parametrize(("pending", "written"), [(0, A), (0, B), (1, A), (1, B), (2, A)])
 def test_a_wait_covers_all_but_the_newest_groups(pending: int, written: list[str]) -> None:
-    found = _hits(_start(A), _start(B, OTHER), _wait(pending), _read(written))
+    hazards = _hits(_start(A), _start(B, OTHER), _wait(pending), _read(written))
     is_awaited = pending < (2 if written is A else 1)
-    assert bool(found) != is_awaited
+    assert bool(hazards) != is_awaited
 
 
 def test_a_wait_covers_no_group_that_is_not_committed() -> None:
@@ -82,8 +82,8 @@ def test_a_wgmma_may_add_to_an_accumulator_in_flight() -> None:
 
 
 def test_what_a_wgmma_is_yet_to_write_is_no_fragment() -> None:
-    assert _hits(_start(A), _start(ACC, OTHER)) == [f"{each} read write" for each in ACC]
-    assert _hits(_start(A), _start(B, A)) == [f"{each} written read" for each in A]
+    assert _hits(_start(A), _start(ACC, OTHER)) == [f"{register} read write" for register in ACC]
+    assert _hits(_start(A), _start(B, A)) == [f"{register} written read" for register in A]
 
 
 # ---- paths ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _loop(*lines: str) -> list[str]:
 def test_the_next_iteration_writes_what_this_one_reads() -> None:
     """The last slice of an iteration is in flight when the next one reads all slices."""
     whole = [_read(A), _read(B), _start(A), _wait(1), _start(B), _wait(1)]
-    assert _hits(*_loop(*whole)) == [f"{each} written read" for each in B]
+    assert _hits(*_loop(*whole)) == [f"{register} written read" for register in B]
     slices = [_read(A), _start(A), _wait(1), _read(B), _start(B), _wait(1)]
     assert not _hits(*_loop(*slices))
 
@@ -141,14 +141,14 @@ def test_a_jump_through_a_table_goes_to_any_label() -> None:
 
 
 def test_assembly_of_the_source_may_be_odd() -> None:
-    """What cannot be followed may go anywhere, and is no reason to refuse a kernel."""
+    """An indirect branch may go anywhere, and is no reason to refuse a kernel."""
     assert not _hits(_start(A), ";; { bra nowhere; }", _wait(0), _read(A))
     assert _hits(_start(A), "$L_X:", _read(A), "ret;", "bra nowhere;")
     assert not _hits("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 d, a, b, 1, 1, 1;")
 
 
 def test_a_statement_may_go_over_several_lines() -> None:
-    """As LLVM writes an `mma.sync`: what it writes is in the first of its braces."""
+    """As LLVM writes an `mma.sync`: its outputs are in the first braces."""
     head = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
     lines = ["\t.loc 1 2 3", head, "\t{%r1, %r2, %r3, %r4},", f"\t{{{', '.join(A)}}},"]
     lines += ["\t{%r5, %r6},", "\t{%r1, %r2, %r3, %r4};"]
@@ -180,12 +180,12 @@ def test_a_lost_wait_is_found() -> None:
     ptx = ptx_of(Matmul(way="scaled", num_stages=4))
     waits = [line for line in ptx.splitlines() if "wgmma.wait_group" in line]
     assert [line.split()[-1] for line in waits] == ["1;", "1;", "0;"]
-    at = ptx.index(waits[0])
-    assert find_hazards(ptx[:at] + ptx[at + len(waits[0]) :])
+    start = ptx.index(waits[0])
+    assert find_hazards(ptx[:start] + ptx[start + len(waits[0]) :])
 
 
 def test_it_takes_milliseconds() -> None:
-    """A thousandth of what the compile takes; the bound leaves room for a loaded machine."""
+    """A thousandth of the compile time; the bound leaves room for a loaded machine."""
     ptx = ptx_of(Matmul(way="scaled", num_stages=4))
     start = time.process_time()
     find_hazards(ptx)

@@ -1,9 +1,9 @@
-"""What a random kernel is launched with: arrays and numbers, made from a description.
+"""Launch arguments of a random kernel: arrays and numbers, made from a description.
 
-A description is small and prints on a line, so that a failure can be written down; the arrays are
-made anew for each run. Data is chosen so that comparisons are sharp: small multiples of powers of
-two where sums are to be exact, and elsewhere everything that is special about a type: extremes,
-ties of roundings, subnormals, infinities and NaNs.
+A description is small and prints on a line, so that a failure can be recorded; each run makes the
+arrays anew. Data makes comparisons sharp: small multiples of powers of two where sums are to be
+exact. Elsewhere it has each type's special values: extremes, ties of roundings, subnormals,
+infinities and NaNs.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -71,7 +71,7 @@ class Buffer:
 class Tensor:
     """Describe an array with axes, whose rows begin at multiples of 16 bytes.
 
-    A row has `padding` times 16 bytes more than it needs; the rest is as of a `Buffer`.
+    A row has `padding` times 16 spare bytes; the rest is as in a `Buffer`.
     """
 
     name: str
@@ -90,12 +90,12 @@ class Tensor:
 
     @property
     def row_elems(self) -> int:
-        """How far it is from one row to the next."""
+        """Distance between consecutive rows."""
         unit = 16 // self.element.size_bytes
         return (-(-self.shape[-1] // unit) + self.padding) * unit
 
     def make(self) -> Array:
-        """Return the array, made anew: a view of one whose rows are longer."""
+        """Return a new array: a view of one with longer rows."""
         shape = (*self.shape[:-1], self.row_elems)
         return _filled(self, prod(shape)).reshape(shape)[..., : self.shape[-1]]
 
@@ -141,7 +141,7 @@ def _integers(random: np.random.Generator, dtype: np.dtype[Any], size: int) -> A
 
 
 def _floats(random: np.random.Generator, element: ScalarType, size: int) -> Array:
-    """Return random bits, whatever they mean, besides numbers of usual size and special ones."""
+    """Return random bits besides numbers of usual size and special ones."""
     dtype = dtype_of(element)
     usual = random.standard_normal(size) * 4
     special = random.choice([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 65504.0], size)

@@ -1,10 +1,10 @@
-"""Whether a program means the same at every stage: source, tile IR, after each pass, emulated PTX.
+"""Check a program at every stage: source, tile IR, after each pass, emulated PTX.
 
-The interpreter runs the tile IR, what the frontend makes of it when it is written as source, and the
-IR that each pass leaves; at the end LLVM makes PTX of it, which the emulator runs with its warps in
-step and at random.
+The interpreter runs the tile IR, the frontend's translation of it written as source, and the IR
+after each pass. Finally LLVM turns it into PTX; the emulator runs this with its warps in step and
+at random.
 
-Invariant: a check depends on the program alone, and leaves it as it is.
+Invariant: a check depends on the program alone, and leaves it unchanged.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -56,7 +56,7 @@ BlockAccess: TypeAlias = DescriptorLoad | DescriptorStore | DescriptorReduce
 
 
 class Failure(Exception):  # noqa: N818 - what a fuzzer finds
-    """Report at which stage a program went wrong, and how."""
+    """Report the stage at which a program went wrong, and the difference."""
 
     def __init__(self, stage: str, kind: str, detail: str) -> None:
         super().__init__(f"{stage}: {kind}: {detail}")
@@ -66,7 +66,7 @@ class Failure(Exception):  # noqa: N818 - what a fuzzer finds
 
 
 class Refused(Exception):  # noqa: N818 - no fault of anyone's
-    """Report that a program asks for more than a target has."""
+    """Report that a program exceeds a target's resources."""
 
 
 def check(
@@ -78,9 +78,9 @@ def check(
 ) -> None:
     """Run a program at every stage and compare.
 
-    `seeds` are the emulator's. Without `each_pass`, of the schedule only what comes out last is
-    interpreted, and every pass only if that is wrong, and the frontend is left out; `assembles`
-    also has ptxas accept the PTX.
+    `seeds` are the emulator's. Without `each_pass`, only the schedule's final IR is interpreted, and
+    every pass only if that is wrong; the frontend is left out. `assembles` also has ptxas accept
+    the PTX.
     Raises: Failure, Refused.
     """
     if not each_pass:
@@ -107,8 +107,8 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
         if crash:
             raise Failure("ptxas", "crash", crash)
     for seed in seeds:
-        given = program.make()
-        passed = launch.parameters(kernel, given, program.grid)
+        inputs = program.make()
+        passed = launch.parameters(kernel, inputs, program.grid)
         checker.attempt(
             f"emulator, seed {seed}",
             lambda passed=passed, seed=seed: emulate(
@@ -118,18 +118,18 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
                 max_steps=_MAX_STEPS,
             ),
         )
-        checker.compare(f"emulator, seed {seed}", given)
+        checker.compare(f"emulator, seed {seed}", inputs)
 
 
 def is_defined(program: Program) -> bool:
-    """Return whether a program does nothing that it may not, such as copies that hardware refuses.
+    """Return whether a program is defined, for example without copies refused by hardware.
 
-    What is undefined (a masked-off lane) must leave its results as they are.
+    Undefined values (masked-off lanes) must leave its results unchanged.
     """
     kernel, results = program.kernel(), (program.make(), program.make())
     try:
-        for poison, given in enumerate(results):
-            arguments = list(given.values())
+        for poison, buffers in enumerate(results):
+            arguments = list(buffers.values())
             Interpreter(kernel, arguments, poison_seed=poison, rules=_STRICT).run(program.grid)
     except InterpretError:
         return False
@@ -137,14 +137,14 @@ def is_defined(program: Program) -> bool:
     return not any(
         not isinstance(argument, Scalar)
         and differences(
-            argument, *(np.asarray(each[argument.name]) for each in (first, second))
+            argument, *(np.asarray(inputs[argument.name]) for inputs in (first, second))
         ).size
         for argument in program.arguments
     )
 
 
 def keeps_promises(program: Program) -> bool:
-    """Return whether a program may make tensor maps of all tensors that it describes."""
+    """Return whether a program may make tensor maps of all its described tensors."""
     arguments = list(program.make().values())
     try:
         Interpreter(program.kernel(), arguments, rules=_WITH_MAPS).run(program.grid)
@@ -154,7 +154,7 @@ def keeps_promises(program: Program) -> bool:
 
 
 def _copied_by_hardware(rule: Rule) -> Rule:
-    """Return a rule for accesses to blocks that minds what tensor copies ask of coordinates."""
+    """Return a rule for block accesses that checks the coordinate limits of tensor copies."""
 
     def checked(program: Interpreted, op: BlockAccess, *operands: Array):
         kind = op.descriptor.type
@@ -170,7 +170,7 @@ def _copied_by_hardware(rule: Rule) -> Rule:
 
 
 def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) -> Array:
-    """Make a descriptor whose map the kernel may make: nothing checks that at a launch."""
+    """Make a descriptor whose map the kernel may make: nothing checks it at launch."""
     pointer, *sizes = (int(operand) for operand in operands)
     rank, kind = len(op.shape), op.out.type
     assert isinstance(kind, DescriptorType)
@@ -179,9 +179,9 @@ def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) 
     addresses = (pointer, *(size * kind.element.size_bytes for size in elems))
     if any(address % TENSOR_ALIGNMENT_BYTES for address in addresses):
         raise program.error(op, "is of rows that are no multiples of 16 bytes")
-    made = RULES[DescriptorOf](program, op, *operands)
-    assert isinstance(made, np.ndarray)
-    return made
+    descriptor = RULES[DescriptorOf](program, op, *operands)
+    assert isinstance(descriptor, np.ndarray)
+    return descriptor
 
 
 _WITH_MAPS: Rules = {**RULES, DescriptorOf: _made_as_promised}
@@ -202,7 +202,7 @@ class _Checker:
         self._expected = self._interpreted("tile IR", program.kernel())
 
     def check_source(self) -> None:
-        """Check what the frontend makes of the program written as source."""
+        """Check the frontend's translation of the program written as source."""
         program, kernel = self._program, self._program.kernel()
         try:
             text = write_source(kernel)
@@ -213,10 +213,10 @@ class _Checker:
             path = Path(folder, "source.py")
             path.write_text(text)
             try:
-                made = translate(str(path), kernel.name, types, {}, target=target).kernel
+                translated = translate(str(path), kernel.name, types, {}, target=target).kernel
             except Exception as error:  # anything it raises is a finding
                 raise Failure("frontend", type(error).__name__, f"{error}\n{text}") from error
-        self.compare("frontend", self._interpreted("frontend", made))
+        self.compare("frontend", self._interpreted("frontend", translated))
 
     def scheduled(self) -> Kernel:
         """Return the gpu IR, checked after every pass."""
@@ -242,7 +242,7 @@ class _Checker:
         return launch.is_allowed(kernel, self._program.make())
 
     def attempt(self, stage, action):
-        """Return what `action` returns. Raises: Failure for everything else it does."""
+        """Return the result of `action`. Raises: Failure for any of its errors."""
         try:
             return action()
         except (Failure, Refused):
@@ -252,19 +252,21 @@ class _Checker:
         except Exception as error:  # anything it raises is a finding
             raise Failure(stage, type(error).__name__, str(error)) from error
 
-    def compare(self, stage: str, given: launch.Given) -> None:
-        """Compare what the arrays hold with what they must."""
+    def compare(self, stage: str, stage_outputs: launch.Given) -> None:
+        """Compare the arrays with their expected contents."""
         for argument in self._program.arguments:
             if isinstance(argument, Scalar):
                 continue
-            want, got = (_whole(each[argument.name]) for each in (self._expected, given))
-            wrong = differences(argument, want, got)
+            want, actual = (
+                _whole(outputs[argument.name]) for outputs in (self._expected, stage_outputs)
+            )
+            wrong = differences(argument, want, actual)
             if wrong.size:
-                at = int(wrong[0])
+                index = int(wrong[0])
                 raise Failure(
                     stage,
                     "result",
-                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{argument.name}[{index}] is {actual[index]!r}, expected {want[index]!r}; "
                     f"{wrong.size} of {want.size} differ",
                 )
 
@@ -282,33 +284,33 @@ class _Checker:
             self._last = printed
         if (kernel.guards or kernel.scratch_bytes) and not self._is_allowed(kernel):
             return
-        # Until then the kernel is that of a whole program, whoever is to run it.
+        # Until then the kernel is a whole program's, for any number of CTAs.
         num_ctas, kernel.num_ctas = kernel.num_ctas, kernel.num_ctas if self._is_distributed else 1
         self.compare(f"after {name}", self._interpreted(f"after {name}", kernel))
         kernel.num_ctas = num_ctas
 
     def _interpreted(self, stage: str, kernel: Kernel) -> launch.Given:
-        given = self._program.make()
-        arguments = launch.arguments(kernel, given)
+        inputs = self._program.make()
+        arguments = launch.arguments(kernel, inputs)
         self.attempt(
             stage,
             lambda: run(kernel, self._program.grid, arguments, check_races=self._has_barriers),
         )
-        return given
+        return inputs
 
 
 def _whole(array: Array | int) -> Array:
-    """Return all that an array's memory holds, what pads its rows or comes before it included."""
+    """Return an array's whole memory, including padding of rows and bytes before it."""
     assert isinstance(array, np.ndarray)
     owner = array if array.base is None else array.base
     return owner.reshape(-1).view(array.dtype)
 
 
-def differences(argument: Buffer | Tensor, want: Array, got: Array) -> Array:
+def differences(argument: Buffer | Tensor, want: Array, actual: Array) -> Array:
     """Return where two arrays differ by more than they may; NaNs are alike, and so are zeros."""
     if not argument.element.is_float:
-        return np.flatnonzero(want != got)
-    wide, wide_got = want.astype(np.float64), got.astype(np.float64)
+        return np.flatnonzero(want != actual)
+    wide, wide_got = want.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
         same = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
         if argument.steps:

@@ -1,7 +1,7 @@
-"""Where the generator's decisions come from: a seeded source, or Hypothesis, which shrinks them.
+"""Sources of the generator's decisions: a seed, or Hypothesis, which shrinks them.
 
-Every decision is a number below a bound, and 0 is the simplest, so that one generator serves a long
-run that is reproduced by its seed and a test that ends in its smallest failure.
+Every decision is a number below a bound, and 0 is the simplest. So one generator serves a long
+run reproduced by its seed and a test that ends in its smallest failure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Drawn:
 
 
 class Choices:
-    """Make decisions of every kind from numbers; what is listed first is the simplest."""
+    """Make decisions of every kind from numbers; the first option is the simplest."""
 
     def __init__(self, source: Source) -> None:
         self.below = source.below

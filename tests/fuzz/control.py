@@ -1,8 +1,8 @@
-"""Loops and branches around whatever the makers add, with tiles and scalars carried through.
+"""Loops and branches around ops from the makers, with tiles and scalars carried through.
 
 A carried integer may become anything. A carried float is a sum of as many exact terms as there are
-iterations, a running extreme, or a ragged value that is only moved, so that what is known of it
-before the loop holds in every iteration.
+iterations, a running extreme, or a ragged value that is only moved. So its facts before the loop
+hold in every iteration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACCUMULATED = [(FP16, FP32), (BF16, FP32), (I8, I32), (FP32, FP32)]
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Hold a carried value: what goes in, what is known in every iteration, how it goes on."""
+    """A carried value: its initial value, its facts in every iteration, and its update."""
 
     init: Item
     facts: Facts
@@ -32,7 +32,7 @@ class _Carried:
 
 
 def make_for(g: Generator) -> None:
-    """Add a loop that counts, from and to constants or parameters, and may not run at all."""
+    """Add a counting loop between constants or parameters, possibly without iterations."""
     if g.depth >= g.limits.nesting:
         return
     trips = g.choices.pick([2, 0, 1, 3, 5])
@@ -43,22 +43,22 @@ def make_for(g: Generator) -> None:
     kind = I64 if g.choices.chance(1, 8) else I32
     first, last, step = (g.known_or_given(value, kind) for value in (lower, upper, stride))
     carried = _carried(g, trips)
-    body = Block([kind, *(each.init.value.type for each in carried)])
+    body = Block([kind, *(state.init.value.type for state in carried)])
     items = [Item(arg, c.facts) for arg, c in zip(body.args[1:], carried, strict=True)]
     with g.scope(body, items, []) as scope:
         counter = _counter(g, body.args[0], lower, stride)
         scope.counters.append(Counter(counter, trips))
         scope.pool.append(Item(counter, Facts(hi=4)))
         g.grow(g.choices.between(1, 4))
-        yields = [each.step(item) for each, item in zip(carried, items, strict=True)]
+        yields = [state.step(item) for state, item in zip(carried, items, strict=True)]
         g.add(scf.Yield(yields))
     op = scf.For(
-        *(first, last, step, [each.init.value for each in carried], body),
+        *(first, last, step, [state.init.value for state in carried], body),
         num_stages=g.choices.pick([0, 0, 1, 2, 4]),
         unroll=g.choices.pick([0, 0, 0, 0, 2, 3]),
     )
-    for out, each in zip(g.add(op).outs, carried, strict=True):
-        g.keep(out, each.facts)
+    for out, state in zip(g.add(op).outs, carried, strict=True):
+        g.keep(out, state.facts)
 
 
 def make_product_loop(g: Generator) -> None:
@@ -82,7 +82,7 @@ def make_product_loop(g: Generator) -> None:
         g.tidy = False
         if g.choices.chance(1, 4):
             a = Item(g.add(arith.Neg(a.value)).out, a.facts)
-        good = all(small(element)(each.facts) and each.facts.hi <= 5 for each in (a, b))
+        good = all(small(element)(factor.facts) and factor.facts.hi <= 5 for factor in (a, b))
         acc = g.add(tile.Dot(a.value, b.value, body.args[1])).out if good else body.args[1]
         g.add(scf.Yield([acc]))
     first, last, step = g.constant(0, I32), g.number(trips), g.constant(1, I32)
@@ -111,8 +111,8 @@ def _carried(g: Generator, trips: int) -> list[_Carried]:
         (1, _moved),
         (4, _accumulated),
     ]
-    made = [g.choices.weighted(options)(g, trips) for _ in range(g.choices.between(1, 3))]
-    return [each for each in made if each is not None]
+    states = [g.choices.weighted(options)(g, trips) for _ in range(g.choices.between(1, 3))]
+    return [state for state in states if state is not None]
 
 
 def _sum(g: Generator, trips: int) -> _Carried | None:
@@ -128,8 +128,8 @@ def _sum(g: Generator, trips: int) -> _Carried | None:
         def wanted(f: Facts) -> bool:
             return f.is_exact and f.lo >= term.lo and f.hi <= term.hi and f.accumulates(facts)
 
-        found = [i for i in g.candidates(lambda i: wanted(i.facts)) if i is not item]
-        same = [i for i in found if i.element == element and i.shape == item.shape]
+        candidates = [i for i in g.candidates(lambda i: wanted(i.facts)) if i is not item]
+        same = [i for i in candidates if i.element == element and i.shape == item.shape]
         other = g.recent(same) if same else g.load(g, element, item.shape, True)
         if not wanted(other.facts):
             return item.value
@@ -139,7 +139,7 @@ def _sum(g: Generator, trips: int) -> _Carried | None:
 
 
 def _accumulated(g: Generator, trips: int) -> _Carried | None:
-    """Carry the sum of a matrix product in each iteration, whose operands are loaded there."""
+    """Carry the sum of one matrix product per iteration, with operands loaded there."""
     element, result = g.choices.pick(_ACCUMULATED)
     m, n, k = (1 << g.choices.between(2, 6) for _ in range(3))
     while max(m * k, k * n, m * n) > g.limits.elems:
@@ -152,7 +152,7 @@ def _accumulated(g: Generator, trips: int) -> _Carried | None:
 
     def step(item: Item) -> Value:
         a, b = g.load(g, element, (m, k), True), g.load(g, element, (k, n), True)
-        if not all(small(element)(each.facts) and each.facts.hi <= bits for each in (a, b)):
+        if not all(small(element)(factor.facts) and factor.facts.hi <= bits for factor in (a, b)):
             return item.value
         return g.add(tile.Dot(a.value, b.value, item.value)).out
 
@@ -160,15 +160,15 @@ def _accumulated(g: Generator, trips: int) -> _Carried | None:
 
 
 def _integer(g: Generator, trips: int) -> _Carried | None:
-    """Carry an integer that becomes anything, tile or scalar."""
+    """Carry an integer, tile or scalar, with arbitrary updates."""
     del trips
     element = g.choices.weighted([*INTEGERS, (1, I1)])
     shape = () if g.choices.chance(1, 4) else g.some_shape()
     init = g.operand(element, shape)
 
     def step(item: Item) -> Value:
-        found = g.candidates(lambda i: i.element == element and i.shape == shape)
-        return g.recent(found).value if found else item.value
+        candidates = g.candidates(lambda i: i.element == element and i.shape == shape)
+        return g.recent(candidates).value if candidates else item.value
 
     return _Carried(init, full(element), step)
 
@@ -181,19 +181,19 @@ def _extreme(g: Generator, trips: int) -> _Carried | None:
 
     def step(item: Item) -> Value:
         facts = init.facts
-        found = g.candidates(
+        candidates = g.candidates(
             lambda i: (
                 i.element == element and i.shape == item.shape and joined(facts, i.facts) == facts
             )
         )
-        other = g.recent(found).value if found else item.value
+        other = g.recent(candidates).value if candidates else item.value
         return g.add(arith.Max(item.value, other)).out
 
     return _Carried(init, init.facts, step)
 
 
 def _moved(g: Generator, trips: int) -> _Carried | None:
-    """Carry a tile whose elements change places."""
+    """Carry a tile with permuted elements."""
     del trips
     init = g.any_item(lambda i: len(i.shape) > 1, ELEMENTS)
 
@@ -206,7 +206,7 @@ def _moved(g: Generator, trips: int) -> _Carried | None:
 
 
 def make_if(g: Generator) -> None:
-    """Add a branch that yields values of both its sides."""
+    """Add a branch that yields values from both sides."""
     if g.depth >= g.limits.nesting:
         return
     condition = _condition(g)
@@ -231,16 +231,16 @@ def make_if(g: Generator) -> None:
 
 def _store_some(g: Generator) -> None:
     if g.choices.chance(1, 3):
-        found = g.candidates(lambda _: True)
-        if found:
-            g.store(g, g.recent(found))
+        candidates = g.candidates(lambda _: True)
+        if candidates:
+            g.store(g, g.recent(candidates))
 
 
 def _condition(g: Generator) -> Value:
-    """Return a truth value that is one for the whole program."""
-    found = g.candidates(lambda i: i.element == I1 and not i.shape)
-    if found and g.choices.chance(1, 2):
-        return g.recent(found).value
+    """Return a condition uniform over the program."""
+    candidates = g.candidates(lambda i: i.element == I1 and not i.shape)
+    if candidates and g.choices.chance(1, 2):
+        return g.recent(candidates).value
     scalars = g.candidates(lambda i: i.element == I32 and not i.shape)
     left = g.recent(scalars).value if scalars else g.number(g.choices.between(-2, 2))
     right = g.constant(g.choices.between(-1, 2), I32)
@@ -248,28 +248,28 @@ def _condition(g: Generator) -> Value:
 
 
 def make_while(g: Generator) -> None:
-    """Add a loop that counts down to zero and carries more."""
+    """Add a loop counting down to zero with more carried values."""
     if g.depth >= g.limits.nesting:
         return
     trips = g.choices.pick([1, 0, 2, 4])
     carried = _carried(g, trips)
     start = g.number(trips) if g.choices.chance(2, 3) else g.constant(trips, I32)
-    types = [I32, *(each.init.value.type for each in carried)]
+    types = [I32, *(state.init.value.type for state in carried)]
     before, after = Block(types), Block(types)
-    place = Builder(before)
-    zero = place(arith.Constant(0, I32)).out
-    go = place(arith.Compare(before.args[0], zero, "gt")).out
-    place(scf.Condition(go, before.args))
+    builder = Builder(before)
+    zero = builder(arith.Constant(0, I32)).out
+    go = builder(arith.Compare(before.args[0], zero, "gt")).out
+    builder(scf.Condition(go, before.args))
     items = [Item(arg, c.facts) for arg, c in zip(after.args[1:], carried, strict=True)]
     with g.scope(after, items, [Counter(after.args[0], trips + 1)]) as scope:
         scope.pool.append(Item(after.args[0], Facts(hi=4)))
         left = g.add(arith.Sub(after.args[0], g.constant(1, I32))).out
         g.grow(g.choices.between(1, 3))
-        yields = [each.step(item) for each, item in zip(carried, items, strict=True)]
+        yields = [state.step(item) for state, item in zip(carried, items, strict=True)]
         g.add(scf.Yield([left, *yields]))
-    op = g.add(scf.While([start, *(each.init.value for each in carried)], before, after))
-    for out, each in zip(op.outs[1:], carried, strict=True):
-        g.keep(out, each.facts)
+    op = g.add(scf.While([start, *(state.init.value for state in carried)], before, after))
+    for out, state in zip(op.outs[1:], carried, strict=True):
+        g.keep(out, state.facts)
 
 
 CONTROL: list[tuple[int, Maker]] = [

@@ -1,8 +1,7 @@
-"""Elementwise ops of every kind, with operands for which their results are defined.
+"""Elementwise ops of every kind, with operands that keep results defined.
 
-Divisors are small and not zero, shift amounts below the width, and a float becomes an integer only
-where it fits. Of the functions that hardware approximates, arguments lie where the bound on their
-error is known.
+Divisors are small and not zero, shift amounts are below the width, and a float becomes an integer
+only where it fits. Arguments of approximate functions lie where their error bound is known.
 """
 
 from __future__ import annotations
@@ -54,15 +53,17 @@ def keep_sum(g: Generator, cls: type[arith.Binary], left: Item, right: Item) -> 
     element = left.element
     facts: Facts | None
     if left.facts.is_exact and right.facts.is_exact:
-        both = left.facts, right.facts
-        facts = settled(element, multiplied(*both) if cls is arith.Mul else summed(both))
+        operand_facts = left.facts, right.facts
+        facts = settled(
+            element, multiplied(*operand_facts) if cls is arith.Mul else summed(operand_facts)
+        )
         if element.is_int and not element.is_signed and cls is arith.Sub:
             facts = full(element)
     else:
         products = "product" in (left.facts.kind, right.facts.kind)
         facts = PRODUCT if cls is arith.Mul else None if products else RAGGED
     if element.is_float and facts is not None and cls is not arith.Mul:
-        accumulates = all(each.facts.accumulates(facts) for each in (left, right))
+        accumulates = all(operand.facts.accumulates(facts) for operand in (left, right))
         facts = facts if accumulates else None
     if facts is not None:
         g.keep(g.add(cls(left.value, right.value)).out, facts)
@@ -82,8 +83,8 @@ def make_fma(g: Generator) -> None:
 
 def make_bits(g: Generator) -> None:
     """Add a bitwise op, also on truth values."""
-    wanted = [*INTEGERS, (4, I1)]
-    left = g.any_item(lambda item: item.element.is_int, wanted)
+    elements = [*INTEGERS, (4, I1)]
+    left = g.any_item(lambda item: item.element.is_int, elements)
     right = g.operand(left.element, left.shape)
     cls = g.choices.pick([arith.And, arith.Or, arith.Xor])
     is_small = not left.element.is_signed and left.facts.lo >= 0
@@ -152,7 +153,7 @@ def make_unary(g: Generator) -> None:
 
 
 def make_libdevice(g: Generator) -> None:
-    """Add a function of libdevice that is exact."""
+    """Add an exact libdevice function."""
     item = g.any_item(lambda i: i.element in (FP32, FP64) and i.facts.is_exact, [(1, FP32)])
     if item.element not in (FP32, FP64) or not item.facts.is_exact:
         return
@@ -167,7 +168,7 @@ def make_libdevice(g: Generator) -> None:
 
 
 def make_assembly(g: Generator) -> None:
-    """Add assembly on bits, of one result or two, that may be left out or may not."""
+    """Add assembly on bits with one or two results, removable or not."""
     left = g.any_item(_is_integer, INTEGERS)
     right = g.operand(left.element, left.shape)
     bits = left.element.bits
@@ -176,13 +177,13 @@ def make_assembly(g: Generator) -> None:
     cls = g.choices.pick([assembly.InlineAsm, assembly.VolatileAsm])
     letter, width = ("l", 64) if bits == 64 else ("r", 32)
     pack = max(1, 32 // bits) if g.choices.chance(2, 3) else 1
-    both = g.choices.chance(1, 3)
-    inputs = ("$2", "$3") if both else ("$1", "$2")
+    has_two_inputs = g.choices.chance(1, 3)
+    inputs = ("$2", "$3") if has_two_inputs else ("$1", "$2")
     text = f"xor.b{width} $0, {', '.join(inputs)};"
-    if both:
+    if has_two_inputs:
         text += f" {{ .reg .b{width} t; or.b{width} t, {', '.join(inputs)}; not.b{width} $1, t; }}"
-    constraints = ",".join([f"=&{letter}"] * (1 + both) + [letter] * 2)
-    dtypes = (left.element,) * (1 + both)
+    constraints = ",".join([f"=&{letter}"] * (1 + has_two_inputs) + [letter] * 2)
+    dtypes = (left.element,) * (1 + has_two_inputs)
     op = g.add(cls(text, constraints, dtypes, pack, [left.value, right.value]))
     for out in op.outs:
         g.keep(out, full(left.element))
@@ -232,7 +233,7 @@ def _is_bitcast_defined(item: Item, target: ScalarType) -> bool:
 
 
 def cast_facts(item: Item, target: ScalarType) -> Facts | None:
-    """Return what is known of a value converted to `target`; None if it is not defined."""
+    """Return the facts of a value converted to `target`; None if undefined."""
     source, facts = item.element, item.facts
     if target.is_bool:
         return Facts()
@@ -250,7 +251,7 @@ def cast_facts(item: Item, target: ScalarType) -> Facts | None:
     return facts if keeps and fits(source, facts) else full(target)
 
 
-# ---- what hardware approximates ---------------------------------------------------------------
+# ---- approximate functions --------------------------------------------------------------------
 
 Positive = Callable[[Generator, Item], Value]
 
@@ -258,15 +259,15 @@ Positive = Callable[[Generator, Item], Value]
 def make_function(g: Generator) -> None:
     """Add an elementary function of arguments up to 8 in magnitude, or a quotient.
 
-    The errors are those of the CUDA C++ Programming Guide ("Mathematical Functions") and of the PTX
-    ISA, doubled: 2 for libdevice and the approximations, and 1 for each unit of an exponent, whose
-    product with log2(e) is rounded before `ex2` sees it.
+    Error bounds are those of the CUDA C++ Programming Guide ("Mathematical Functions") and the PTX
+    ISA, doubled: 2 for libdevice and the approximations. An exponential adds 1 for each unit of its
+    argument, because the product with log2(e) is rounded before `ex2`.
     """
     element = g.choices.weighted(FLOATS)
-    found = g.candidates(
+    candidates = g.candidates(
         lambda i: i.element == element and i.facts.is_exact and i.facts.hi <= 3 and bool(i.shape)
     )
-    item = g.recent(found) if found else None
+    item = g.recent(candidates) if candidates else None
     if item is None:
         item = g.load(g, element, g.some_shape(), True)
         if item.facts.hi > 3:
@@ -275,8 +276,8 @@ def make_function(g: Generator) -> None:
     cls, needs_positive, steps = _FUNCTIONS[name]
     value = item.value
     if needs_positive:
-        one = g.constant(1, value.type)
-        value = g.add(arith.Max(g.add(arith.Abs(value)).out, one)).out
+        unit = g.constant(1, value.type)
+        value = g.add(arith.Max(g.add(arith.Abs(value)).out, unit)).out
     if element != FP32:
         # Half precision is computed in fp32 and rounded; fp64 is libdevice's, off by 2 at most.
         steps = min(steps, 1.0 if element.bits < 32 else 4.0)
@@ -290,8 +291,8 @@ def make_quotient(g: Generator) -> None:
     if left.element.is_int or not left.facts.is_exact:
         return
     right = g.operand(left.element, left.shape, exact).value
-    one = g.constant(1, right.type)
-    right = g.add(arith.Max(g.add(arith.Abs(right)).out, one)).out
+    unit = g.constant(1, right.type)
+    right = g.add(arith.Max(g.add(arith.Abs(right)).out, unit)).out
     if g.choices.chance(1, 2):
         g.keep(g.add(arith.DivRn(left.value, right)).out, RAGGED)
         return

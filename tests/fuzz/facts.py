@@ -1,13 +1,13 @@
-"""What the generator knows of a value: how sharply its results can be compared.
+"""Facts of a generated value: how sharply its results can be compared.
 
 An *exact* value is a multiple of 2**lo of at most 2**hi in magnitude. Arithmetic stays among exact
-values while its results fit the type, so sums may be reordered, products contracted and tensor
-cores used, and still every bit is known. A *ragged* value is anything at all, NaNs and infinities
-included, known to the bit because each op rounds once; a *product* is one that may not be added to,
-since hardware may contract that. An *approximate* value is off by so many steps of its type and is
+values while its results fit the type. So sums may be reordered, products contracted and tensor
+cores used, and still every bit is known. A *ragged* value is any value, NaNs and infinities
+included, known to the bit because each op rounds once. A *product* may not be added to, since
+hardware may contract the sum. An *approximate* value has an error of some steps of its type and is
 only moved afterwards.
 
-Invariant: whatever the compiler may legally do, a value is what its facts say.
+Invariant: facts of a value hold whatever the compiler may legally do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aotc.ir.types import ScalarType
 Kind = Literal["exact", "ragged", "product", "approximate"]
 _RANK: dict[Kind, int] = {"exact": 0, "ragged": 1, "product": 2, "approximate": 3}
 
-# Exponents of the smallest normal number, and of a bound that is surely finite.
+# Exponents of the smallest normal number, and of a bound that is certainly finite.
 _EXPONENTS = {
     "fp8e4nv": (-6, 8),
     "fp8e5": (-14, 15),
@@ -35,10 +35,10 @@ _EXPONENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Bound a value; `steps` is how far an approximate one may be off, in steps of its type.
+    """Bound a value; `steps` is an approximate value's largest error, in steps of its type.
 
-    A matrix product may become the sum of whatever it is added to, so that this is an accumulator:
-    `acc_bits` is how many bits such a one keeps, or 0 of a value that no matrix product is part of.
+    A matrix product may absorb a sum with it, so the other summand is an accumulator. `acc_bits` is
+    the precision of such an accumulator, or 0 for a value without a matrix product.
     """
 
     kind: Kind = "exact"
@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def is_known(self) -> bool:
-        """Whether every bit is known."""
+        """Return whether every bit is certain."""
         return self.kind != "approximate"
 
     def accumulates(self, total: Facts) -> bool:
@@ -66,14 +66,14 @@ PRODUCT = Facts("product")
 
 
 def full(element: ScalarType) -> Facts:
-    """Return what is known of any value of a type."""
+    """Return the facts of any value of a type."""
     if element.is_bool:
         return Facts()
     return Facts(hi=element.bits) if element.is_int else RAGGED
 
 
 def fits(element: ScalarType, facts: Facts) -> bool:
-    """Return whether the type holds every value that exact `facts` allow."""
+    """Return whether the type holds every value allowed by exact `facts`."""
     if element.is_int:
         return facts.lo >= 0 and facts.hi < element.bits - element.is_signed
     low, high = _EXPONENTS[element.name]
@@ -81,7 +81,7 @@ def fits(element: ScalarType, facts: Facts) -> bool:
 
 
 def settled(element: ScalarType, facts: Facts) -> Facts | None:
-    """Return `facts` of a result of type `element`; None for a float that may not be exact.
+    """Return `facts` of a result of type `element`; None for a float that may be inexact.
 
     Integers wrap.
     """
@@ -91,7 +91,7 @@ def settled(element: ScalarType, facts: Facts) -> Facts | None:
 
 
 def joined(first: Facts, *others: Facts) -> Facts:
-    """Return what holds of a value that is one of several."""
+    """Return facts true of every one of several values."""
     for other in others:
         kind: Kind = other.kind if _RANK[other.kind] > _RANK[first.kind] else first.kind
         first = Facts(
@@ -105,23 +105,23 @@ def joined(first: Facts, *others: Facts) -> Facts:
 
 
 def summed(facts: Sequence[Facts]) -> Facts:
-    """Return what holds of a sum of exact values."""
-    largest = max(each.hi for each in facts)
-    extra = (sum(1 << max(each.hi - largest + 64, 0) for each in facts) - 1 >> 64).bit_length()
-    acc_bits = reduce(_fewest, (each.acc_bits for each in facts))
-    return Facts(lo=min(each.lo for each in facts), hi=largest + extra, acc_bits=acc_bits)
+    """Return the facts of a sum of exact values."""
+    largest = max(term.hi for term in facts)
+    extra = (sum(1 << max(term.hi - largest + 64, 0) for term in facts) - 1 >> 64).bit_length()
+    acc_bits = reduce(_fewest, (term.acc_bits for term in facts))
+    return Facts(lo=min(term.lo for term in facts), hi=largest + extra, acc_bits=acc_bits)
 
 
 def _fewest(first: int, second: int) -> int:
-    """Return the smaller of two numbers, of which 0 stands for no limit."""
+    """Return the smaller of two numbers, with 0 for no limit."""
     return min(filter(None, (first, second)), default=0)
 
 
 def of_count(facts: Facts, count: int) -> Facts:
-    """Return what holds of a sum of up to `count` exact values."""
+    """Return the facts of a sum of up to `count` exact values."""
     return replace(facts, hi=facts.hi + max(count - 1, 0).bit_length())
 
 
 def multiplied(first: Facts, second: Facts) -> Facts:
-    """Return what holds of a product of exact values."""
+    """Return the facts of a product of exact values."""
     return Facts(lo=first.lo + second.lo, hi=first.hi + second.hi)

@@ -1,12 +1,11 @@
-"""The state of a program being generated: its ops so far, and the values that may be used next.
+"""Generator state: the program's ops so far, and the pool of usable values.
 
-Ops are built where they are thought of; each new value joins the *pool* of its scope with the facts
-known of it. A maker that needs an operand of some type asks for one: it gets a value of the pool,
-perhaps cast, reshaped or broadcast on the way, or else a new one that is loaded or constant. So
-every request can be met, programs are connected, and a Hypothesis choice that shrinks leaves a
-program that is still valid.
+Each new value joins the *pool* of its scope with its facts. A maker asks for an operand of some
+type. It gets a value of the pool, perhaps cast, reshaped or broadcast, or else a new load or
+constant. So every request can be met, programs are connected, and a shrunk Hypothesis choice
+leaves a valid program.
 
-Invariant: the program is valid tile IR without undefined behaviour, whatever was chosen.
+Invariant: every choice gives valid tile IR without undefined behaviour.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Pair a value with what is known of it."""
+    """A value and its facts."""
 
     value: Value
     facts: Facts
@@ -60,7 +59,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Name a scalar that addresses may depend on: `value`, an i32 from 0 up to `extent`."""
+    """A scalar for addresses: `value`, an i32 from 0 up to `extent`."""
 
     value: Value
     extent: int
@@ -86,7 +85,7 @@ class Limits:
     outputs: int = 4
 
 
-# The parameters of a kernel take 4096 bytes at most, those of a tensor 128 and its sizes.
+# A kernel's parameters take 4096 bytes at most, a tensor's 128 and its sizes.
 _PARAM_BYTES: dict[type[Argument], int] = {Scalar: 4, Buffer: 8, Tensor: 192}
 _MAX_PARAM_BYTES, _MAX_BYTES_WITH_NUMBERS = 3400, 1200
 
@@ -103,7 +102,7 @@ def anything(facts: Facts) -> bool:
 
 
 def known(facts: Facts) -> bool:
-    """Accept values of which every bit is known."""
+    """Accept values with every bit certain."""
     return facts.is_known
 
 
@@ -151,10 +150,10 @@ class Generator:
     ) -> Iterator[Scope]:
         """Grow the program inside `block`, where outer values are known as well."""
         outer = self.scopes[-1]
-        made = Scope(Builder(block), [*outer.pool, *items], [*outer.counters, *counters])
-        self.scopes.append(made)
+        scope = Scope(Builder(block), [*outer.pool, *items], [*outer.counters, *counters])
+        self.scopes.append(scope)
         try:
-            yield made
+            yield scope
         finally:
             self.scopes.pop()
 
@@ -167,7 +166,7 @@ class Generator:
             self.choices.weighted(self.makers)(self)
 
     def keep(self, value: Value, facts: Facts) -> Item:
-        """Let a new value be used by what follows."""
+        """Add a new value to the pool."""
         item = Item(value, facts)
         self.scopes[-1].pool.append(item)
         return item
@@ -176,23 +175,23 @@ class Generator:
 
     def pointer(self, buffer: Callable[[str], Buffer], divisibility: int) -> Value:
         """Add a parameter that points to a buffer."""
-        made = buffer(f"p{len(self.params)}")
-        return self._param(PointerType(made.element), made, divisibility)
+        argument = buffer(f"p{len(self.params)}")
+        return self._param(PointerType(argument.element), argument, divisibility)
 
     def tensor(
         self, tensor: Callable[[str], Tensor], block: Shape, *, fill_nan: bool = False
     ) -> Value:
-        """Add a parameter that is a tensor, accessed by blocks of a shape."""
-        made = tensor(f"p{len(self.params)}")
-        return self._param(DescriptorType(made.element, block, fill_nan), made, 1)
+        """Add a tensor parameter, accessed by blocks of a shape."""
+        argument = tensor(f"p{len(self.params)}")
+        return self._param(DescriptorType(argument.element, block, fill_nan), argument, 1)
 
     @property
     def has_room(self) -> bool:
-        """Whether a kernel may have many more parameters."""
+        """Return whether a kernel may have many more parameters."""
         return self._param_bytes < _MAX_PARAM_BYTES
 
     def number(self, value: int, element: ScalarType = I32, divisibility: int = 1) -> Value:
-        """Return a parameter that is a number; a constant once there are many parameters."""
+        """Return a numeric parameter, or a constant once there are many parameters."""
         if self._param_bytes >= _MAX_BYTES_WITH_NUMBERS:
             return self.constant(value, element)
         return self._param(element, Scalar(f"p{len(self.params)}", value), divisibility)
@@ -204,7 +203,7 @@ class Generator:
         return self.body.add_arg(type_, argument.name)
 
     def known_or_given(self, value: int, element: ScalarType = I32) -> Value:
-        """Return a number that the kernel knows, or is given."""
+        """Return a number as a constant or a parameter."""
         is_known = self.choices.chance(1, 2)
         return self.constant(value, element) if is_known else self.number(value, element)
 
@@ -277,7 +276,7 @@ class Generator:
         return tuple(self._shuffled(range(count)))
 
     def candidates(self, accept: Callable[[Item], bool]) -> list[Item]:
-        """Return the values of the pool that are accepted, the newest first."""
+        """Return accepted values of the pool, the newest first."""
         return [item for item in reversed(self.scopes[-1].pool) if accept(item)]
 
     def recent(self, items: Sequence[Item]) -> Item:
@@ -288,10 +287,10 @@ class Generator:
     def any_item(
         self, accept: Callable[[Item], bool], elements: Sequence[tuple[int, ScalarType]]
     ) -> Item:
-        """Choose a value that is accepted, or make one of `elements`; tiles only."""
-        found = self.candidates(lambda item: bool(item.shape) and accept(item))
-        if found and not self.choices.chance(1, 6):
-            return self.recent(found)
+        """Choose an accepted tile, or make one of `elements`."""
+        candidates = self.candidates(lambda item: bool(item.shape) and accept(item))
+        if candidates and not self.choices.chance(1, 6):
+            return self.recent(candidates)
         return self.fresh(self.choices.weighted(elements), self.some_shape())
 
     def operand(self, element: ScalarType, shape: Shape, accept: Accepts = known) -> Item:
@@ -299,11 +298,11 @@ class Generator:
         same = self.candidates(lambda i: i.element == element and accept(i.facts))
         if self.choices.chance(1, 4):
             same = [item for item in same if item.shape != shape]
-        found = [i for i in same if i.shape == shape] or [
+        candidates = [i for i in same if i.shape == shape] or [
             i for i in same if reaches(i.shape, shape)
         ]
-        if found and not self.choices.chance(1, 8):
-            return self.conform(self.recent(found), shape)
+        if candidates and not self.choices.chance(1, 8):
+            return self.conform(self.recent(candidates), shape)
         return self.fresh(element, shape, is_exact=not accept(full(element)))
 
     def conform(self, item: Item, shape: Shape) -> Item:

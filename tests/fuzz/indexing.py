@@ -16,8 +16,8 @@ def make_gather(g: Generator) -> None:
     """Pick elements of a tile along an axis, perhaps fewer or more than it has."""
     item = g.any_item(lambda _: True, ELEMENTS)
     axis = g.choices.below(len(item.shape))
-    others = prod(item.shape) // item.shape[axis]
-    room = max(g.limits.elems // others, 1).bit_length() - 1
+    others_count = prod(item.shape) // item.shape[axis]
+    room = max(g.limits.elems // others_count, 1).bit_length() - 1
     extent = item.shape[axis] if g.choices.chance(1, 2) else 1 << g.choices.between(0, room)
     shape = (*item.shape[:axis], extent, *item.shape[axis + 1 :])
     index = g.operand(I32, shape, anything).value

@@ -1,7 +1,7 @@
-"""What the parameters of a scheduled kernel get at a launch, as the launcher would compute it.
+"""Launch parameters of a scheduled kernel, computed as the launcher would.
 
-The schedule takes tensors apart: a map, extents and strides come of one argument, and some maps are
-of what a pointer points at. Such a kernel is launched only where its guards hold and the driver
+The schedule takes tensors apart: one argument yields a map, extents and strides, and some maps
+describe a pointer's memory. Such a kernel is launched only where its guards hold and the driver
 would encode its maps.
 """
 
@@ -31,38 +31,38 @@ Given = Mapping[str, "Array | int"]
 _NOISE = 0xA5
 
 
-def arguments(kernel: Kernel, given: Given) -> list[Array | int]:
-    """Return the arguments that parameters come from, each once, in the order of parameters."""
+def arguments(kernel: Kernel, inputs: Given) -> list[Array | int]:
+    """Return the arguments used by parameters, each once, in the order of parameters."""
     names = [info.argument for info in kernel.params if info.source not in LAUNCH_SOURCES]
-    return [given[name] for name in dict.fromkeys(names)]
+    return [inputs[name] for name in dict.fromkeys(names)]
 
 
-def is_allowed(kernel: Kernel, given: Given) -> bool:
+def is_allowed(kernel: Kernel, inputs: Given) -> bool:
     """Return whether the launcher may choose this kernel for a launch."""
-    numbers = _numbers(given)
+    numbers = _numbers(inputs)
     if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
         return False
     return all(
-        _is_encodable(info.tensor, arg.type.element.size_bytes, given)
+        _is_encodable(info.tensor, arg.type.element.size_bytes, inputs)
         for info, arg in zip(kernel.params, kernel.body.args, strict=True)
         if info.tensor is not None and isinstance(arg.type, DescriptorType | TensorMapType)
     )
 
 
-def _is_encodable(tensor: TensorSource, size_bytes: int, given: Given) -> bool:
+def _is_encodable(tensor: TensorSource, size_bytes: int, inputs: Given) -> bool:
     """Return whether the driver makes a map of a tensor. Source: `cuTensorMapEncodeTiled`."""
-    array, numbers = given[tensor.address], _numbers(given)
+    array, numbers = inputs[tensor.address], _numbers(inputs)
     assert isinstance(array, np.ndarray)
     extents = [evaluate(parse(text), numbers) for text in tensor.shape]
     strides = [evaluate(parse(text), numbers) * size_bytes for text in tensor.strides]
     addresses = (array.ctypes.data, *strides)
-    aligned = all(each % TENSOR_ALIGNMENT_BYTES == 0 for each in addresses)
+    aligned = all(address % TENSOR_ALIGNMENT_BYTES == 0 for address in addresses)
     return aligned and min(extents) >= 1 and all(stride >= 0 for stride in strides)
 
 
-def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argument]:
-    """Return what is passed for each parameter of a kernel that is scheduled."""
-    values = {**_numbers(given), **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
+def parameters(kernel: Kernel, inputs: Given, grid: Sequence[int]) -> list[Argument]:
+    """Return the launch value of each parameter of a scheduled kernel."""
+    values = {**_numbers(inputs), **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
     passed: list[Argument] = []
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
         if info.source in values:
@@ -70,9 +70,9 @@ def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argume
         elif info.source == SCRATCH_SOURCE:
             passed.append(scratch(kernel, grid))
         elif isinstance(arg.type, TensorMapType):
-            passed.append(_map(arg, info.tensor, given[info.argument], values))
+            passed.append(_map(arg, info.tensor, inputs[info.argument], values))
         else:
-            passed.append(given[info.argument])
+            passed.append(inputs[info.argument])
     return passed
 
 
@@ -82,7 +82,7 @@ def scratch(kernel: Kernel, grid: Sequence[int]) -> Array:
 
 
 def ctas(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the grid of CTAs that run a grid of program instances."""
+    """Return the grid of CTAs for a grid of program instances."""
     extents = (num_persistent_ctas(grid), 1, 1) if kernel.is_persistent else tuple(grid)
     return (extents[0] * kernel.num_ctas, *extents[1:])
 
@@ -108,10 +108,10 @@ def _map(
     return PlacedTensor(array, encoded_element(arg).name, shape, (*strides, 1), *form)
 
 
-def _numbers(given: Given) -> dict[str, int]:
-    """Return what expressions may name: numbers, "x.shape[0]", "x.strides[1]"."""
-    numbers = {name: value for name, value in given.items() if isinstance(value, int)}
-    for name, array in given.items():
+def _numbers(inputs: Given) -> dict[str, int]:
+    """Return the numbers available to expressions: "n", "x.shape[0]", "x.strides[1]"."""
+    numbers = {name: value for name, value in inputs.items() if isinstance(value, int)}
+    for name, array in inputs.items():
         if isinstance(array, np.ndarray):
             strides = [stride // array.itemsize for stride in array.strides]
             for kind, sizes in (("shape", array.shape), ("strides", strides)):

@@ -1,7 +1,7 @@
 """Kinds of programs of hundreds to thousands of operations, each with one theme.
 
-A theme says what a program has most of: chains of arithmetic, loads, stores, reductions, branches or
-loops. Some of everything else stands between, so that passes meet it at length.
+The theme is the program's most frequent kind: chains of arithmetic, loads, stores, reductions,
+branches or loops. Other ops stand between, so passes meet all of them at length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _store(g: Generator) -> None:
     g.store(g, g.any_item(lambda _: True, ELEMENTS))
 
 
-# What a program has most of, and how deep its loops and branches may be.
+# The most frequent makers, and the depth of loops and branches.
 _THEMES: tuple[tuple[Sequence[tuple[int, Maker]], int], ...] = (
     (ELEMENTWISE, 2),
     ([(1, memory.make_load)], 2),
@@ -45,7 +45,7 @@ _THEME_WEIGHT = 60
 
 
 def long_program(choices: Choices, min_size: int | None = None) -> Program:
-    """Return a program of at least so many operations; of a size that is chosen without one."""
+    """Return a program of at least so many operations; without a number, of random size."""
     makers, nesting = choices.pick(_THEMES)
     kind = Kind(
         first=None,
@@ -58,7 +58,7 @@ def long_program(choices: Choices, min_size: int | None = None) -> Program:
         num_warps=(4, 1, 2),
         targets=("sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"),
         nesting=nesting,
-        outputs=MAX_SIZE,  # what nothing uses is stored, so no operation is dead
+        outputs=MAX_SIZE,  # store unused values, so no operation is dead
         elems=(64, 256, 512),
         min_size=choices.pick(SIZES) if min_size is None else min_size,
     )
@@ -75,5 +75,5 @@ def of_seed(seed: int) -> Program:
 
 
 def with_long(seeds: Sequence[int]) -> list[int]:
-    """Return the seeds with every 50th replaced by that of a long program."""
+    """Return the seeds with every 50th replaced by a long program's."""
     return [seed + FIRST_LONG_SEED * (seed % _LONG == _LONG - 1) for seed in seeds]

@@ -1,7 +1,7 @@
-"""Loads, stores and atomics at random places: strided, permuted, masked, gathered, misaligned.
+"""Loads, stores and atomics at random addresses: strided, permuted, masked, gathered, misaligned.
 
-Every access has a buffer of its own that ends with the last element it may touch, so an access that
-goes one too far is out of bounds.
+Every access has its own buffer, ending with the last element it may touch. So an access one element
+too far is out of bounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Say what a buffer is to hold."""
+    """Contents of a buffer."""
 
     element: ScalarType
     fill: Fill
@@ -41,12 +41,12 @@ class _Content:
 
 
 def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Item:
-    """Return a tile, or a scalar, that is loaded."""
+    """Return a loaded tile or scalar."""
     facts = some_facts(g, element) if is_exact else full(element)
     content = _Content(element, "exact" if is_exact else "any", facts)
-    place = _place(g, content, shape, may_repeat=True)
+    target = _place(g, content, shape, may_repeat=True)
     other, without = None, None
-    if place.mask is not None:
+    if target.mask is not None:
         fallback = g.some_constant(element, shape, is_zero=g.tidy or g.choices.chance(1, 2))
         facts = joined(facts, fallback.facts)
         other, without = fallback.value, None
@@ -54,19 +54,19 @@ def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Ite
             other, without = None, fallback.value
     cache, eviction = _policy(g, ("ca", "cg", "cs", "cv"))
     is_volatile = not (g.tidy or cache or eviction) and g.choices.chance(1, 20)
-    op = tile.Load(place.pointer, place.mask, other, cache, eviction, is_volatile)
+    op = tile.Load(target.pointer, target.mask, other, cache, eviction, is_volatile)
     value = g.add(op).out
-    if without is not None and place.mask is not None:
-        value = g.add(arith.Select(place.mask, value, without)).out
+    if without is not None and target.mask is not None:
+        value = g.add(arith.Select(target.mask, value, without)).out
     return g.keep(value, facts)
 
 
 def store(g: Generator, item: Item) -> None:
     """Store a value, or most of it."""
     content = _Content(item.element, "poison", item.facts)
-    place = _place(g, content, item.shape, may_repeat=False)
+    target = _place(g, content, item.shape, may_repeat=False)
     policy = _policy(g, ("wb", "cg", "cs", "wt"))
-    g.add(tile.Store(place.pointer, item.value, place.mask, *policy))
+    g.add(tile.Store(target.pointer, item.value, target.mask, *policy))
 
 
 def _policy(g: Generator, caches: tuple[str, ...]) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def _policy(g: Generator, caches: tuple[str, ...]) -> tuple[str, str]:
 def make_round_trip(g: Generator) -> None:
     """Store a tile, wait for all threads, and load it in another order of its axes.
 
-    In a loop every iteration uses the same memory, which loads may therefore not run ahead of.
+    In a loop every iteration uses the same memory, so loads may not run ahead of the store.
     """
     item = g.any_item(lambda _: True, ELEMENTS)
     shape = item.shape
@@ -152,7 +152,7 @@ class _Axis:
 def _place(g: Generator, content: _Content, shape: Shape, *, may_repeat: bool) -> Place:
     """Choose strides, bounds and a buffer for an access to a tile of `shape`.
 
-    Half of the places are tidy: all that vectors and asynchronous copies need is there, and known.
+    Half of the addresses are tidy: they meet all needs of vectors and asynchronous copies.
     """
     tidy = g.tidy or g.choices.chance(1, 2)
     axes = _axes(g, shape, may_repeat=may_repeat, tidy=tidy)
@@ -214,16 +214,18 @@ def _axes(g: Generator, shape: Shape, *, may_repeat: bool, tidy: bool) -> list[_
 
 
 def _base(g: Generator, span: int, *, may_repeat: bool, tidy: bool) -> tuple[Value | None, int]:
-    """Return what is added to the pointer, by the counters around, and the size of the buffer.
+    """Return the pointer's offset from the counters around, and the size of the buffer.
 
-    What is written depends on every counter, so that no two programs or iterations meet.
+    Offsets of stores depend on every counter, so no two programs or iterations collide.
     """
     offset: Value | None = None
     step = span + (-span % 16 if tidy else g.choices.pick([0, 1, 16]))
     total = span
     for counter in g.scopes[-1].counters:
-        needed = not may_repeat
-        if not needed and (step * counter.extent > MAX_SPAN_ELEMS or g.choices.chance(1, 4)):
+        must_be_unique = not may_repeat
+        if not must_be_unique and (
+            step * counter.extent > MAX_SPAN_ELEMS or g.choices.chance(1, 4)
+        ):
             continue
         factor = (
             g.constant(step, I32) if g.choices.chance(1, 2) else g.number(step, I32, _divides(step))
@@ -241,7 +243,7 @@ def _divides(value: int) -> int:
 
 
 def _strided(g: Generator, index: Value, stride: int, *, tidy: bool) -> Value:
-    """Return an index times a stride, which is a constant or a parameter, perhaps promised."""
+    """Return an index times a stride: a constant or a parameter, perhaps with a promise."""
     if stride == 1:
         return index
     how = g.choices.pick([0, 2, 3] if tidy else [0, 1, 2, 3])
@@ -288,10 +290,10 @@ def make_atomic(g: Generator) -> None:
         if tile.supports_atomic(kind, element) and (element.bits > 16 or kind == "add")
     ]
     kind: tile.AtomicKind = g.choices.pick(possible)
-    found = g.candidates(
+    candidates = g.candidates(
         lambda item: item.element == element and item.facts.is_exact and bool(item.shape)
     )
-    shape = g.recent(found).shape if found else g.some_shape()
+    shape = g.recent(candidates).shape if candidates else g.some_shape()
     value = g.operand(element, shape, lambda facts: facts.is_exact)
     turns = prod(shape) * prod(max(counter.extent, 1) for counter in g.scopes[-1].counters)
     total = of_count(joined(value.facts, Facts()), turns + 1)
@@ -299,22 +301,24 @@ def make_atomic(g: Generator) -> None:
         return
     is_alone = g.choices.chance(1, 2) or prod(shape) > MAX_CROWD_ELEMS or kind == "xchg"
     content = _Content(element, "exact", Facts(), is_atomic=True)
-    place = _place(g, content, shape, may_repeat=False) if is_alone else _crowded(g, element, shape)
-    if is_alone and place.mask is None and element.is_int and g.choices.chance(1, 3):
-        # What is compared with is found at some places and not at others. Floats compare by bits,
-        # and the sign of a zero is not known.
+    target = (
+        _place(g, content, shape, may_repeat=False) if is_alone else _crowded(g, element, shape)
+    )
+    if is_alone and target.mask is None and element.is_int and g.choices.chance(1, 3):
+        # The comparand matches some elements and not others. Floats compare by bits, and the sign
+        # of a zero is uncertain.
         compare = g.operand(element, shape, lambda facts: facts.is_exact).value
-        cas = tile.AtomicCas(place.pointer, compare, value.value, *_order(g, is_alone=True))
+        cas = tile.AtomicCas(target.pointer, compare, value.value, *_order(g, is_alone=True))
         g.keep(g.add(cas).out, joined(value.facts, Facts()))
         return
     order = _order(g, is_alone=is_alone)
-    op = g.add(tile.AtomicRmw(place.pointer, value.value, kind, place.mask, *order))
-    if is_alone and place.mask is None:
+    op = g.add(tile.AtomicRmw(target.pointer, value.value, kind, target.mask, *order))
+    if is_alone and target.mask is None:
         g.keep(op.out, joined(value.facts, Facts()))
 
 
 def _order(g: Generator, *, is_alone: bool) -> tuple[tile.AtomicSem, tile.AtomicScope]:
-    """Choose how an atomic is ordered; programs that may meet there are not of one CTA."""
+    """Choose an atomic's order; programs with shared addresses may be in different CTAs."""
     sems: list[tile.AtomicSem] = ["relaxed", "acq_rel", "acquire", "release"]
     scopes: list[tile.AtomicScope] = ["gpu", "sys"]
     if is_alone or prod(g.grid) == 1:

@@ -1,4 +1,4 @@
-"""Ops that move elements or repeat them: what layouts and their conversions are about."""
+"""Ops that move or repeat elements: the subject of layouts and their conversions."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def make_expand(g: Generator) -> None:
 
 def make_broadcast(g: Generator) -> None:
     """Repeat a tile along an axis of extent 1."""
-    found = g.candidates(lambda item: 1 in item.shape)
-    if not found:
+    candidates = g.candidates(lambda item: 1 in item.shape)
+    if not candidates:
         make_expand(g)
         return
-    item = g.recent(found)
+    item = g.recent(candidates)
     room = max(g.limits.elems // prod(item.shape), 1).bit_length() - 1
     shape = list(item.shape)
     shape[shape.index(1)] = 1 << g.choices.between(0, min(room, 6))
@@ -72,12 +72,12 @@ def make_join(g: Generator) -> None:
 
 
 def make_split(g: Generator) -> None:
-    """Take a tile apart, whose last axis becomes 2 if it is not."""
-    found = g.candidates(lambda item: prod(item.shape) >= 2)
-    if not found:
+    """Split a tile; its last axis becomes 2 if necessary."""
+    candidates = g.candidates(lambda item: prod(item.shape) >= 2)
+    if not candidates:
         make_join(g)
         return
-    item = g.recent(found)
+    item = g.recent(candidates)
     value, shape = item.value, item.shape
     if shape[-1] != 2:
         wide = shape[-1] > 2
@@ -92,9 +92,9 @@ def make_split(g: Generator) -> None:
 
 def make_splat(g: Generator) -> None:
     """Put a scalar into every element of a tile."""
-    found = g.candidates(lambda item: not item.shape)
-    if found:
-        item = g.recent(found)
+    candidates = g.candidates(lambda item: not item.shape)
+    if candidates:
+        item = g.recent(candidates)
         g.keep(g.spread(item.value, g.some_shape()), item.facts)
 
 

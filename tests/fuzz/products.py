@@ -79,10 +79,10 @@ def product(g: Generator, a: Item, b: Item, element: ScalarType, shape: Shape) -
     limit = FP8_SUM_BITS if a.element.bits == 8 and a.element.is_float else element.mantissa_bits
     if element.is_float and not (fits(element, facts) and facts.hi - facts.lo <= limit):
         return None
-    known = replace(facts, acc_bits=limit) if fits(element, facts) else full(element)
+    product_facts = replace(facts, acc_bits=limit) if fits(element, facts) else full(element)
     how: Sequence[tile.InputPrecision] = get_args(tile.InputPrecision)
     precision = g.choices.pick(how) if a.element == FP32 else "tf32"
-    return g.keep(g.add(tile.Dot(a.value, b.value, acc, precision)).out, known)
+    return g.keep(g.add(tile.Dot(a.value, b.value, acc, precision)).out, product_facts)
 
 
 def _accumulator(g: Generator, element: ScalarType, shape: Shape) -> tuple[Facts, Value]:

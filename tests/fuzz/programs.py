@@ -1,7 +1,7 @@
-"""A random program: tile IR as text, what it is launched with, and how it is compiled.
+"""A random program: tile IR as text, its launch, and its compile options.
 
-Invariant: a program is a function of the choices it was made from, and prints as text from which it
-can be run again.
+Invariant: a program is a function of the generator's choices, and prints as text that can be run
+again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Say what a kind of program begins with, what may follow, and how it is compiled and run."""
+    """A kind of program: its first ops, possible next ops, compile options and launch."""
 
     first: Maker | None
     makers: list[tuple[int, Maker]]
@@ -80,7 +80,7 @@ class Kind:
     """The program grows until it has so many operations."""
 
 
-# Around loops that a producer warp loads for, nothing that keeps accesses in order.
+# Around loops with a producer warp: no makers that order accesses.
 _AROUND_LOOPS: list[tuple[int, Maker]] = [
     (2, one_of(ELEMENTWISE)),
     (1, one_of(MOVEMENT)),
@@ -139,7 +139,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Hold tile IR, its arguments, the grid it is launched with and what it is compiled for."""
+    """Tile IR, its arguments, the launch grid and the compile target."""
 
     text: str
     arguments: tuple[Argument, ...]
@@ -159,7 +159,7 @@ class Program:
 
     @property
     def config(self) -> Config:
-        """What the program is scheduled with."""
+        """Configuration of the schedule."""
         return Config(
             *(self.num_warps, self.num_stages, self.num_ctas),
             warp_specialize=self.warp_specialize,
@@ -183,12 +183,12 @@ class Program:
         config += f", specialized {specialized}" if specialized is not None else ""
         config += ", mapped" if self.map_pointers else ""
         config += ", ahead" if self.mma_stages > 1 else ""
-        given = "\n".join(f"// {argument}" for argument in self.arguments)
-        return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
+        arguments = "\n".join(f"// {argument}" for argument in self.arguments)
+        return f"// {config}, grid {self.grid}\n{arguments}\n{self.text}"
 
 
 def parse_program(text: str) -> Program:
-    """Return the program that was printed as `text`."""
+    """Return the program printed as `text`."""
     head = [line[3:] for line in text.splitlines() if line.startswith("// ")]
     body = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("//"))
     match = _HEAD.fullmatch(head[0])
@@ -259,12 +259,12 @@ def generate(choices: Choices, kind: Kind | None = None) -> Program:
 
 
 def _some_warps(choices: Choices, kernel: Kernel, counts: Sequence[int]) -> int:
-    """Choose a number of warps: mostly so many that a thread has registers for the largest tile.
+    """Choose a number of warps, mostly with enough registers for the largest tile.
 
-    Others are compiled for most of a fuzzer's time, since what spills is assembled again and again.
+    Others would take most of a fuzzer's time, since ptxas assembles spilling kernels repeatedly.
     """
     largest = max(prod(shape_of(value.type)) for op in kernel.walk() for value in op.results)
-    roomy = [each for each in counts if largest <= _ELEMS_PER_WARP * each]
+    roomy = [count for count in counts if largest <= _ELEMS_PER_WARP * count]
     if choices.chance(1, 8):
         return choices.pick(counts)
     return choices.pick(roomy or [max(counts)])
@@ -287,7 +287,7 @@ def _size(g: Generator) -> int:
 
 
 def _store_results(g: Generator) -> None:
-    """Store some of the values that nothing else uses, the newest first; at least one value."""
+    """Store some of the unused values, the newest first; at least one value."""
     unused = g.candidates(lambda item: not item.value.users) or g.candidates(lambda _: True)
     seen: dict[Value, None] = {}
     for item in unused:

@@ -1,11 +1,11 @@
-"""Make a failing program small: take away what it fails without.
+"""Make a failing program small: remove all parts not needed for the failure.
 
-Hypothesis shrinks the choices of a program, which is what a test needs; a long run draws from a
-seed, and its failures are shrunk here, as tile IR, one edit after the other: an effect is dropped,
-a result replaced by something simpler of the same type, a loop by one iteration, a branch by a
-side, the launch and the configuration by smaller ones.
+Hypothesis shrinks the choices of a program, as tests need. A long run draws from a seed, and its
+failures are shrunk here as tile IR, one edit after the other. An effect is dropped, a result
+replaced by something simpler of the same type, a loop by one iteration, a branch by a side, the
+launch and the configuration by smaller ones.
 
-Invariant: what comes back fails in the sense of the caller; with attempts left, no edit of it does.
+Invariant: the returned program fails in the caller's sense; with attempts left, no edit of it does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MakeEdits = Callable[[Op], Sequence[Edit]]
 
 
 def reduced(program: Program, fails: Fails, max_attempts: int = 400) -> Program:
-    """Return a small program that still fails; `fails` is asked about `max_attempts` times."""
+    """Return a small program that still fails, with at most `max_attempts` calls of `fails`."""
     search = _Search(program, fails, max_attempts)
     while search.sweep():
         pass
@@ -35,7 +35,7 @@ def reduced(program: Program, fails: Fails, max_attempts: int = 400) -> Program:
 
 
 class _Search:
-    """Go through the edits of a program, from its end, and keep those that it still fails with."""
+    """Try a program's edits from its end, and keep those that still fail."""
 
     def __init__(self, program: Program, fails: Fails, max_attempts: int) -> None:
         self.program = program
@@ -67,7 +67,7 @@ class _Search:
             index -= 1
             count = len(make_edits(ops[index]))
             if any(map(self._keep, _edited(self.program, index, count, make_edits))):
-                # What the op was made from went with it, so the place is another's now.
+                # The op's unused operands went too, so this index is another op's now.
                 ops = _ops(self.program)
                 index = min(index + 1, len(ops))
 
@@ -97,7 +97,7 @@ def _edited(program: Program, index: int, count: int, make_edits: MakeEdits) -> 
         op = list(kernel.walk())[index]
         try:
             make_edits(op)[number](op)
-            rewrite(kernel, {})  # drops what is dead
+            rewrite(kernel, {})  # drops dead ops
             verify(kernel)
         except IRError:
             continue
@@ -131,17 +131,17 @@ def _run_once(op: Op) -> None:
 def _inline(op: Op, block: Block, args: Sequence[Value]) -> None:
     for formal, actual in zip(block.args, args, strict=True):
         formal.replace_all_uses_with(actual)
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     yields = list(block.terminator.operands)
     for nested in list(block):
         if not nested.terminator:
             nested.remove()
-            place(nested)
+            builder(nested)
     op.replace_with(yields)
 
 
 def _replaced(op: Op) -> Sequence[Edit]:
-    """Return edits that replace the results by operands, or by a constant."""
+    """Return edits that replace results by operands, or by a constant."""
     if isinstance(op, arith.Constant) or not op.results or op.block is None:
         return []
     if len(op.results) > 1 and not isinstance(op, scf.For | scf.While):
@@ -162,35 +162,35 @@ def _replaced(op: Op) -> Sequence[Edit]:
 def _by_constants(op: Op) -> None:
     if isinstance(op, tile.Load) and op.mask is not None and op.other is None:
         raise IRError("its value is not defined where the mask is false")
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     values: list[Value] = []
     for result in op.results:
         element = element_of(result.type)
         if not isinstance(element, ScalarType) or isinstance(result.type, DescriptorType):
             raise IRError("a pointer or a tensor is not constant")
         number = False if element == I1 else 0.0 if element.is_float else 0
-        values.append(place(arith.Constant(number, result.type)).out)
+        values.append(builder(arith.Constant(number, result.type)).out)
     op.replace_with(values)
 
 
 def _without_unused(program: Program, fails: Fails) -> Program:
-    """Drop parameters that nothing uses, if the program fails without them."""
+    """Drop unused parameters, if the program still fails."""
     kernel = program.kernel()
-    used = [index for index, arg in enumerate(kernel.body.args) if arg.users]
+    live_indices = [index for index, arg in enumerate(kernel.body.args) if arg.users]
     body = Block(
-        [kernel.body.args[index].type for index in used],
-        [kernel.body.args[index].hint for index in used],
+        [kernel.body.args[index].type for index in live_indices],
+        [kernel.body.args[index].hint for index in live_indices],
     )
-    for place, index in enumerate(used):
-        kernel.body.args[index].replace_all_uses_with(body.args[place])
+    for position, index in enumerate(live_indices):
+        kernel.body.args[index].replace_all_uses_with(body.args[position])
     add = Builder(body)
     for op in list(kernel.body):
         op.remove()
         add(op)
-    params = tuple(kernel.params[index] for index in used)
+    params = tuple(kernel.params[index] for index in live_indices)
     smaller = replace(
         program,
         text="",
-        arguments=tuple(program.arguments[index] for index in used),
+        arguments=tuple(program.arguments[index] for index in live_indices),
     ).with_kernel(Kernel(kernel.name, params, body))
     return smaller if fails(smaller) else program

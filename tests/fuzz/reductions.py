@@ -1,4 +1,4 @@
-"""Reductions and scans of one or two tiles, with combinations whose order shows when it is wrong."""
+"""Reductions and scans of one or two tiles, with combinations that reveal a wrong order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _simple(cls: type[arith.Binary], *flags: bool) -> Combine:
 
 
 def _choose(g: Generator, item: Item, count: int) -> tuple[Combine, Facts] | None:
-    """Choose a combination of one tile, which is associative on what is known of its elements."""
+    """Choose a combination of one tile, associative under the facts of its elements."""
     element, facts = item.element, item.facts
     if element.is_bool:
         return _simple(g.choices.pick([arith.Or, arith.And, arith.Xor])), Facts()
@@ -66,15 +66,15 @@ def make_reduce(g: Generator) -> None:
 
 def _argmax(predicate: arith.Predicate) -> Combine:
     def combine(add: Builder, args: Sequence[Value]) -> list[Value]:
-        best, at, other, other_at = args
+        best, index, other, other_at = args
         wins = add(arith.Compare(best, other, predicate)).out
         equal = add(arith.Compare(best, other, "eq")).out
-        first = add(arith.Compare(at, other_at, "lt")).out
+        first = add(arith.Compare(index, other_at, "lt")).out
         tie = add(arith.And(equal, first)).out
         take = add(arith.Or(wins, tie)).out
         return [
             add(arith.Select(take, best, other)).out,
-            add(arith.Select(take, at, other_at)).out,
+            add(arith.Select(take, index, other_at)).out,
         ]
 
     return combine
@@ -106,10 +106,10 @@ def make_pair(g: Generator) -> None:
     second = g.operand(second_element, first.shape)
     if chosen is None:
         return
-    own = chosen[0]
+    combine_values = chosen[0]
 
     def combine(add: Builder, args: Sequence[Value]) -> list[Value]:
-        return [*own(add, [args[0], args[2]]), add(arith.Xor(args[1], args[3])).out]
+        return [*combine_values(add, [args[0], args[2]]), add(arith.Xor(args[1], args[3])).out]
 
     axis = g.choices.below(len(first.shape))
     types = [first.element, second_element]

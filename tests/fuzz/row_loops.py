@@ -1,7 +1,7 @@
-"""Loops that read rows and multiply no matrices, as a softmax has them.
+"""Loops over rows without matrix products, as in a softmax.
 
-Asked to run ahead, such a loop has its rows copied in bulk by a warp of its own, if they are long
-and lie in one piece: the makers of tiles of any shape hardly ever meet all that this takes.
+If rows are long and contiguous, pipelining copies them in bulk by a producer warp. Makers of tiles
+of any shape hardly ever meet these conditions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TERM = Facts(lo=-2, hi=5)
 
 
 def make_row_loop(g: Generator) -> None:
-    """Add a loop that sums up one or two loads, which it may store as well."""
+    """Add a loop that sums up one or two loads, and perhaps stores them."""
     if g.depth >= g.limits.nesting:
         return
     element = g.choices.pick([FP32, FP16, BF16, I32, I8])
@@ -56,7 +56,7 @@ def _shape(g: Generator, element: ScalarType) -> Shape:
 
 
 def _row(g: Generator, element: ScalarType, shape: Shape, *, stores: bool) -> Item:
-    """Return a tile that is loaded, perhaps stored, and widened for a sum."""
+    """Return a loaded tile, perhaps stored, and widened for a sum."""
     g.tidy = True
     item = g.load(g, element, shape, True)
     if stores and g.choices.chance(2, 3):

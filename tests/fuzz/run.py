@@ -4,9 +4,9 @@
     python tests/fuzz/run.py --only 1234
     python tests/fuzz/run.py --file tests/fuzz/regressions/one.txt
 
-Program `i` of a run is that of seed `SEED + i`, and every 50th is a long one, of 300 to 3,000
-operations, whose seed is 1,000,000,000 more; `--only` runs one again, `--file` one that was printed before.
-`--seed 1000000000` makes all of them long. Workers are processes, so that a program that ends one is a finding like any other.
+Program `i` of a run has seed `SEED + i`. Every 50th is a long one of 300 to 3,000 operations, with
+1,000,000,000 added to its seed; `--seed 1000000000` makes all of them long. `--only` runs one again,
+`--file` a printed one. Workers are processes, so a program that kills one is reported like any other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_REDUCED = 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Say what came of one seed; `report` is empty where all is right."""
+    """Outcome of one seed; `report` is empty if all is right."""
 
     seed: int
     status: str
@@ -50,7 +50,7 @@ def run_seed(seed: int, *, reduces: bool = True, thoroughly: bool = False) -> Ou
     program = of_seed(seed)
     emulator_seeds = (0, 1 + seed % 7, 100 + seed) if thoroughly else (0, 1 + seed)
     each_pass = thoroughly or seed % _EACH_PASS == 0
-    # ptxas fails on large programs above all, whose registers do not suffice.
+    # ptxas fails mostly on large programs with too few registers.
     assembles = thoroughly or seed % _ASSEMBLED == 0 or seed >= FIRST_LONG_SEED
     try:
         check(program, seeds=emulator_seeds, each_pass=each_pass, assembles=assembles)
@@ -75,7 +75,7 @@ def _reduced(
             return False
         except Failure as other:
             alike = other.stage.split(",")[0] == failure.stage.split(",")[0]
-            # What a program does that it may not says nothing, nor results that depend on poison.
+            # Undefined behaviour proves nothing, nor do results that depend on poison.
             return alike and other.kind == failure.kind and is_defined(candidate)
         return False
 
@@ -87,7 +87,7 @@ def _reduced(
 
 def _work(pipe: Connection) -> None:
     """Check one seed after the other, as they are sent."""
-    # A run that was stopped leaves nobody to tell.
+    # A stopped run leaves no reader of the report.
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             seed, reduces = pipe.recv()
@@ -122,7 +122,7 @@ class _Worker:
 
 
 def outcomes(seeds: Sequence[int], jobs: int, max_reduced: int) -> Iterator[Outcome]:
-    """Yield what comes of each seed, as it comes; the first failing ones are made small."""
+    """Yield outcomes of seeds as they come; the first failing programs are made small."""
     workers = [_Worker() for _ in range(min(jobs, len(seeds)))]
     left, failures = iter(seeds), 0
     busy = {worker.pipe: worker for worker in workers if _next(worker, left, max_reduced)}
@@ -169,9 +169,9 @@ def main() -> int:
         counts[outcome.status] += 1
         if outcome.report:
             print(f"{outcome.report}\n", flush=True)
-        done = sum(counts.values())
-        if done % 100 == 0:
-            print(f"{done} programs, {time.monotonic() - start:.0f} s", flush=True)
+        num_checked = sum(counts.values())
+        if num_checked % 100 == 0:
+            print(f"{num_checked} programs, {time.monotonic() - start:.0f} s", flush=True)
     print(
         f"{options.programs} programs from seed {options.seed}, {time.monotonic() - start:.0f} s:"
     )

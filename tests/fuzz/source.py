@@ -1,10 +1,10 @@
 """Write tile IR as source in the kernel language, one statement for each op.
 
-What the frontend makes of the source must compute what the tile IR does, so a random program tests
-the frontend as well: types that meet, loops and their variables, combine functions, launch types.
+The frontend's translation of the source must compute the same as the tile IR. So a random program
+also tests the frontend: type promotion, loops and their variables, combine functions, launch types.
 
-Invariant: a program is written in full, or `Unwritable` is raised: the language has no word for
-some ops on some types.
+Invariant: a program is written in full, or `Unwritable` is raised: the language lacks some ops on
+some types.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _LIBDEVICE = {
 
 
 class Unwritable(Exception):  # noqa: N818 - what the program is
-    """Report an op that the language has no word for."""
+    """Report an op without a counterpart in the language."""
 
 
 def dtype(element: Any) -> str:
@@ -84,16 +84,16 @@ def dtype(element: Any) -> str:
 
 def signature(kernel: Kernel) -> dict[str, str]:
     """Return the types of the kernel's parameters as a signature."""
-    found: dict[str, str] = {}
+    promises: dict[str, str] = {}
     for info, value in zip(kernel.params, kernel.body.args, strict=True):
         kind = value.type
         promise = f":{info.divisibility}" if info.divisibility > 1 else ""
-        found[info.name] = f"{kind}{promise}"
+        promises[info.name] = f"{kind}{promise}"
         if isinstance(kind, DescriptorType):
             block = ",".join(map(str, kind.block))
             fill = ",nan" if kind.fill_nan else ""
-            found[info.name] = f"tensordesc<{kind.element}[{block}]{fill}>"
-    return found
+            promises[info.name] = f"tensordesc<{kind.element}[{block}]{fill}>"
+    return promises
 
 
 def write_source(kernel: Kernel) -> str:
@@ -144,11 +144,11 @@ class _Writer:
     def assign(self, targets: Sequence[str], values: Sequence[Value], depth: int) -> None:
         """Write an assignment of all values at once."""
         if targets:
-            given = ", ".join(self.names[value] for value in values)
-            self.line(f"{', '.join(targets)} = {given}", depth)
+            sources = ", ".join(self.names[value] for value in values)
+            self.line(f"{', '.join(targets)} = {sources}", depth)
 
     def expression(self, op: Op) -> str:
-        """Return the expression that an op without blocks is."""
+        """Return the expression for an op without blocks."""
         args = ["None" if slot is None else self.names[slot] for slot in op.slots]
         if type(op) in _INFIX:
             return f"{args[0]} {_INFIX[type(op)]} {args[1]}"
@@ -166,8 +166,8 @@ class _Writer:
         inner = _Writer()
         arguments = [inner.fresh(arg) for arg in combine.args]
         inner.block(combine, 1)
-        given = ", ".join(inner.names[value] for value in combine.terminator.operands)
-        inner.line(f"return {given}", 1)
+        yielded = ", ".join(inner.names[value] for value in combine.terminator.operands)
+        inner.line(f"return {yielded}", 1)
         self._count += 1
         name = f"combine{self._count}"
         head = f"@triton.jit\ndef {name}({', '.join(arguments)}):\n"
@@ -248,8 +248,8 @@ def _libdevice(op: Any, args: Sequence[str]) -> str:
 def _assembly(op: assembly.Assembly, args: Sequence[str]) -> str:
     types = ", ".join(map(dtype, op.dtypes))
     types = f"({types})" if len(op.dtypes) > 1 else types
-    given = f"{op.text!r}, {op.constraints!r}, [{', '.join(args)}], {types}"
-    return f"tl.inline_asm_elementwise({given}, is_pure={op.pure}, pack={op.pack})"
+    call_args = f"{op.text!r}, {op.constraints!r}, [{', '.join(args)}], {types}"
+    return f"tl.inline_asm_elementwise({call_args}, is_pure={op.pure}, pack={op.pack})"
 
 
 def _load(op: tile.Load, args: Sequence[str]) -> str:
@@ -370,10 +370,10 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
 def _reduction(writer: _Writer, op: Any, depth: int) -> None:
     combine = writer.function(op.combine)
     names = [writer.names[value] for value in op.inputs]
-    given = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    call = f"tl.reduce({given}, {op.axis}, {combine})"
+    inputs = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    call = f"tl.reduce({inputs}, {op.axis}, {combine})"
     if isinstance(op, tile.Scan):
-        call = f"tl.associative_scan({given}, {op.axis}, {combine}, reverse={op.reverse})"
+        call = f"tl.associative_scan({inputs}, {op.axis}, {combine}, reverse={op.reverse})"
     writer.line(f"{', '.join(writer.fresh(value) for value in op.outs)} = {call}", depth)
 
 
@@ -402,7 +402,7 @@ def _if(writer: _Writer, op: scf.If, depth: int) -> None:
 
 
 def _while(writer: _Writer, op: scf.While, depth: int) -> None:
-    """Write a loop whose condition is that its first carried value is above zero."""
+    """Write a loop that runs while its first carried value is above zero."""
     names = [writer.fresh(arg) for arg in op.before.args]
     condition = op.before.terminator
     assert isinstance(condition, scf.Condition)

@@ -1,8 +1,8 @@
-"""Tensors that are accessed by blocks: of one to five axes, inside of the tensor, across its ends, beyond them.
+"""Block accesses to tensors of one to five axes: inside, across an end, or beyond it.
 
-Every access has a tensor of its own. What of a block lies outside reads as zero, or as NaN, and is
-not written. The last coordinate is a multiple of 16 bytes, and what is written begins at no negative
-one, which hardware asks for.
+Every access has its own tensor. Elements of a block outside it read as zero or NaN, and are not
+written. The last coordinate is a multiple of 16 bytes, and no store begins at a negative one; both
+are hardware's conditions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANKS = (2, 2, 2, 1, 3, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Say where along an axis a block begins, from `low` to `high`, and what `value` says so."""
+    """The start of a block along an axis: `value`, from `low` to `high`."""
 
     value: Value
     low: int
@@ -51,21 +51,21 @@ def make_load(g: Generator) -> None:
     facts = some_facts(g, element) if is_exact else full(element)
     fill_nan = element in (FP16, BF16, FP32, FP64) and g.choices.chance(1, 8)
     tensor = _tensor(g, element, shape, "exact" if is_exact else "any", facts)
-    at = describe(g, tensor, block, fill_nan=fill_nan)
-    value = g.add(descriptor.DescriptorLoad(at, [axis.value for axis in axes])).out
+    described = describe(g, tensor, block, fill_nan=fill_nan)
+    value = g.add(descriptor.DescriptorLoad(described, [axis.value for axis in axes])).out
     if fill_nan:
-        # Which NaN it is nobody says, and bits are looked at.
-        one = g.constant(1.0, value.type)
+        # The NaN's payload is unspecified, and the comparison is of bits.
+        unit = g.constant(1.0, value.type)
         is_number = g.add(arith.Compare(value, value, "eq")).out
-        value = g.add(arith.Select(is_number, value, one)).out
+        value = g.add(arith.Select(is_number, value, unit)).out
         facts = joined(facts, Facts()) if is_exact else RAGGED
     g.keep(value, facts)
     if g.choices.chance(1, 6):
-        _keep_size(g, at, shape)
+        _keep_size(g, described, shape)
 
 
 def make_rows(g: Generator) -> None:
-    """Add rows of a tensor by loaded indices, some of which may be beyond its last one."""
+    """Add rows of a tensor gathered by loaded indices, some beyond its last row."""
     element = g.choices.weighted(ELEMENTS)
     rows = g.some_shape(ranks=(1,))
     room = max(g.limits.elems // prod(rows), 1)
@@ -76,29 +76,29 @@ def make_rows(g: Generator) -> None:
     start = _unit(element) * g.choices.pick([0, 0, 0, 1, -1])
     extents = (g.choices.between(1, 1 << bits), g.choices.between(1, max(start + width, 1) + 8))
     facts = some_facts(g, element)
-    at = describe(g, _tensor(g, element, extents, "exact", facts), (1, width))
+    described = describe(g, _tensor(g, element, extents, "exact", facts), (1, width))
     column = g.known_or_given(start)
-    g.keep(g.add(descriptor.DescriptorGather(at, index, column)).out, facts)
+    g.keep(g.add(descriptor.DescriptorGather(described, index, column)).out, facts)
 
 
-def _keep_size(g: Generator, at: Value, shape: Shape) -> None:
-    """Let an extent, or a stride, be used by what follows."""
+def _keep_size(g: Generator, described: Value, shape: Shape) -> None:
+    """Add an extent or a stride to the pool."""
     axis = g.choices.below(len(shape))
     if g.choices.chance(1, 2):
-        g.keep(g.add(descriptor.DescriptorStride(at, axis)).out, full(I64))
+        g.keep(g.add(descriptor.DescriptorStride(described, axis)).out, full(I64))
     else:
-        extent = g.add(descriptor.DescriptorExtent(at, axis)).out
+        extent = g.add(descriptor.DescriptorExtent(described, axis)).out
         most = shape[axis] + descriptor.MIN_ROW_BYTES  # rows may have been made whole pieces
         g.keep(extent, Facts(hi=most.bit_length()))
 
 
 def store(g: Generator, item: Item) -> None:
-    """Store a value as a block that is no other program's or iteration's."""
+    """Store a value as a block of this program and iteration alone."""
     block, facts = item.shape, item.facts
     axes = _apart(g, item.element, block)
     tensor = _tensor(g, item.element, _extents(g, block, axes), "poison", facts, facts.steps)
-    at = describe(g, tensor, block)
-    g.add(descriptor.DescriptorStore(at, item.value, [axis.value for axis in axes]))
+    described = describe(g, tensor, block)
+    g.add(descriptor.DescriptorStore(described, item.value, [axis.value for axis in axes]))
 
 
 _KINDS: tuple[descriptor.ReduceKind, ...] = ("add", "min", "max", "and", "or", "xor")
@@ -113,19 +113,19 @@ def make_reduction(g: Generator) -> None:
     """Combine a block with a tensor, where programs and iterations may meet."""
     element = g.choices.weighted(_REDUCED)
     kind: descriptor.ReduceKind = g.choices.pick(
-        [each for each in _KINDS if descriptor.supports_reduce(each, element)]
+        [candidate for candidate in _KINDS if descriptor.supports_reduce(candidate, element)]
     )
-    found = g.candidates(lambda i: i.element == element and i.facts.is_exact and is_block(i))
-    block = g.recent(found).shape if found else _some_block(g, element)
+    candidates = g.candidates(lambda i: i.element == element and i.facts.is_exact and is_block(i))
+    block = g.recent(candidates).shape if candidates else _some_block(g, element)
     value = g.operand(element, block, lambda facts: facts.is_exact)
     turns = prod(max(counter.extent, 1) for counter in g.scopes[-1].counters)
     total = of_count(joined(value.facts, Facts()), turns + 1)
     if element.is_float and kind == "add" and not fits(element, total):
         return
     axes = _somewhere(g, element, block, first=(0, 0, 0, 1, 5))
-    at = describe(g, _tensor(g, element, _extents(g, block, axes), "exact", Facts()), block)
+    described = describe(g, _tensor(g, element, _extents(g, block, axes), "exact", Facts()), block)
     coords = [axis.value for axis in axes]
-    g.add(descriptor.DescriptorReduce(at, value.value, coords, kind))
+    g.add(descriptor.DescriptorReduce(described, value.value, coords, kind))
 
 
 # ---- descriptors ------------------------------------------------------------------------------
@@ -137,30 +137,30 @@ def describe(
     """Return a descriptor of a tensor: a parameter, or one made of a pointer and sizes."""
     if not g.choices.chance(1, 3):
         return g.tensor(lambda name: _with_whole_rows(tensor(name)), block, fill_nan=fill_nan)
-    wanted = tensor("")
-    # Rows that begin anywhere can have no map, so what is launched then is another kernel.
-    row = wanted.row_elems if g.choices.chance(5, 6) else wanted.shape[-1]
+    example = tensor("")
+    # Misaligned rows can have no map, so another variant is launched then.
+    row = example.row_elems if g.choices.chance(5, 6) else example.shape[-1]
     strides = [1]
-    for extent in reversed((*wanted.shape[1:-1], row)):
+    for extent in reversed((*example.shape[1:-1], row)):
         strides.insert(0, strides[0] * extent)
-    strides = strides[len(strides) - len(wanted.shape) :]
-    pairs = zip(wanted.shape, strides, strict=True)
+    strides = strides[len(strides) - len(example.shape) :]
+    pairs = zip(example.shape, strides, strict=True)
     size = 1 + sum((extent - 1) * stride for extent, stride in pairs)
     counters = [counter for counter in g.scopes[-1].counters if counter.extent]
-    moved = g.choices.pick(counters) if counters and g.choices.chance(1, 3) else None
+    moving_counter = g.choices.pick(counters) if counters and g.choices.chance(1, 3) else None
     step = size + (-size % 16 if g.choices.chance(5, 6) else g.choices.below(4))
-    total = size if moved is None else size + step * (moved.extent - 1)
+    total = size if moving_counter is None else size + step * (moving_counter.extent - 1)
     pointer = g.pointer(
         lambda name: Buffer(
-            *(name, wanted.dtype, total, wanted.fill, wanted.lo, wanted.hi, wanted.seed),
-            steps=wanted.steps,
+            *(name, example.dtype, total, example.fill, example.lo, example.hi, example.seed),
+            steps=example.steps,
         ),
         16 if g.choices.chance(3, 4) else 1,
     )
-    if moved is not None:
-        offset = g.add(arith.Mul(moved.value, g.known_or_given(step))).out
+    if moving_counter is not None:
+        offset = g.add(arith.Mul(moving_counter.value, g.known_or_given(step))).out
         pointer = g.add(arith.AddPtr(pointer, offset)).out
-    extents = [g.known_or_given(extent) for extent in wanted.shape]
+    extents = [g.known_or_given(extent) for extent in example.shape]
     steps = [_long(g, stride) for stride in strides[:-1]]
     return g.add(descriptor.DescriptorOf(pointer, [*extents, *steps], block, fill_nan)).out
 
@@ -182,8 +182,8 @@ def _long(g: Generator, value: int) -> Value:
 
 
 def _some_block(g: Generator, element: ScalarType) -> Shape:
-    """Choose the shape of a block, whose rows are long enough."""
-    shape = [min(each, _MAX_BLOCK_EXTENT) for each in g.some_shape(ranks=_RANKS)]
+    """Choose the shape of a block with long enough rows."""
+    shape = [min(extent, _MAX_BLOCK_EXTENT) for extent in g.some_shape(ranks=_RANKS)]
     shape[-1] = max(shape[-1], _unit(element))
     return tuple(shape)
 
@@ -221,7 +221,7 @@ def _further(g: Generator, count: Value, step: int, first: int, extent: int) -> 
 
 
 def _apart(g: Generator, element: ScalarType, block: Shape) -> list[_Axis]:
-    """Choose where a block begins so that no two counts of the counters share an element."""
+    """Choose a block's start so that no two counts of the counters share an element."""
     index, extent = g.linear(g.scopes[-1].counters)
     axis = g.choices.below(len(block))
     axes = [_Axis(g.known_or_given(0), 0, 0) for _ in block]
@@ -250,7 +250,7 @@ def _extents(g: Generator, block: Shape, axes: list[_Axis]) -> Shape:
 def _tensor(
     g: Generator, element: ScalarType, shape: Shape, fill: Fill, facts: Facts, steps: float = 0.0
 ) -> Callable[[str], Tensor]:
-    """Return what makes the argument of a name."""
+    """Return a function that makes the argument for a name."""
     seed, padding = g.choices.below(1 << 16), g.choices.pick([0, 0, 1, 2])
 
     def make(name: str) -> Tensor:

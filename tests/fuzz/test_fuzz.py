@@ -1,4 +1,4 @@
-"""Random programs mean the same at every stage; and what would go unseen if the check were blind.
+"""Random programs mean the same at every stage, and planted bugs are caught.
 
 A failure is shrunk by Hypothesis and printed as tile IR with its arguments. A long run is
 `python tests/fuzz/run.py`, see docs/internals/fuzzing.md.
@@ -56,12 +56,12 @@ def test_the_program_of_a_seed(seed: int) -> None:
 def test_a_long_program_means_the_same_when_compiled(seed: int) -> None:
     program = long_program(Choices(Seeded(seed)), MIN_SIZE)
     kernel = program.kernel()
-    rewrite(kernel, {})  # drops what is dead
+    rewrite(kernel, {})  # drops dead ops
     assert sum(1 for _ in kernel.walk()) >= 0.8 * MIN_SIZE
     check(program, seeds=(0,), each_pass=False)
 
 
-# ---- what is generated ------------------------------------------------------------------------
+# ---- generated programs -----------------------------------------------------------------------
 
 
 def test_a_seed_makes_one_program() -> None:
@@ -97,7 +97,7 @@ kernel @k(%x: *i16, %y: *i16) {num_warps = 1} {
 
 
 def test_every_op_of_tile_programs_is_generated() -> None:
-    wanted = {
+    opcodes = {
         *("tile.load", "tile.store", "tile.reduce", "tile.scan", "tile.dot", "tile.atomic_rmw"),
         *("tile.reshape", "tile.trans", "tile.join", "tile.split", "tile.broadcast", "tile.hint"),
         *("scf.for", "scf.while", "scf.if", "arith.select", "arith.cast", "arith.fma"),
@@ -106,14 +106,14 @@ def test_every_op_of_tile_programs_is_generated() -> None:
         *("tile.gather", "tile.histogram"),
     }
     for seed in range(200):
-        wanted -= {op.opcode for op in from_seed(seed).kernel().walk()}
-        if not wanted:
+        opcodes -= {op.opcode for op in from_seed(seed).kernel().walk()}
+        if not opcodes:
             return
-    raise AssertionError(f"never generated: {sorted(wanted)}")
+    raise AssertionError(f"never generated: {sorted(opcodes)}")
 
 
 def _hopper_features(program: Program) -> set[str]:
-    """Return what of Hopper's a program is compiled to."""
+    """Return the Hopper features in a program's compiled code."""
     kernel = program.kernel()
     schedule = Schedule(TARGETS["sm_90a"], program.config, map_pointers=program.map_pointers)
     try:
@@ -121,21 +121,23 @@ def _hopper_features(program: Program) -> set[str]:
     except CompileError:
         return set()
     ops = list(kernel.walk())
-    found = {op.opcode for op in ops}
-    found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
-    found |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
-    found |= (
-        {"ahead"} if any("a dot is in flight while" in each for each in schedule.remarks) else set()
+    features = {op.opcode for op in ops}
+    features |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
+    features |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
+    features |= (
+        {"ahead"}
+        if any("a dot is in flight while" in remark for remark in schedule.remarks)
+        else set()
     )
-    found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
-    found |= {"programs in a loop"} if kernel.is_persistent else set()
+    features |= {"groups"} if kernel.num_consumer_groups > 1 else set()
+    features |= {"programs in a loop"} if kernel.is_persistent else set()
     is_mapped = any(info.tensor for info in kernel.params)
-    return found | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
+    return features | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
 
 
 @pytest.mark.slow
 def test_what_hopper_has_is_reached() -> None:
-    wanted = {
+    features = {
         *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),
         *("gpu.wgmma", "multicast", "groups", "programs in a loop", "mapped"),
         *("some columns", "ahead"),
@@ -143,10 +145,10 @@ def test_what_hopper_has_is_reached() -> None:
     for seed in range(900):
         program = from_seed(seed)
         if program.target == "sm_90a":
-            wanted -= _hopper_features(program)
-        if not wanted:
+            features -= _hopper_features(program)
+        if not features:
             return
-    raise AssertionError(f"never compiled: {sorted(wanted)}")
+    raise AssertionError(f"never compiled: {sorted(features)}")
 
 
 @pytest.mark.parametrize("name", [name for name in SCALARS if name != "i1"])
@@ -167,11 +169,11 @@ def test_poison_is_nothing_a_program_writes() -> None:
 
 
 def test_sums_and_products_of_facts() -> None:
-    one = Facts(lo=-1, hi=3)
-    assert summed([one, one]) == Facts(lo=-1, hi=4)
-    assert summed([one, Facts(lo=-2, hi=1)]) == Facts(lo=-2, hi=4)
-    assert multiplied(one, one) == Facts(lo=-2, hi=6)
-    assert [of_count(one, count).hi for count in (0, 1, 2, 3, 4, 5)] == [3, 3, 4, 5, 5, 6]
+    facts = Facts(lo=-1, hi=3)
+    assert summed([facts, facts]) == Facts(lo=-1, hi=4)
+    assert summed([facts, Facts(lo=-2, hi=1)]) == Facts(lo=-2, hi=4)
+    assert multiplied(facts, facts) == Facts(lo=-2, hi=6)
+    assert [of_count(facts, count).hi for count in (0, 1, 2, 3, 4, 5)] == [3, 3, 4, 5, 5, 6]
 
 
 def test_a_matrix_product_is_added_only_to_what_an_accumulator_keeps() -> None:
@@ -197,7 +199,7 @@ def test_integers_that_may_wrap_are_anything() -> None:
     assert settled(element, Facts(hi=7)) == full(element)
 
 
-# ---- what is found ----------------------------------------------------------------------------
+# ---- detected faults --------------------------------------------------------------------------
 
 SUM = """// sm_90a, 2 warps, 2 stages, grid (2,)
 // Buffer(name='x', dtype='fp32', size=128, fill='exact', lo=-1, hi=3, seed=5)
@@ -228,7 +230,7 @@ def test_what_is_right_passes() -> None:
 
 
 def subtract_instead(kernel: Kernel, schedule: Schedule) -> None:
-    """Do what a wrong pass might."""
+    """Plant a fault as of a wrong pass."""
     del schedule
     for op in kernel.walk():
         if isinstance(op, arith.Add) and element_of(op.out.type) == FP32:
@@ -285,7 +287,7 @@ def test_what_a_target_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("want", "got", "steps", "is_wrong"),
+    ("want", "actual", "steps", "is_wrong"),
     [
         (1.0, 1.0 + 2**-23, 0.0, True),
         (1.0, 1.0 + 2**-23, 1.0, False),
@@ -296,9 +298,11 @@ def test_what_a_target_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         (np.inf, -np.inf, 4.0, True),
     ],
 )
-def test_how_far_a_result_may_be_off(want: float, got: float, steps: float, is_wrong: bool) -> None:
+def test_how_far_a_result_may_be_off(
+    want: float, actual: float, steps: float, is_wrong: bool
+) -> None:
     buffer = Buffer("x", "fp32", 1, "poison", steps=steps)
-    arrays = (np.array([value], np.float32) for value in (want, got))
+    arrays = (np.array([value], np.float32) for value in (want, actual))
     assert bool(checking.differences(buffer, *arrays).size) == is_wrong
 
 
@@ -307,14 +311,16 @@ def test_how_far_a_result_may_be_off(want: float, got: float, steps: float, is_w
 
 def _opcodes(program: Program) -> list[str]:
     kernel = program.kernel()
-    rewrite(kernel, {})  # drops what is dead
+    rewrite(kernel, {})  # drops dead ops
     return [op.opcode for op in kernel.walk()]
 
 
 @pytest.mark.parametrize("opcode", ["tile.reduce", "tile.dot", "arith.cast", "scf.while"])
 def test_what_is_not_needed_is_taken_away(opcode: str) -> None:
     programs_with = (from_seed(seed) for seed in range(50))
-    program = next(each for each in programs_with if opcode in _opcodes(each))
+    program = next(
+        random_program for random_program in programs_with if opcode in _opcodes(random_program)
+    )
     small = reduced(program, lambda candidate: opcode in _opcodes(candidate), max_attempts=2000)
     left = _opcodes(small)
     assert opcode in left

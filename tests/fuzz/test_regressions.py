@@ -1,4 +1,4 @@
-"""Programs that went wrong once, made small, are right now."""
+"""Regression tests: reduced programs of past failures."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def elements_bits(shape: tuple[int, ...]) -> int:
 def layouts(
     draw: st.DrawFn, shape: tuple[int, ...] | None = None, *, surjective: bool = False
 ) -> LinearLayout:
-    """Any linear map; with `surjective`, one that holds the whole tile."""
+    """Any linear map; with `surjective`, one covering the whole tile."""
     shape = draw(shapes()) if shape is None else shape
     num_bits = elements_bits(shape)
     columns = draw(st.lists(st.integers(0, (1 << num_bits) - 1), max_size=num_bits + 3))
@@ -60,5 +60,5 @@ def places(layout: LinearLayout) -> list[dict[str, int]]:
     """Return every place of a layout."""
     out: list[dict[str, int]] = [{}]
     for name in layout.in_dims:
-        out = [{**place, name: value} for value in range(layout.in_size(name)) for place in out]
+        out = [{**coords, name: value} for value in range(layout.in_size(name)) for coords in out]
     return out

@@ -28,18 +28,20 @@ def test_what_shares_a_register(element, pack, count) -> None:
 
 
 def test_registers_come_in_order() -> None:
-    found = check("", "=&r, =r,f,f,f,f,r,~{memory}", [FP32, I8], [FP16], 4)
-    assert found.outputs == (Register("r", FP16, 0, 0, 2), Register("r", FP16, 0, 2, 2))
-    singles = tuple(Register("f", FP32, 0, at, 1) for at in range(4))
-    assert found.inputs == (*singles, Register("r", I8, 1, 0, 4))
-    assert found.constraints == "=&r,=r,f,f,f,f,r,~{memory}"
+    registers = check("", "=&r, =r,f,f,f,f,r,~{memory}", [FP32, I8], [FP16], 4)
+    assert registers.outputs == (Register("r", FP16, 0, 0, 2), Register("r", FP16, 0, 2, 2))
+    singles = tuple(Register("f", FP32, 0, position, 1) for position in range(4))
+    assert registers.inputs == (*singles, Register("r", I8, 1, 0, 4))
+    assert registers.constraints == "=&r,=r,f,f,f,f,r,~{memory}"
 
 
 def test_widths() -> None:
-    found = check("", "=l,h,r,l,d,r,l,r", [I8, I8, I8, FP64, I1, PointerType(I8), FP16], [I64], 1)
-    used = [register.used_bits for register in found.inputs]
-    assert used == [8, 8, 8, 64, 8, 64, 16]
-    assert [register.bits for register in found.inputs] == [16, 32, 64, 64, 32, 64, 32]
+    registers = check(
+        "", "=l,h,r,l,d,r,l,r", [I8, I8, I8, FP64, I1, PointerType(I8), FP16], [I64], 1
+    )
+    bit_widths = [register.used_bits for register in registers.inputs]
+    assert bit_widths == [8, 8, 8, 64, 8, 64, 16]
+    assert [register.bits for register in registers.inputs] == [16, 32, 64, 64, 32, 64, 32]
 
 
 def test_a_tied_input_has_the_register_of_its_output() -> None:

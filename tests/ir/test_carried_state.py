@@ -1,4 +1,4 @@
-"""A state goes through the loops and branches that update it, and only through these."""
+"""State is threaded through the loops and branches that update it, and only through these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ kernel @k(%n: i32, %c: i1) {num_warps = 1} {
 
 
 class _Barriers(CarriedState):
-    """Two values, of which every barrier doubles the second."""
+    """Two values; every barrier doubles the second."""
 
     def updated_by(self, op: Op, state: State) -> State | None:
         if not isinstance(op, tile.Barrier):
@@ -29,8 +29,8 @@ class _Barriers(CarriedState):
         return [state[0], Builder.after_op(op)(arith.Add(state[1], state[1])).out]
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        nested = (each for block in op.blocks for each in block.walk())
-        return (1,) if any(isinstance(each, tile.Barrier) for each in nested) else ()
+        nested = (nested_op for block in op.blocks for nested_op in block.walk())
+        return (1,) if any(isinstance(nested_op, tile.Barrier) for nested_op in nested) else ()
 
     def hint(self, index: int) -> str:
         return f"value{index}"
@@ -38,8 +38,8 @@ class _Barriers(CarriedState):
 
 def _threaded(body: str) -> None:
     kernel = parse_kernel(HEAD + without_checks(body) + "  scf.return\n}\n")
-    place = Builder.before_op(kernel.body.first) if kernel.body.first else Builder(kernel.body)
-    state = [place(arith.Constant(value, I32)).out for value in (3, 5)]
+    builder = Builder.before_op(kernel.body.first) if kernel.body.first else Builder(kernel.body)
+    state = [builder(arith.Constant(value, I32)).out for value in (3, 5)]
     for value in state:
         value.hint = "start"
     last = _Barriers().visit(kernel.body, state)

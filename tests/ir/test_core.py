@@ -37,14 +37,14 @@ def _args(count: int = 2) -> list[Value]:
 
 
 def _chain(length: int) -> tuple[Block, list[Op]]:
-    made = Block([FP32])
-    add = Builder(made)
+    block = Block([FP32])
+    add = Builder(block)
     ops: list[Op] = []
-    value = made.args[0]
+    value = block.args[0]
     for _ in range(length):
         ops.append(add(arith.Neg(value)))
         value = ops[-1].results[0]
-    return made, ops
+    return block, ops
 
 
 # ---- declaring and building -------------------------------------------------------------------
@@ -198,12 +198,12 @@ def test_replacing_all_uses() -> None:
 
 
 def test_replace_with_hands_on_uses_and_hint() -> None:
-    made, ops = _chain(3)
+    block, ops = _chain(3)
     ops[1].results[0].hint = "mid"
-    ops[1].replace_with([made.args[0]])
-    assert ops[2].operands == [made.args[0]]
-    assert made.args[0].hint == "mid"
-    assert list(made) == [ops[0], ops[2]]
+    ops[1].replace_with([block.args[0]])
+    assert ops[2].operands == [block.args[0]]
+    assert block.args[0].hint == "mid"
+    assert list(block) == [ops[0], ops[2]]
 
 
 def test_an_op_in_use_is_not_erased() -> None:
@@ -228,42 +228,47 @@ def test_erasing_drops_uses_from_nested_blocks() -> None:
 
 
 def test_insert_and_remove() -> None:
-    made, ops = _chain(3)
-    moved = ops[1]
-    assert moved.parent_op is None
+    block, ops = _chain(3)
+    detached = ops[1]
+    assert detached.parent_op is None
     with pytest.raises(IRError, match="already in a block"):
-        made.insert(moved)
-    moved.remove()
-    assert [list(made), moved.block, moved.prev, moved.next] == [[ops[0], ops[2]], None, None, None]
+        block.insert(detached)
+    detached.remove()
+    assert [list(block), detached.block, detached.prev, detached.next] == [
+        [ops[0], ops[2]],
+        None,
+        None,
+        None,
+    ]
     with pytest.raises(IRError, match="in no block"):
-        moved.remove()
-    made.insert(moved, before=ops[0])
-    assert list(made) == [moved, ops[0], ops[2]]
-    for op in list(made):
+        detached.remove()
+    block.insert(detached, before=ops[0])
+    assert list(block) == [detached, ops[0], ops[2]]
+    for op in list(block):
         op.remove()
-    assert made.first is made.last is None
+    assert block.first is block.last is None
     with pytest.raises(IRError, match="no terminator"):
-        _ = made.terminator
+        _ = block.terminator
 
 
 def test_iterating_while_removing_the_current_op() -> None:
-    made, ops = _chain(5)
+    block, ops = _chain(5)
     seen: list[Op] = []
-    for op in made:
+    for op in block:
         seen.append(op)
         op.remove()
     assert seen == ops
-    assert made.first is None
+    assert block.first is None
 
 
 def test_iterating_while_inserting_around_the_current_op() -> None:
-    made, ops = _chain(2)
-    before, after = arith.Neg(made.args[0]), arith.Neg(made.args[0])
+    block, ops = _chain(2)
+    before, after = arith.Neg(block.args[0]), arith.Neg(block.args[0])
     seen: list[Op] = []
-    for op in made:
+    for op in block:
         if op is ops[0]:
-            made.insert(before, before=op)
-            made.insert(after, before=op.next)
+            block.insert(before, before=op)
+            block.insert(after, before=op.next)
         seen.append(op)
     assert seen == [ops[0], after, ops[1]]
 
@@ -287,57 +292,57 @@ def _nest(into: Block, tree: _Tree, argument: Value) -> list[Op]:
         inside = _nest(then, subtree, argument)
         for arm in (then, orelse):
             arm.insert(scf.Yield(()))
-        made = scf.If(argument, then, orelse)
-        into.insert(made)
-        order += [made, *inside, then.terminator, orelse.terminator]
+        op = scf.If(argument, then, orelse)
+        into.insert(op)
+        order += [op, *inside, then.terminator, orelse.terminator]
     return order
 
 
 @given(st.recursive(st.just([]), lambda trees: st.lists(trees, max_size=3), max_leaves=20))
 @settings(deadline=None)
 def test_walk_visits_every_op_at_any_depth_in_order(tree: _Tree) -> None:
-    made = Block([I1])
-    order = _nest(made, tree, made.args[0])
-    assert list(made.walk()) == order
+    block = Block([I1])
+    order = _nest(block, tree, block.args[0])
+    assert list(block.walk()) == order
 
 
 def test_walking_while_blocks_change() -> None:
-    """What is inserted behind the current op is visited, what is moved or removed leads on."""
-    made = Block([I1])
-    first, inner, *_ = _nest(made, [[[]], []], made.args[0])
-    last = made.last
+    """Ops inserted after the current one are visited; moved or removed ones lead on."""
+    block = Block([I1])
+    first, inner, *_ = _nest(block, [[[]], []], block.args[0])
+    last = block.last
     added = scf.Yield(())
     seen: list[Op] = []
-    for op in made.walk():
+    for op in block.walk():
         seen.append(op)
         if op is first:
             inner.remove()
         elif op is first.blocks[1].terminator:
-            made.insert(added, before=last)
+            block.insert(added, before=last)
             first.remove()  # the walk goes on behind where it stood
     assert seen[:3] == [first, first.blocks[0].terminator, first.blocks[1].terminator]
     assert seen[3] is last
-    made.insert(first, before=added)
-    assert [op for op in made.walk() if op.block is made] == [first, added, last]
+    block.insert(first, before=added)
+    assert [op for op in block.walk() if op.block is block] == [first, added, last]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ira"), st.integers(0, 9)), max_size=40))
 @settings(deadline=None)
 def test_a_block_is_a_list(commands: list[tuple[str, int]]) -> None:
-    made = Block([FP32])
+    block = Block([FP32])
     model: list[Op] = []
     for command, index in commands:
         if command == "r" and model:
             op = model.pop(index % len(model))
             op.remove()
         else:
-            op = arith.Neg(made.args[0])
-            place = index % (len(model) + 1) if command == "i" else len(model)
-            made.insert(op, model[place] if place < len(model) else None)
-            model.insert(place, op)
-        assert list(made) == model
+            op = arith.Neg(block.args[0])
+            position = index % (len(model) + 1) if command == "i" else len(model)
+            block.insert(op, model[position] if position < len(model) else None)
+            model.insert(position, op)
+        assert list(block) == model
         assert [op.prev for op in model] == [None, *model[:-1]] if model else True
-        assert made.last is (model[-1] if model else None)
+        assert block.last is (model[-1] if model else None)
 
 
 # ---- cloning ----------------------------------------------------------------------------------
@@ -382,8 +387,8 @@ def test_a_cloned_block_is_retyped_by_its_mapped_arguments() -> None:
     add = Builder(source)
     total = add(arith.Add(*source.args)).out
     add(scf.Yield([total]))
-    wanted = Block([FP16, FP16]).args
-    mapping = dict(zip(source.args, wanted, strict=True))
+    targets = Block([FP16, FP16]).args
+    mapping = dict(zip(source.args, targets, strict=True))
     copy = clone_block(source, mapping)
     assert [arg.type for arg in copy.args] == [FP16, FP16]
     assert [arg.hint for arg in copy.args] == ["a", "b"]
@@ -405,7 +410,7 @@ def test_nested_blocks_are_cloned_with_values_from_outside() -> None:
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """Return how many functions are called while `work` runs: a cost that no clock disturbs."""
+    """Return the number of function calls during `work`: a cost independent of the clock."""
     calls = 0
 
     def count(frame: object, event: str, arg: object) -> None:
@@ -422,13 +427,13 @@ def _calls(work: Callable[[], object]) -> int:
 
 
 def _long_sum(count: int) -> Kernel:
-    made = Block([FP32])
-    add = Builder(made)
-    value = made.args[0]
+    block = Block([FP32])
+    add = Builder(block)
+    value = block.args[0]
     for _ in range(count):
-        value = add(arith.Add(value, made.args[0])).out
+        value = add(arith.Add(value, block.args[0])).out
     add(scf.Return())
-    return Kernel("k", (ParamInfo("x"),), made)
+    return Kernel("k", (ParamInfo("x"),), block)
 
 
 @pytest.mark.parametrize("work", [_long_sum, lambda count: verify(_long_sum(count))])

@@ -1,4 +1,4 @@
-"""What op classes declare of their effects and traits."""
+"""Declared effects and traits of op classes."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_every_op_declares_what_it_does_with_memory_that_it_is_given(opcode: str
     if op.pure:
         return
     named = [getattr(op, effect.of) for effect in op.effects if effect.of]
-    # One does anything, the other waits for whoever reads its buffer, and orders all of shared memory.
+    # One has any effect; the other waits for readers of its buffer and orders all shared memory.
     anywhere = opcode in ("asm.volatile", "gpu.tma_buffer_wait")
     for value in op.operands:
         is_memory = isinstance(value.type, SharedType | TensorMapType) or isinstance(
             element_of(value.type), PointerType
         )
-        moved = value in (getattr(op, "value", None), getattr(op, "compare", None))
-        assert not is_memory or value in named or moved or anywhere, value
+        is_operand = value in (getattr(op, "value", None), getattr(op, "compare", None))
+        assert not is_memory or value in named or is_operand or anywhere, value
 
 
 def test_a_class_that_declares_nothing_is_refused() -> None:
     with pytest.raises(IRError, match="test.silent: declare either effects, or that it is pure"):
 
         class Silent(Op, opcode="test.silent"):
-            """An op of which nothing is known."""
+            """An op without declared effects."""
 
     assert "test.silent" not in Op.registry
 
@@ -56,21 +56,21 @@ def test_a_pure_class_has_no_effects() -> None:
     with pytest.raises(IRError, match="test.both: declare either"):
 
         class Both(Op, opcode="test.both", pure=True, effects=(reads(Resource.GLOBAL),)):
-            """An op that contradicts itself."""
+            """An op with contradictory declarations."""
 
 
 def test_effects_are_on_operands_and_under_attributes_that_exist() -> None:
     with pytest.raises(IRError, match="an effect on target, which is no operand"):
 
         class Nowhere(Op, opcode="test.nowhere", effects=(writes(Resource.GLOBAL, of="target"),)):
-            """An op without that operand."""
+            """An op without the declared operand."""
 
             pointer: Value = operand()
 
     with pytest.raises(IRError, match="done, of an effect, is no attribute"):
 
         class Never(Op, opcode="test.never", effects=(writes(Resource.GLOBAL, when="done"),)):
-            """An op without that attribute."""
+            """An op without the declared attribute."""
 
             finished: bool = attribute(default=False)
 
@@ -83,7 +83,7 @@ def test_an_effect_under_an_attribute_holds_where_that_does() -> None:
 
 def test_proxies_are_told_apart() -> None:
     fence = tma.ProxyFence(whole=True)
-    assert [each.resource for each in fence.effects_on(None, proxy="async")] == [
+    assert [effect.resource for effect in fence.effects_on(None, proxy="async")] == [
         Resource.SHARED,
         Resource.GLOBAL,
     ]
@@ -94,30 +94,30 @@ def test_proxies_are_told_apart() -> None:
 def test_effects_on_a_resource_are_those_declared_that_the_op_has(opcode: str) -> None:
     op = next(op for op in sample_kernel(opcode).walk() if op.opcode == opcode)
     mine = [
-        each
-        for each in op.effects
-        if (not each.of or getattr(op, each.of) is not None)
-        and (not each.when or getattr(op, each.when))
+        effect
+        for effect in op.effects
+        if (not effect.of or getattr(op, effect.of) is not None)
+        and (not effect.when or getattr(op, effect.when))
     ]
     kinds = ("allocate", "read", "write", "start", "order")
     for _ in range(2):  # asked again, the answer is the same
         assert list(op.effects_on(None)) == mine
         for resource in Resource:
-            on_it = [each for each in mine if each.resource is resource]
+            on_it = [effect for effect in mine if effect.resource is resource]
             assert list(op.effects_on(resource)) == on_it
             for kind in kinds:
                 assert list(op.effects_on(resource, kind)) == [
-                    each for each in on_it if each.access == kind
+                    effect for effect in on_it if effect.access == kind
                 ]
-            changes = [each for each in on_it if each.access in ("write", "order")]
+            changes = [effect for effect in on_it if effect.access in ("write", "order")]
             assert list(op.effects_on(resource, "write", "order")) == changes
 
 
 def test_an_effect_on_an_operand_that_may_be_absent_is_of_each_op() -> None:
-    """Two ops of one class: what the class alone decides is kept, what an op decides is not."""
+    """Two ops of one class: effects fixed by the class are cached, those of an op are not."""
 
     class Copy(Op, opcode="test.copy", effects=(reads(Resource.GLOBAL, of="source"),)):
-        """An op with an operand that may be absent."""
+        """An op with an optional operand."""
 
         source: Value | None = operand(default=None)
 
@@ -152,7 +152,7 @@ def test_traits_are_inherited_from_bases() -> None:
     assert not gpu.Load.traits
 
 
-# Which op classes have a trait that few have.
+# Op classes with a rare trait.
 _HAVING = {
     Trait.ATOMIC: (
         *("gpu.atomic_cas", "gpu.atomic_rmw", "grid.grid_barrier"),

@@ -1,4 +1,4 @@
-"""The expression language: what parses, where errors point, and the laws between its forms."""
+"""The expression language: syntax, positions of errors, and laws between its forms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ environments = st.fixed_dictionaries(dict.fromkeys(_KEYS, _NUMBERS))
 
 
 def outcome(compute: object, *args: object) -> int | str:
-    """Return a result, or that there is none."""
+    """Return a result, or None without one."""
     try:
         return compute(*args)  # type: ignore[operator]
     except ExpressionError:

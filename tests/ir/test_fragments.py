@@ -51,10 +51,12 @@ def test_every_register_is_in_one_fragment(data: st.DataObject) -> None:
     widths = data.draw(st.sampled_from([(1, 1), (4, 1), (1, 2), (8, 2)]))
     m, n = (16 * 4 << data.draw(st.integers(0, 1)) for _ in range(2))
     tiles = layouts_of(m, n, 64, warps, bits, widths)
-    found = fragments(shape, *tiles, bits)
-    for grid, layout in zip((found.a, found.b, found.acc), tiles, strict=True):
+    tile_fragments = fragments(shape, *tiles, bits)
+    for grid, layout in zip(
+        (tile_fragments.a, tile_fragments.b, tile_fragments.acc), tiles, strict=True
+    ):
         assert sorted(registers_in(grid)) == list(range(layout.in_size("register")))
-    assert found.copy_lanes == 0
+    assert tile_fragments.copy_lanes == 0
 
 
 @given(st.data())
@@ -64,29 +66,31 @@ def test_fragments_hold_the_rows_and_columns_they_meet_at(data: st.DataObject) -
     shape = data.draw(st.sampled_from(SHAPES[bits]))
     widths = data.draw(st.sampled_from([(1, 1), (4, 1), (1, 2)]))
     a, b, acc = layouts_of(64, 64, 64, (2, 2), bits, widths)
-    found = fragments(shape, a, b, acc, bits)
+    tile_fragments = fragments(shape, a, b, acc, bits)
     lane, warp = data.draw(st.integers(0, 31)), data.draw(st.integers(0, 3))
     a_at, b_at, acc_at = (x.coords_table("register", lane=lane, warp=warp) for x in (a, b, acc))
-    rows_of_a = len(found.a[0][0][0]) // len(found.b[0][0][0])  # words of one step along K
-    for row, step in product(range(len(found.a[0])), range(len(found.a[0][0]))):
-        for index, word in enumerate(found.a[0][row][step]):
-            in_b = found.b[0][0][step][index // rows_of_a]
+    rows_of_a = len(tile_fragments.a[0][0][0]) // len(
+        tile_fragments.b[0][0][0]
+    )  # words of one step along K
+    for row, step in product(range(len(tile_fragments.a[0])), range(len(tile_fragments.a[0][0]))):
+        for index, word in enumerate(tile_fragments.a[0][row][step]):
+            in_b = tile_fragments.b[0][0][step][index // rows_of_a]
             assert [a_at[r][1] for r in word] == [b_at[r][0] for r in in_b]
             (m,) = {a_at[r][0] for r in word}
             half = index % rows_of_a
-            for column in range(len(found.acc[0][row])):
-                pair = found.acc[0][row][column][2 * half : 2 * half + 2]
+            for column in range(len(tile_fragments.acc[0][row])):
+                pair = tile_fragments.acc[0][row][column][2 * half : 2 * half + 2]
                 assert {acc_at[r][0] for (r,) in pair} == {m}
 
 
 def test_what_a_small_tile_lacks() -> None:
     """Rows and columns are copies, elements along K zeros, lanes without an element copies."""
     a, b, acc = layouts_of(8, 4, 4, (1, 1), 16)
-    found: Fragments = fragments((16, 8, 16), a, b, acc, 16)
-    assert found.a == (((((0, 1), (0, 1), (ZERO, ZERO), (ZERO, ZERO)),),),)
-    assert found.b == (((((0, 1), (ZERO, ZERO)),),),)
-    assert found.acc == (((((0,), (1,), (0,), (1,)),),),)
-    assert found.copy_lanes == 0b10
+    tile_fragments: Fragments = fragments((16, 8, 16), a, b, acc, 16)
+    assert tile_fragments.a == (((((0, 1), (0, 1), (ZERO, ZERO), (ZERO, ZERO)),),),)
+    assert tile_fragments.b == (((((0, 1), (ZERO, ZERO)),),),)
+    assert tile_fragments.acc == (((((0,), (1,), (0,), (1,)),),),)
+    assert tile_fragments.copy_lanes == 0b10
 
 
 def test_layouts_that_disagree() -> None:

@@ -15,15 +15,15 @@ def members(basis: list[int]) -> set[int]:
 
 
 @given(vectors, st.integers(0, 63))
-def test_solve_gives_a_combination_of_independent_vectors(added: list[int], wanted: int):
+def test_solve_gives_a_combination_of_independent_vectors(added: list[int], target: int):
     span = gf2.Span(added)
-    mask = span.solve(wanted)
-    assert (mask is not None) == (wanted in members(added)) == (wanted in span)
+    mask = span.solve(target)
+    assert (mask is not None) == (target in members(added)) == (target in span)
     if mask is not None:
-        assert gf2.combine(added, mask) == wanted
-        used = [vector for bit, vector in enumerate(added) if mask >> bit & 1]
+        assert gf2.combine(added, mask) == target
+        combination = [vector for bit, vector in enumerate(added) if mask >> bit & 1]
         first = gf2.independent(added)
-        assert all(vector in first for vector in used)
+        assert all(vector in first for vector in combination)
 
 
 @given(vectors, st.integers(0, 63), st.integers(0, 63))
@@ -55,9 +55,9 @@ def test_complement_completes_to_the_whole_space(added: list[int]):
 
 @given(vectors)
 def test_kernel_is_all_masks_that_cancel(columns: list[int]):
-    found = gf2.kernel(columns)
-    wanted = {mask for mask in range(1 << len(columns)) if gf2.combine(columns, mask) == 0}
-    assert members(found) == wanted
+    basis = gf2.kernel(columns)
+    masks = {mask for mask in range(1 << len(columns)) if gf2.combine(columns, mask) == 0}
+    assert members(basis) == masks
 
 
 @given(vectors)

@@ -19,11 +19,11 @@ EXAMPLE = LinearLayout({"register": [(0, 1), (1, 0)], "lane": [(0, 2), (2, 0)]},
 
 def held(layout: LinearLayout) -> np.ndarray:
     """Return, for each place in order, the row-major number of its element."""
-    return np.array([layout.apply_packed(**place) for place in places(layout)])
+    return np.array([layout.apply_packed(**coords) for coords in places(layout)])
 
 
 def spread(tile: np.ndarray, layout: LinearLayout) -> np.ndarray:
-    """Return what each place holds when `tile` is laid out."""
+    """Return the element at each input coordinate of a laid-out `tile`."""
     return tile.reshape(-1)[held(layout)]
 
 
@@ -49,8 +49,8 @@ def test_linear(layout: LinearLayout, data: st.DataObject):
     assert layout.apply() == (0,) * len(layout.shape)
     values = {name: st.integers(0, layout.in_size(name) - 1) for name in layout.in_dims}
     x, y = (data.draw(st.fixed_dictionaries(values)) for _ in range(2))
-    both = {name: x[name] ^ y[name] for name in x}
-    assert layout.apply_packed(**both) == layout.apply_packed(**x) ^ layout.apply_packed(**y)
+    total = {name: x[name] ^ y[name] for name in x}
+    assert layout.apply_packed(**total) == layout.apply_packed(**x) ^ layout.apply_packed(**y)
 
 
 @given(layouts())
@@ -108,10 +108,10 @@ def test_columns_outside_the_tile_are_refused():
         LinearLayout.from_columns([("lane", ()), ("lane", ())], ())
 
 
-@pytest.mark.parametrize("place", [{"register": 4}, {"register": -1}, {"warp": 1}])
-def test_places_outside_the_layout_are_refused(place: dict[str, int]):
+@pytest.mark.parametrize("coords", [{"register": 4}, {"register": -1}, {"warp": 1}])
+def test_places_outside_the_layout_are_refused(coords: dict[str, int]):
     with pytest.raises(ValueError, match="outside"):
-        EXAMPLE.apply(**place)
+        EXAMPLE.apply(**coords)
 
 
 def test_scalar_tile():
@@ -137,9 +137,9 @@ def test_surjective_injective_and_rank_count_elements(layout: LinearLayout):
 def test_places_without_free_bits_hold_each_element_once(layout: LinearLayout):
     free = layout.free_variable_masks()
     first = [
-        layout.apply_packed(**place)
-        for place in places(layout)
-        if not any(free[name] & value for name, value in place.items())
+        layout.apply_packed(**coords)
+        for coords in places(layout)
+        if not any(free[name] & value for name, value in coords.items())
     ]
     assert sorted(first) == sorted(set(held(layout).tolist()))
 
@@ -156,11 +156,11 @@ def test_num_consecutive_is_the_widest_aligned_run(layout: LinearLayout, data: s
     flat = layout.transpose(tuple(reversed(order)))
 
     def runs(width: int) -> bool:
-        for place in places(flat):
-            if place["register"] % width == 0:
-                first = flat.apply_packed(**place)
+        for coords in places(flat):
+            if coords["register"] % width == 0:
+                first = flat.apply_packed(**coords)
                 run = [
-                    flat.apply_packed(**{**place, "register": place["register"] + step})
+                    flat.apply_packed(**{**coords, "register": coords["register"] + step})
                     for step in range(width)
                 ]
                 if first % width or run != list(range(first, first + width)):
@@ -206,19 +206,19 @@ def test_compose_is_one_after_the_other(data: st.DataObject):
     }
     outer = LinearLayout.from_columns(columns.items(), (("bank", bits),))
     composed = inner.compose(outer)
-    for place in places(inner):
-        coords = dict(zip(inner.out_dims, inner.apply(**place), strict=True))
-        assert composed.apply(**place) == outer.apply(**coords)
+    for in_coords in places(inner):
+        coords = dict(zip(inner.out_dims, inner.apply(**in_coords), strict=True))
+        assert composed.apply(**in_coords) == outer.apply(**coords)
 
 
 @given(bijections())
 def test_invert(layout: LinearLayout):
     inverse = layout.invert()
     assert inverse.invert() == layout
-    for place in places(layout):
-        coords = dict(zip(layout.out_dims, layout.apply(**place), strict=True))
+    for in_coords in places(layout):
+        coords = dict(zip(layout.out_dims, layout.apply(**in_coords), strict=True))
         back = dict(zip(inverse.out_dims, inverse.apply(**coords), strict=True))
-        assert back == place
+        assert back == in_coords
 
 
 def test_invert_requires_a_bijection():
@@ -232,10 +232,10 @@ def test_invert_requires_a_bijection():
 def test_pseudo_invert_finds_a_place_without_free_bits(layout: LinearLayout):
     inverse = layout.pseudo_invert()
     free = layout.free_variable_masks()
-    for place in places(inverse):
-        found = dict(zip(inverse.out_dims, inverse.apply(**place), strict=True))
-        assert layout.apply(**found) == tuple(place[name] for name in layout.out_dims)
-        assert not any(free[name] & value for name, value in found.items())
+    for coords in places(inverse):
+        source = dict(zip(inverse.out_dims, inverse.apply(**coords), strict=True))
+        assert layout.apply(**source) == tuple(coords[name] for name in layout.out_dims)
+        assert not any(free[name] & value for name, value in source.items())
 
 
 @given(st.data())
@@ -244,10 +244,10 @@ def test_invert_and_compose(data: st.DataObject):
     b = data.draw(layouts(shape=a.shape))
     c = b.invert_and_compose(a)
     free = a.free_variable_masks()
-    for place in places(b):
-        found = dict(zip(c.out_dims, c.apply(**place), strict=True))
-        assert a.apply(**found) == b.apply(**place)
-        assert not any(free[name] & value for name, value in found.items())
+    for coords in places(b):
+        source = dict(zip(c.out_dims, c.apply(**coords), strict=True))
+        assert a.apply(**source) == b.apply(**coords)
+        assert not any(free[name] & value for name, value in source.items())
 
 
 def test_invert_and_compose_needs_all_elements():
@@ -270,12 +270,12 @@ def test_product_puts_blocks_side_by_side(block: LinearLayout, blocks: LinearLay
         assert product.out_size(name) == mine * theirs
     for inner in places(block)[:16]:
         for outer in places(blocks)[:16]:
-            place = {
+            coords = {
                 name: inner[name] + block.in_size(name) * outer[name] for name in product.in_dims
             }
             low = dict(zip(block.out_dims, block.apply(**inner), strict=True))
             high = dict(zip(blocks.out_dims, blocks.apply(**outer), strict=True))
-            for name, coord in zip(product.out_dims, product.apply(**place), strict=True):
+            for name, coord in zip(product.out_dims, product.apply(**coords), strict=True):
                 assert coord == low.get(name, 0) + sizes.get(name, 1) * high.get(name, 0)
 
 
@@ -316,10 +316,10 @@ def test_quotient_drops_identities():
 def test_reordering_dimensions_changes_no_element(layout: LinearLayout, data: st.DataObject):
     ins = data.draw(st.permutations(layout.in_dims))
     outs = data.draw(st.permutations(layout.out_dims))
-    moved = layout.transpose_ins(ins).transpose_outs(outs)
-    for place in places(layout):
-        coords = dict(zip(layout.out_dims, layout.apply(**place), strict=True))
-        assert moved.apply(**place) == tuple(coords[name] for name in outs)
+    reordered = layout.transpose_ins(ins).transpose_outs(outs)
+    for in_coords in places(layout):
+        coords = dict(zip(layout.out_dims, layout.apply(**in_coords), strict=True))
+        assert reordered.apply(**in_coords) == tuple(coords[name] for name in outs)
 
 
 @given(layouts())
@@ -350,9 +350,9 @@ def test_remove_zero_bases_keeps_the_elements_of_each_thread(layout: LinearLayou
 def test_transpose(layout: LinearLayout, data: st.DataObject):
     order = data.draw(st.permutations(range(len(layout.shape))))
     tile = numbered(layout.shape)
-    moved = layout.transpose(order)
-    assert moved.shape == tile.transpose(order).shape
-    np.testing.assert_array_equal(spread(tile.transpose(order), moved), spread(tile, layout))
+    transposed = layout.transpose(order)
+    assert transposed.shape == tile.transpose(order).shape
+    np.testing.assert_array_equal(spread(tile.transpose(order), transposed), spread(tile, layout))
 
 
 @given(layouts(), st.data())
@@ -361,19 +361,19 @@ def test_reshape(layout: LinearLayout, data: st.DataObject):
     num_bits = tile.size.bit_length() - 1
     cuts = sorted(data.draw(st.lists(st.integers(0, num_bits), max_size=3)))
     shape = [1 << high - low for low, high in pairwise([0, *cuts, num_bits])]
-    moved = layout.reshape(shape)
-    assert moved.shape == tuple(shape)
-    np.testing.assert_array_equal(spread(tile.reshape(shape), moved), spread(tile, layout))
+    reshaped = layout.reshape(shape)
+    assert reshaped.shape == tuple(shape)
+    np.testing.assert_array_equal(spread(tile.reshape(shape), reshaped), spread(tile, layout))
 
 
 @given(layouts(), st.data())
 def test_expand_dims_and_reduce_are_inverse(layout: LinearLayout, data: st.DataObject):
     axis = data.draw(st.integers(0, len(layout.shape)))
     tile = numbered(layout.shape)
-    moved = layout.expand_dims(axis)
-    assert moved.shape == np.expand_dims(tile, axis).shape
-    np.testing.assert_array_equal(spread(tile, moved), spread(tile, layout))
-    assert moved.reduce(axis) == layout
+    expanded = layout.expand_dims(axis)
+    assert expanded.shape == np.expand_dims(tile, axis).shape
+    np.testing.assert_array_equal(spread(tile, expanded), spread(tile, layout))
+    assert expanded.reduce(axis) == layout
 
 
 @given(layouts().filter(lambda layout: layout.shape), st.data())
@@ -389,7 +389,7 @@ def test_reduce(layout: LinearLayout, data: st.DataObject):
 @given(layouts(), st.data())
 def test_broadcast_source(layout: LinearLayout, data: st.DataObject):
     keep = data.draw(st.tuples(*[st.booleans()] * len(layout.shape)))
-    shape = tuple(n if kept else 1 for n, kept in zip(layout.shape, keep, strict=True))
+    shape = tuple(n if keeps else 1 for n, keeps in zip(layout.shape, keep, strict=True))
     tile = numbered(shape)
     source = layout.broadcast_source(shape)
     assert source.shape == shape
@@ -412,10 +412,10 @@ def test_join_and_split(layout: LinearLayout):
     tile = np.stack([first, second], axis=-1)
     assert joined.shape == tile.shape
     for lane in range(layout.in_size("lane")):
-        got = tile.reshape(-1)[joined.table("register", lane=lane)]
+        registers = tile.reshape(-1)[joined.table("register", lane=lane)]
         held_registers = layout.table("register", lane=lane)
-        np.testing.assert_array_equal(got[0::2], first.reshape(-1)[held_registers])
-        np.testing.assert_array_equal(got[1::2], second.reshape(-1)[held_registers])
+        np.testing.assert_array_equal(registers[0::2], first.reshape(-1)[held_registers])
+        np.testing.assert_array_equal(registers[1::2], second.reshape(-1)[held_registers])
     assert joined.split_register_bit() == 0
     assert joined.split() == layout
 
@@ -434,14 +434,14 @@ def test_split_needs_both_halves_in_one_thread():
 def test_concat(layout: LinearLayout, data: st.DataObject):
     axis = data.draw(st.integers(0, len(layout.shape) - 1))
     first, second = numbered(layout.shape), 1000 + numbered(layout.shape)
-    both = layout.concat(axis)
+    joined = layout.concat(axis)
     tile = np.concatenate([first, second], axis)
-    assert both.shape == tile.shape
+    assert joined.shape == tile.shape
     for lane in range(layout.in_size("lane")):
-        got = tile.reshape(-1)[both.table("register", lane=lane)]
+        registers = tile.reshape(-1)[joined.table("register", lane=lane)]
         held_registers = layout.table("register", lane=lane)
-        wanted = [first.reshape(-1)[held_registers], second.reshape(-1)[held_registers]]
-        np.testing.assert_array_equal(got, np.concatenate(wanted))
+        expected = [first.reshape(-1)[held_registers], second.reshape(-1)[held_registers]]
+        np.testing.assert_array_equal(registers, np.concatenate(expected))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def xor_of(index: int, columns: tuple[int, ...]) -> int:
 
 @given(layouts())
 def test_representatives_hold_the_same_and_are_the_first(layout: LinearLayout):
-    held = layout.table("register", lane=layout.in_size("lane") - 1)
-    assert list(representatives(layout)) == [held.index(element) for element in held]
+    elements = layout.table("register", lane=layout.in_size("lane") - 1)
+    assert list(representatives(layout)) == [elements.index(element) for element in elements]
 
 
 @given(st.data())
@@ -41,17 +41,17 @@ def test_accesses_cover_a_thread_once(data: st.DataObject):
     offsets = thread_offsets(layout, memory)
     for lane in range(layout.in_size("lane")):
         for warp in range(layout.in_size("warp")):
-            held = layout.table("register", lane=lane, warp=warp)
+            elements = layout.table("register", lane=lane, warp=warp)
             base = xor_of(lane, offsets.lanes) ^ xor_of(warp, offsets.warps)
             seen: list[int] = []
             for access in accesses:
                 start = base ^ access.offset_elems
                 assert start % width == 0
                 for step, register in enumerate(access.registers):
-                    assert memory.apply_packed(offset=start + step) == held[register]
+                    assert memory.apply_packed(offset=start + step) == elements[register]
                 seen += access.registers
             assert len(seen) == len(set(seen))
-            assert sorted(held[register] for register in seen) == sorted(set(held))
+            assert sorted(elements[register] for register in seen) == sorted(set(elements))
 
 
 def test_vectors_are_found_in_any_registers():
@@ -76,18 +76,19 @@ def test_vectors_that_threads_would_misalign_are_refused():
 def test_registers_in_order_are_the_longest_run_of_every_thread(data: st.DataObject):
     layout = data.draw(layouts())
     memory = data.draw(bijections(shape=layout.shape)).flatten_ins("offset")
-    place = {element: offset for offset, element in enumerate(memory.table("offset"))}
+    offset_of = {element: offset for offset, element in enumerate(memory.table("offset"))}
     threads = [
-        [place[e] for e in layout.table("register", lane=lane, warp=warp)]
+        [offset_of[e] for e in layout.table("register", lane=lane, warp=warp)]
         for lane in range(layout.in_size("lane"))
         for warp in range(layout.in_size("warp"))
     ]
 
     def in_order(width: int) -> bool:
         return all(
-            held[at] == held[at // width * width] + at % width and held[at] % width == at % width
-            for held in threads
-            for at in range(len(held))
+            elements[register] == elements[register // width * width] + register % width
+            and elements[register] % width == register % width
+            for elements in threads
+            for register in range(len(elements))
         )
 
     width = run_elems_in_order(layout, memory)

@@ -1,4 +1,4 @@
-"""Views of matrix accesses against what the instruction is documented to do."""
+"""Views of matrix accesses against the instruction's documentation."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_a_view_gives_every_lane_the_rows_that_the_instruction_takes(
     per_unit = 16 // bits or 1
     for start in range(0, view.in_size("register"), run):
         for lane in range(32):
-            held = layout.table("register", lane=lane)
+            lane_elements = layout.table("register", lane=lane)
             for matrix, word in enumerate(word_registers(layout, bits, start)):
-                elements = [held[register] for register in word]
+                elements = [lane_elements[register] for register in word]
                 # Two units of 2 bytes each; an element of 4 bytes is both of one.
                 for half, (row, column) in enumerate(
                     matrix_places(lane, matrix, trans=mode == "b16.trans")
                 ):
                     rows = view.table("register", lane=row)[start : start + run]
-                    at = column * 16 // bits
-                    unit = rows[at : at + per_unit] if bits <= 16 else [rows[column // 2]]
+                    first = column * 16 // bits
+                    unit = rows[first : first + per_unit] if bits <= 16 else [rows[column // 2]]
                     mine = elements[half * per_unit : (half + 1) * per_unit]
                     assert unit == (mine if bits <= 16 else elements)
 
@@ -77,7 +77,7 @@ def test_without_a_mode_nothing_changes() -> None:
 def test_what_has_no_matrices() -> None:
     assert matrix_view(dot_operand(0, (16, 16), (1, 1), 64), 64, "b16") is None
     assert matrix_view(dot_operand(0, (16, 16), (1, 1), 32), 32, "b16.trans") is None
-    # Lanes that hold copies have no place in a run.
+    # Replica lanes have no place in a run.
     assert matrix_view(dot_operand(1, (16, 4), (1, 1), 16), 16, "b16.trans") is None
     assert matrix_view(dot_operand(0, (16, 4), (1, 1), 16), 16, "b16") is None
 
@@ -109,7 +109,7 @@ def test_a_view_holds_what_the_warp_holds() -> None:
     view = matrix_view(layout, 16, "b16.trans")
     assert view is not None
 
-    def held(at: LinearLayout) -> set[int]:
-        return {e for lane in range(32) for e in at.table("register", lane=lane, warp=1)}
+    def held(layout: LinearLayout) -> set[int]:
+        return {e for lane in range(32) for e in layout.table("register", lane=lane, warp=1)}
 
     assert held(view) == held(layout)

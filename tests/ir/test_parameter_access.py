@@ -15,26 +15,26 @@ def access(body: str) -> dict[str, Access]:
 
 
 def test_loads_and_stores() -> None:
-    found = access("""
+    accesses = access("""
   %a = tile.load(%x, _, _) : i32
   %b = tile.load(%y, _, _) : i32
   %c = arith.add(%a, %b) : i32
   tile.store(%y, %c, _)
   tile.store(%z, %c, _)""")
-    assert found == {"x": "read", "y": "both", "z": "write", "t": "read"}
+    assert accesses == {"x": "read", "y": "both", "z": "write", "t": "read"}
 
 
 def test_atomics_read_and_write() -> None:
-    found = access("""
+    accesses = access("""
   %one = arith.constant {value = 1, type = i32} : i32
   %long = arith.constant {value = 1, type = i64} : i64
   %a = tile.atomic_rmw(%x, %one, _) {kind = "add"} : i32
   %b = tile.atomic_cas(%t, %long, %long) : i64""")
-    assert found == {"x": "both", "y": "read", "z": "read", "t": "both"}
+    assert accesses == {"x": "both", "y": "read", "z": "read", "t": "both"}
 
 
 def test_through_arithmetic_shapes_and_choices() -> None:
-    found = access("""
+    accesses = access("""
   %i = tile.arange {start = 0, end = 4} : tile<4xi32>
   %xs = tile.splat(%x) {shape = [4]} : tile<4x*i32>
   %ys = tile.splat(%y) {shape = [4]} : tile<4x*i32>
@@ -45,11 +45,11 @@ def test_through_arithmetic_shapes_and_choices() -> None:
   %r = tile.trans(%q) {order = [1, 0]} : tile<2x2x*i32>
   %v = arith.constant {value = 1, type = tile<2x2xi32>} : tile<2x2xi32>
   tile.store(%r, %v, _)""")
-    assert found == {"x": "write", "y": "write", "z": "read", "t": "read"}
+    assert accesses == {"x": "write", "y": "write", "z": "read", "t": "read"}
 
 
 def test_through_loops_and_branches() -> None:
-    found = access("""
+    accesses = access("""
   %c0 = arith.constant {value = 0, type = i32} : i32
   %c1 = arith.constant {value = 1, type = i32} : i32
   %go = arith.compare(%n, %c1) {predicate = "lt"} : i1
@@ -73,28 +73,28 @@ def test_through_loops_and_branches() -> None:
     scf.yield(%w2)
   } : *i32
   tile.store(%last, %c1, _)""")
-    assert found == {"x": "write", "y": "write", "z": "both", "t": "read"}
+    assert accesses == {"x": "write", "y": "write", "z": "both", "t": "read"}
 
 
 def test_a_pointer_from_memory_leaves_everything_unknown() -> None:
-    found = access("""
+    accesses = access("""
   %bits = tile.load(%t, _, _) : i64
   %p = arith.bitcast(%bits) {dtype = *i32} : *i32
   tile.store(%p, %n, _)""")
-    assert found == dict.fromkeys("xyzt", "unknown")
+    assert accesses == dict.fromkeys("xyzt", "unknown")
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "both"),
+    ("left", "right", "joined"),
     [("read", "read", "read"), ("read", "write", "both"), ("write", "unknown", "unknown")],
 )
-def test_union(left: Access, right: Access, both: Access) -> None:
-    assert union(left, right) == union(right, left) == both
+def test_union(left: Access, right: Access, joined: Access) -> None:
+    assert union(left, right) == union(right, left) == joined
 
 
 def test_assembly_may_use_what_it_is_given() -> None:
     call = '{text = "", constraints = "=r,r", dtypes = [i32], pack = 1} : i32'
-    known = {"x": "read", "y": "read", "z": "read", "t": "read"}
-    assert access(f"  %a = asm.inline(%n) {call}") == known
-    assert access(f"  %a = asm.volatile() {call.replace('=r,r', '=r')}") == known
+    accesses = {"x": "read", "y": "read", "z": "read", "t": "read"}
+    assert access(f"  %a = asm.inline(%n) {call}") == accesses
+    assert access(f"  %a = asm.volatile() {call.replace('=r,r', '=r')}") == accesses
     assert set(access(f"  %a = asm.volatile(%n) {call}").values()) == {"unknown"}

@@ -58,15 +58,15 @@ def test_a_builder_needs_an_op_in_a_block() -> None:
 def test_copies_of_ops_use_each_other_and_what_the_mapping_has() -> None:
     body = Block([I32, I32])
     x, y = body.args
-    place = Builder(body)
-    absolute = place(arith.Abs(x))
-    negated = place(arith.Neg(absolute.out))
+    builder = Builder(body)
+    absolute = builder(arith.Abs(x))
+    negated = builder(arith.Neg(absolute.out))
     mapping = {x: y}
-    made = copy_ops([absolute, negated], mapping, place)
+    copies = copy_ops([absolute, negated], mapping, builder)
     *_, first, second = body
     assert list(first.operands) == [y]
     assert list(second.operands) == [first.results[0]]
-    assert made == {x: y, absolute.out: first.results[0], negated.out: second.results[0]}
+    assert copies == {x: y, absolute.out: first.results[0], negated.out: second.results[0]}
     assert mapping == {x: y}, "the caller's own mapping stays as it was"
 
 
@@ -94,7 +94,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
     ops = ops_of(kernel, opcode)
     rewrite(kernel, {})
     verify(kernel)
-    kept = {
+    effectful = {
         "tile.store", "tile.atomic_rmw", "tile.atomic_cas", "tile.assume", "tile.assert", "tile.print",
         "tile.barrier", "gpu.store", "gpu.barrier", "gpu.atomic_rmw", "gpu.atomic_cas", "gpu.fence",
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
@@ -114,7 +114,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
     if opcode == "tile.load":
         assert [op.attributes["volatile"] for op in survivors] == [True]
     else:
-        assert bool(survivors) == (opcode in kept)
+        assert bool(survivors) == (opcode in effectful)
 
 
 # ---- driver -----------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _empty_arms() -> list[Block]:
 
 
 def _keep(value: Value) -> Op:
-    """Return an op that uses `value` and is never dead."""
+    """Return an op using `value` that is never dead."""
     before, after = Block([I32]), Block()
     condition = Builder(before)(arith.Constant(False, sample_kernel("scf.if").body.args[0].type))
     Builder(before)(scf.Condition(condition.out, []))

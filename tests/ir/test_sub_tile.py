@@ -1,4 +1,4 @@
-"""Parts of tiles: what each thread holds of them, register by register."""
+"""Parts of tiles: elements of each thread, register by register."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def test_a_part_is_held_by_the_registers_it_names(data: st.DataObject) -> None:
     assert part is not None
     start = (0, data.draw(st.integers(0, k // part.shape[1] - 1)) * part.shape[1])
     registers = part_registers(whole, part, start)
-    for place in ({"lane": 0, "warp": 0}, {"lane": 29, "warp": 1}):
-        held = whole.coords_table("register", **place)
-        wanted = [(m + start[0], n + start[1]) for m, n in part.coords_table("register", **place)]
-        assert [held[register] for register in registers] == wanted
+    for position in ({"lane": 0, "warp": 0}, {"lane": 29, "warp": 1}):
+        coords = whole.coords_table("register", **position)
+        expected = [
+            (m + start[0], n + start[1]) for m, n in part.coords_table("register", **position)
+        ]
+        assert [coords[register] for register in registers] == expected
 
 
 def test_a_whole_tile_is_its_own_part() -> None:
@@ -33,9 +35,9 @@ def test_a_whole_tile_is_its_own_part() -> None:
 
 def test_within_keeps_places_at_the_origin() -> None:
     part = LinearLayout({"register": [(0, 1)], "lane": [(1, 0)]}, (2, 2))
-    moved = within(part, (4, 8))
-    assert moved.shape == (4, 8)
-    assert moved.coords_table("register", lane=1) == part.coords_table("register", lane=1)
+    shifted = within(part, (4, 8))
+    assert shifted.shape == (4, 8)
+    assert shifted.coords_table("register", lane=1) == part.coords_table("register", lane=1)
 
 
 @pytest.mark.parametrize("shape", [(4,), (2,), (1,)])

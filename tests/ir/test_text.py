@@ -156,7 +156,7 @@ _HEAD = "kernel @k(%x: fp32, %n: i32) {num_warps = 4} {\n"
 
 
 @pytest.mark.parametrize(
-    ("body", "place", "message"),
+    ("body", "position", "message"),
     [
         ("  %y = arith.neg(%z) : fp32\n", "2:18", "expected a value defined before, got '%z'"),
         ("  %y = arith.nag(%x) : fp32\n", "2:8", "expected a known opcode, got 'arith.nag'"),
@@ -179,10 +179,10 @@ _HEAD = "kernel @k(%x: fp32, %n: i32) {num_warps = 4} {\n"
         ('  tile.barrier {message = "\\q"}\n', "2:27", "expected a string"),
     ],
 )
-def test_errors_name_their_place(body: str, place: str, message: str) -> None:
+def test_errors_name_their_place(body: str, position: str, message: str) -> None:
     with pytest.raises(IRError, match=message) as caught:
         parse_kernel(f"{_HEAD}{body}  scf.return\n}}\n", "dump.ir")
-    line, col = place.split(":")
+    line, col = position.split(":")
     assert caught.value.loc is not None
     assert (caught.value.loc.file, caught.value.loc.line) == ("dump.ir", int(line))
     assert str(caught.value).startswith(f"dump.ir:{line}:{col}: ")

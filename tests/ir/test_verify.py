@@ -1,4 +1,4 @@
-"""Each invariant of the IR, broken by hand: the verifier must say which and where."""
+"""Each IR invariant, broken by hand: the verifier must name it and its location."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _kernel() -> Kernel:
     body = Block([FP32, I32])
     x, n = body.args
     add = Builder(body)
-    one = add(arith.Neg(x)).out
-    two = add(arith.Abs(one)).out
-    add(arith.Add(one, two))
+    negated = add(arith.Neg(x)).out
+    two = add(arith.Abs(negated)).out
+    add(arith.Add(negated, two))
     condition = add(arith.Compare(n, n, "lt")).out
     arms = [Block(), Block()]
     for arm in arms:

@@ -7,13 +7,13 @@ from aotc.ir.walks import Steps, reached, run
 LONG = 20_000
 
 
-def _depth(graph: dict[int, list[int]], key: int, known: dict[int, int]) -> Steps[int]:
-    if key not in known:
+def _depth(graph: dict[int, list[int]], key: int, depths: dict[int, int]) -> Steps[int]:
+    if key not in depths:
         longest = 0
-        for each in graph.get(key, ()):
-            longest = max(longest, 1 + (yield _depth(graph, each, known)))
-        known[key] = longest
-    return known[key]
+        for successor in graph.get(key, ()):
+            longest = max(longest, 1 + (yield _depth(graph, successor, depths)))
+        depths[key] = longest
+    return depths[key]
 
 
 def test_a_recursive_function_may_be_as_deep_as_its_input() -> None:

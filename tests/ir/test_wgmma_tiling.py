@@ -34,7 +34,7 @@ def byte_of_element(buffer: LinearLayout, size_bytes: int) -> dict[tuple[int, ..
 
 
 def read_places(descriptor: int, rows: int, size_bytes: int, *, transposed: bool) -> Any:
-    """Return the byte that the instruction reads each element (rows, k) from."""
+    """Return the byte read by the instruction for each element (rows, k)."""
     chunks = chunk_addresses(decode_descriptor(descriptor), rows, transposed=transposed)
     per_chunk = CHUNK_BYTES // size_bytes
     inside = np.arange(per_chunk) * size_bytes
@@ -71,27 +71,27 @@ def test_a_descriptor_leads_to_every_element(
 ) -> None:
     transposed = contiguous == (axis == 0)
     buffer = nvmma_shared(shape, bits, span, transposed=transposed)
-    found = matrix_in_memory(buffer, axis, rows, bits)
-    assert (found.span_bytes, found.rows_contiguous) == (span, contiguous)
+    matrix = matrix_in_memory(buffer, axis, rows, bits)
+    assert (matrix.span_bytes, matrix.rows_contiguous) == (span, contiguous)
     where, k = byte_of_element(buffer, bits // 8), 8 * K_BYTES // bits
     for row in range(0, shape[axis], rows):
         for first in range(0, shape[1 - axis], k):
-            descriptor = found.descriptor | found.start_bytes(row, first) >> 4
-            got = read_places(descriptor, rows, bits // 8, transposed=contiguous)
+            descriptor = matrix.descriptor | matrix.start_bytes(row, first) >> 4
+            elements = read_places(descriptor, rows, bits // 8, transposed=contiguous)
             coords = np.add(np.indices((rows, k)).reshape(2, -1), [[row], [first]])
             expected = [where[tuple(pair[:: 1 if axis == 0 else -1])] for pair in coords.T.tolist()]
-            np.testing.assert_array_equal(got.ravel(), expected)
+            np.testing.assert_array_equal(elements.ravel(), expected)
 
 
 def test_a_matrix_without_a_swizzle() -> None:
     """Pieces of eight rows by 16 bytes, one after the other: the strides say all."""
     columns = [(0, 1), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0), (0, 8), (8, 0), (16, 0), (32, 0)]
     buffer = LinearLayout({"offset": columns}, (64, 16))
-    found = matrix_in_memory(buffer, 0, 64, 16)
-    assert (found.span_bytes, found.leading_bytes, found.stride_bytes) == (0, 128, 256)
-    got = read_places(found.descriptor, 64, 2, transposed=False)
+    matrix = matrix_in_memory(buffer, 0, 64, 16)
+    assert (matrix.span_bytes, matrix.leading_bytes, matrix.stride_bytes) == (0, 128, 256)
+    elements = read_places(matrix.descriptor, 64, 2, transposed=False)
     where = byte_of_element(buffer, 2)
-    assert got.ravel().tolist() == [where[row, k] for row in range(64) for k in range(16)]
+    assert elements.ravel().tolist() == [where[row, k] for row in range(64) for k in range(16)]
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ B = nvmma_shared((32, 64), 16, 64)
 def test_some_of_many_columns_are_instructions_of_about_as_many(
     num_columns: int, expected: list[tuple[int, int]]
 ) -> None:
-    """Their accumulators are registers one after the other, and each begins with those of whole 16 columns."""
+    """Their accumulators are consecutive registers, each starting at a multiple of 16 columns."""
     acc = wgmma_accumulator((64, 512), (1, 1))
     a, b = nvmma_shared((64, 64), 16, 128), nvmma_shared((64, 512), 16, 128, transposed=True)
     tiling = tile_wgmma(a, b, acc, 16, num_columns, in_memory=True)
-    assert [(each.column, each.columns) for each in tiling.acc_tiles] == expected
-    places = acc.coords_table("register")
-    for each in tiling.acc_tiles:
-        inside = range(each.column, each.column + each.columns)
-        assert {places[register][1] for register in each.acc} <= {*inside}
-        assert len(each.acc) == each.columns // 2
-        assert tiling.b.start_bytes(each.column, 0) == each.column * 128
+    assert [(part.column, part.columns) for part in tiling.acc_tiles] == expected
+    coords = acc.coords_table("register")
+    for part in tiling.acc_tiles:
+        inside = range(part.column, part.column + part.columns)
+        assert {coords[register][1] for register in part.acc} <= {*inside}
+        assert len(part.acc) == part.columns // 2
+        assert tiling.b.start_bytes(part.column, 0) == part.column * 128
 
 
 def test_other_warpgroups_columns_are_not_left_out() -> None:
@@ -162,14 +162,14 @@ def test_other_warpgroups_columns_are_not_left_out() -> None:
 def test_registers_are_the_manuals(
     shape: tuple[int, int], groups: tuple[int, int], n: int, num_tiles: int, bits: int
 ) -> None:
-    """Every warp's registers of a tile hold the elements that the instruction puts there."""
+    """Every warp's registers of a tile hold the instruction's elements."""
     acc = wgmma_accumulator(shape, groups)
     k = 8 * K_BYTES // bits
     a = wgmma_operand_a((shape[0], 2 * k), groups, bits)
     b = nvmma_shared((2 * k, shape[1]), bits, 64, transposed=True)
     tiling = tile_wgmma(a, b, acc, bits, in_memory=False)
     assert (tiling.k, tiling.num_steps, len(tiling.acc_tiles)) == (k, 2, num_tiles)
-    assert {each.columns for each in tiling.acc_tiles} == {n}
+    assert {acc_tile.columns for acc_tile in tiling.acc_tiles} == {n}
     seen: set[tuple[int, ...]] = set()
     results, operands = accumulator(16, n, 32), operand_a(16, k, bits)
     for warp in range(4 * groups[0] * groups[1]):
@@ -178,15 +178,15 @@ def test_registers_are_the_manuals(
         for tile in tiling.acc_tiles:
             for lane in range(32):
                 for index, register in enumerate(tile.acc):
-                    place = divmod(int(results.positions[index, lane, 0]), n)
-                    expected = (row + tile.row + place[0], column + tile.column + place[1])
+                    coords = divmod(int(results.positions[index, lane, 0]), n)
+                    expected = (row + tile.row + coords[0], column + tile.column + coords[1])
                     assert acc.apply(register=register, lane=lane, warp=warp) == expected
                     seen.add(expected)
                 for step, words in enumerate(tile.a):
                     for index, word in enumerate(words):
                         for part, register in enumerate(word):
-                            place = divmod(int(operands.positions[index, lane, part]), k)
-                            expected = (row + tile.row + place[0], step * k + place[1])
+                            coords = divmod(int(operands.positions[index, lane, part]), k)
+                            expected = (row + tile.row + coords[0], step * k + coords[1])
                             assert a.apply(register=register, lane=lane, warp=warp) == expected
     assert len(seen) == shape[0] * shape[1]
 

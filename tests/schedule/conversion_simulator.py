@@ -1,9 +1,9 @@
 """Execute conversion plans literally in NumPy: registers of every thread, bytes of shared memory.
 
 A register file is an integer array (warps, lanes, registers) of element numbers. The simulator
-knows nothing of layouts; it does what a plan's fields say, and fails on anything that hardware
-would get wrong silently: two values stored to one place, reads of what was never written, vectors
-that are not aligned, warps that read another's bytes without a barrier of the block.
+knows nothing of layouts and executes the plan's fields. It fails on anything hardware would get
+wrong silently: two values stored to one address, reads of unwritten bytes, misaligned vectors, or
+reads of another warp's bytes without a block barrier.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def _shuffle(plan: WarpShuffle, registers: Registers) -> Registers:
                     continue
                 giver = entry.lane_xor ^ _xor_columns(lane, plan.source_lane_columns)
                 giver ^= _xor_columns(warp, plan.source_warp_columns)
-                for sent, kept in zip(plan.send_pack, plan.receive_pack, strict=True):
+                for sent, receive_pack in zip(plan.send_pack, plan.receive_pack, strict=True):
                     value = offered[warp, giver, entry.send_register ^ sent]
-                    assert received[warp, lane, entry.receive_register ^ kept] == NOTHING
-                    received[warp, lane, entry.receive_register ^ kept] = value
+                    assert received[warp, lane, entry.receive_register ^ receive_pack] == NOTHING
+                    received[warp, lane, entry.receive_register ^ receive_pack] = value
     return _swap(received, plan.receive_swaps)[:, :, list(plan.representative)]
 
 
@@ -108,7 +108,7 @@ def _exchange(
 ) -> Registers:
     """Exchange elements within warps as matrix accesses do: fragments against rows of 16 bytes.
 
-    `num_registers` are those of the fragments. A fragment's register is (element of its word,
+    `num_registers` counts a fragment's registers. A fragment's register is (element of its word,
     matrix of the access, access), a row's (element of the row, access), and lane `8 * matrix + row`
     has the row. Source: PTX ISA, `ldmatrix`.
     """
@@ -129,11 +129,11 @@ def _exchange(
             if mode == "b16.trans":  # of units of 2 bytes, whole
                 part = element % in_unit
                 row, column = column // in_unit, row * in_unit + part
-            there = 8 * matrix + row, access * in_row + column
+            coords = 8 * matrix + row, access * in_row + column
             if to_rows:
-                rows[:, there[0], there[1]] = registers[:, lane, register]
+                rows[:, coords[0], coords[1]] = registers[:, lane, register]
             else:
-                out[:, lane, register] = rows[:, there[0], there[1]]
+                out[:, lane, register] = rows[:, coords[0], coords[1]]
     return rows if to_rows else out
 
 
@@ -181,7 +181,7 @@ def _trip_by_vectors(plan: SharedExchange, registers: Registers, element_bytes: 
 
 
 def _is_row(access: Access) -> bool:
-    """Return whether registers of a view are a row of a matrix, whose order is the hardware's."""
+    """Return whether a view's registers are a matrix row in the hardware's order."""
     first = access.registers[0]
     return access.registers == tuple(range(first, first + len(access.registers)))
 

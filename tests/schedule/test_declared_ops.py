@@ -1,4 +1,4 @@
-"""Op classes that no pass knows are scheduled rightly by what they declare."""
+"""Op classes unknown to every pass are scheduled correctly from their declarations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def declared() -> Iterator[None]:
             target: Value = operand()
 
         class Signal(Op, opcode="test.signal", effects=(orders(Resource.GLOBAL),)):
-            """Tell other programs that what was written can be read."""
+            """Signal other programs that written data can be read."""
 
         class Meet(
             Op,
@@ -109,8 +109,8 @@ def test_stores_by_tma_are_complete_before_a_signal() -> None:
     waits = [op for op in ops if isinstance(op, tma.TmaStoreWait) and op.written]
     assert waits
     assert ops.index(waits[0]) < ops.index(_only(ops, "test.signal"))
-    others = _scheduled(_DESCRIPTOR, "")
-    assert not [op for op in others if isinstance(op, tma.TmaStoreWait) and op.written]
+    ops_without_signal = _scheduled(_DESCRIPTOR, "")
+    assert not [op for op in ops_without_signal if isinstance(op, tma.TmaStoreWait) and op.written]
 
 
 def test_one_barrier_is_as_good_as_another() -> None:
@@ -133,7 +133,7 @@ kernel @k(%p: *fp32) {{num_warps = 4}} {{
     for op in ("test.meet", ""):
         kernel = _parsed(text, op)
         insert_barriers(kernel, Schedule(TARGETS["sm_90a"]))
-        counts.append(sum(isinstance(each, gpu.Barrier) for each in kernel.walk()))
+        counts.append(sum(isinstance(kernel_op, gpu.Barrier) for kernel_op in kernel.walk()))
     assert counts == [0, 1]
 
 
@@ -143,7 +143,7 @@ def test_a_barrier_is_not_shared_by_a_cluster() -> None:
         split_across_cluster(_parsed(_COPY, "test.meet"), schedule)
     kernel = _parsed(_COPY, "test.zero(%to)")
     split_across_cluster(kernel, schedule)
-    # What nobody divides one CTA writes.
+    # One CTA writes tiles that are not divided.
     zero = _only(list(kernel.walk()), "test.zero")
     assert zero.parent_op is not None
     assert zero.parent_op.opcode == "scf.if"

@@ -36,7 +36,7 @@ def _small_stack() -> Iterator[None]:
 
 
 def _lower(request: CompileRequest) -> str:
-    """Return LLVM IR: what is ours of a compile."""
+    """Return LLVM IR: our own part of a compile."""
     target = check_request(request)
     schedule = Schedule(target, request.config, map_pointers=True)
     kernel = translate_request(request).kernel
@@ -49,7 +49,7 @@ def _lower(request: CompileRequest) -> str:
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in BOUNDED])
 def test_a_chain_of_operations_takes_no_stack(name: str) -> None:
-    _lower(repeated(name, 1, "sm_80"))  # what a first compile imports
+    _lower(repeated(name, 1, "sm_80"))  # imports of a first compile
     with _small_stack():
         _lower(repeated(name, COUNT, "sm_80"))
 

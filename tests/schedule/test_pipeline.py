@@ -1,4 +1,4 @@
-"""Every pass leaves a kernel that computes what it computed before: interpreted after each."""
+"""Every pass keeps the kernel's results: interpreted after each."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tile_text(shape: Sequence[int], element: str) -> str:
 
 
 def row_major(name: str, shape: Sequence[int], dtype: str) -> str:
-    """Return ops that make %{name}_at, the pointers to a contiguous tile."""
+    """Return ops computing %{name}_at, the pointers to a contiguous tile."""
     count = int(np.prod(shape))
     lines = [
         f"%{name}_i = tile.arange {{start = 0, end = {count}}} : tile<{count}xi32>",

@@ -27,7 +27,7 @@ def test_a_template_holds_the_values_of_its_fields(template: Remark | Reason) ->
     assert "{" not in text
 
 
-@pytest.mark.parametrize("template", [each for each in TEMPLATES if fields(each)], ids=str)
+@pytest.mark.parametrize("template", [remark for remark in TEMPLATES if fields(remark)], ids=str)
 def test_a_field_must_be_given(template: Remark | Reason) -> None:
     with pytest.raises(KeyError, match=fields(template)[0]):
         template()
@@ -35,6 +35,6 @@ def test_a_field_must_be_given(template: Remark | Reason) -> None:
 
 def test_every_template_is_used_and_no_remark_is_written_elsewhere() -> None:
     sources = [path.read_text() for path in sorted(SOURCES.rglob("*.py"))]
-    used = {name for text in sources for name in re.findall(r"\bRe(?:mark|ason)\.[A-Z_]+", text)}
-    assert used == {str(template) for template in TEMPLATES}
+    names = {name for text in sources for name in re.findall(r"\bRe(?:mark|ason)\.[A-Z_]+", text)}
+    assert names == {str(template) for template in TEMPLATES}
     assert not any(re.search(r"\.remark\([^)]*\bf?\"", text) for text in sources)

@@ -19,8 +19,8 @@ def test_results_are_where_the_operands_are(cls: type[Op]) -> None:
     x, scalar = Block([TileType(FP32, (128,), ROW), I32]).args
     (out,) = cls(MOVE, "=r,f", (I32,), 1, [x]).results  # type: ignore[call-arg]
     assert out.type == TileType(I32, (128,), ROW)
-    one, two = cls("", "=r,=l,r", (I32, I64), 1, [scalar]).results  # type: ignore[call-arg]
-    assert (one.type, two.type) == (I32, I64)
+    first, two = cls("", "=r,=l,r", (I32, I64), 1, [scalar]).results  # type: ignore[call-arg]
+    assert (first.type, two.type) == (I32, I64)
     assert cls("", "=l", (I64,), 1, []).results[0].type == I64  # type: ignore[call-arg]
 
 

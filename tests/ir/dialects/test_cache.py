@@ -1,4 +1,4 @@
-"""Hints to the L2 cache: which tiles can be given, and that nothing takes them for accesses."""
+"""L2 prefetch hints: accepted tiles; no query takes them for accesses."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_hint_is_kept_and_accesses_nothing(values: dict[str, Value]) -> None:
 def test_what_is_refused(
     values: dict[str, Value], tensor: str, coords: str, shape: tuple[int, ...], message: str
 ) -> None:
-    given = [values["long" if each == "l" else each] for each in coords]
+    operands = [values["long" if coord == "l" else coord] for coord in coords]
     with pytest.raises(IRError, match=message):
-        cache.TmaPrefetch(values[tensor], given, shape)
+        cache.TmaPrefetch(values[tensor], operands, shape)

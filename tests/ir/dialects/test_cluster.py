@@ -1,4 +1,4 @@
-"""Exchanges between the CTAs of a cluster: what they take and return."""
+"""Exchanges between CTAs of a cluster: operands and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accesses to tensors by blocks: what fits together, and what an error says."""
+"""Block accesses to tensors: operand checks and their errors."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_what_does_not_fit(
 
 def test_what_can_be_combined() -> None:
     for name in ("add", "min", "max", "and", "or", "xor"):
-        known = [kind for kind in SCALARS.values() if supports_reduce(name, kind)]
-        assert not {FP64, I16} & set(known)
-        assert {I32, U32, U64} <= set(known)
-        assert (BF16 in known) == (name in ("add", "min", "max"))
-        assert (FP32 in known) == (name == "add")
-        assert (I64 in known) == (name != "add")
+        elements = [kind for kind in SCALARS.values() if supports_reduce(name, kind)]
+        assert not {FP64, I16} & set(elements)
+        assert {I32, U32, U64} <= set(elements)
+        assert (BF16 in elements) == (name in ("add", "min", "max"))
+        assert (FP32 in elements) == (name == "add")
+        assert (I64 in elements) == (name != "add")

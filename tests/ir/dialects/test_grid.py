@@ -1,4 +1,4 @@
-"""Which kernels wait for the grids before them on every path."""
+"""Kernels with a wait for earlier grids on every path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mbarriers: what fits together, and what an error says."""
+"""Mbarriers: operand checks and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warps of different roles as an op: what its roles may be."""
+"""The warp-specialization op: checks of its roles."""
 
 from __future__ import annotations
 

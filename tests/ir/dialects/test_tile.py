@@ -1,4 +1,4 @@
-"""Typing rules of tile ops: shapes, layouts and what is refused."""
+"""Typing rules of tile ops: shapes, layouts and refusals."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_reductions_refuse(
 
 # ---- matrix products --------------------------------------------------------------------------
 
-DOT: Any = tile.Dot  # which takes no unknown names where types are checked
+DOT: Any = tile.Dot  # refuses unknown names where types are checked
 
 
 def _dot(shapes: Sequence[tuple[int, ...]], kinds: Sequence[ScalarType]) -> Op:

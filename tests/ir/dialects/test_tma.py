@@ -1,4 +1,4 @@
-"""Tensor copies: what fits together, and what an error says."""
+"""Tensor copies: operand checks and their errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
         ),
         (lambda v: tma.SyncTmaLoad(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["stacks"], v["square"], [v["i"]] * 3), "not made of boxes"),
-        # What is beside a box along axes that are one has no single coordinate.
+        # Data beside a box along collapsed axes has no single coordinate.
         (lambda v: tma.SyncTmaLoad(v["halves"], v["tall"], [v["i"]] * 3), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["map"], v["square"], [v["i"]]), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["stack"], v["square"], [v["i"]] * 2), r"at \(i32, i32\)"),

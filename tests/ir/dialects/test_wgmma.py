@@ -1,4 +1,4 @@
-"""Products by warpgroups as ops: what fits together, and what does not."""
+"""Warpgroup products as ops: operand checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polynomials of values have the values that the kernel computes, in every iteration of loops."""
+"""Affine polynomials equal the values computed by the kernel, in every iteration of loops."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NUM_TURNS = 3
 
 
 class Program:
-    """A random kernel of index arithmetic: a loop that carries a tile, and stores another of it.
+    """Random kernel of index arithmetic: a loop carries one tile and stores another.
 
-    `watched` is what it stores in each iteration, in slots of the array `out`.
+    Each iteration stores `watched` to its own slot of the array `out`.
     """
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -56,16 +56,16 @@ class Program:
         body = Block([I32, TILE, I32], ["i", "moving", "counter"])
         self.place = Builder(body)
         index, moving, counter = body.args
-        # What moves it along in a turn: a multiple of the step, of scalars from outside.
+        # The step per iteration: a multiple of `step`, or of a scalar from outside.
         speed = self.place(arith.Mul(self.pick_scalar(), self.constant(self.step))).out
-        moved = self.place(arith.Add(moving, self.splat(speed))).out
+        next_tile = self.place(arith.Add(moving, self.splat(speed))).out
         counted = self.place(arith.Add(counter, speed)).out
         self.scalars += [index, counter]
-        self.tiles += [moving, moved]
+        self.tiles += [moving, next_tile]
         self.ops(self.draw(st.integers(0, 4)))
         self.watched = self.draw(st.sampled_from(self.tiles))
         self.store(self.watched, index)
-        self.place(scf.Yield([moved, counted]))
+        self.place(scf.Yield([next_tile, counted]))
         self.place, self.scalars, self.tiles = outer
         return body
 
@@ -94,32 +94,32 @@ class Program:
         return self.draw(st.sampled_from(self.scalars))
 
     def ops(self, count: int) -> None:
-        """Place random ops, so that later ones may use their results."""
+        """Place random ops; later ones may use earlier results."""
         for _ in range(count):
             kind = self.draw(st.sampled_from(["sum", "product", "shift", "turn", "wide", "scalar"]))
-            one, two = (self.draw(st.sampled_from(self.tiles)) for _ in range(2))
+            first, two = (self.draw(st.sampled_from(self.tiles)) for _ in range(2))
             if kind == "sum":
                 sign = self.draw(st.sampled_from([arith.Add, arith.Sub]))
-                self.tiles.append(self.place(sign(one, two)).out)
+                self.tiles.append(self.place(sign(first, two)).out)
             elif kind == "product":
                 factor = self.splat(self.pick_scalar())
-                self.tiles.append(self.place(arith.Mul(one, factor)).out)
+                self.tiles.append(self.place(arith.Mul(first, factor)).out)
             elif kind == "shift":
                 bits = self.place(arith.Constant(self.draw(st.integers(0, 3)), TILE)).out
-                self.tiles.append(self.place(arith.Neg(self.place(arith.Shl(one, bits)).out)).out)
+                self.tiles.append(self.place(arith.Neg(self.place(arith.Shl(first, bits)).out)).out)
             elif kind == "turn":
-                turned = self.place(tile.Trans(one, (1, 0))).out
+                turned = self.place(tile.Trans(first, (1, 0))).out
                 unit = self.place(tile.Reshape(turned, (SHAPE[1], 1, SHAPE[0]))).out
                 self.tiles.append(self.place(tile.Trans(unit, (2, 0, 1))).out)
                 flat = self.place(tile.Reshape(self.tiles.pop(), SHAPE)).out
                 self.tiles.append(flat)
             elif kind == "wide":
-                wide = self.place(arith.Cast(one, I64)).out
+                wide = self.place(arith.Cast(first, I64)).out
                 self.tiles.append(self.place(arith.Cast(wide, I32)).out)
             else:
                 left, right = self.pick_scalar(), self.pick_scalar()
-                made = self.draw(st.sampled_from([arith.Add, arith.Mul, arith.Sub]))
-                self.scalars.append(self.place(made(left, right)).out)
+                op_class = self.draw(st.sampled_from([arith.Add, arith.Mul, arith.Sub]))
+                self.scalars.append(self.place(op_class(left, right)).out)
 
 
 small = st.integers(-3, 3)
@@ -129,18 +129,18 @@ programs = st.composite(Program)
 def tile_of(
     polynomial: Polynomial, analysis: AffineAnalysis, scalars: Mapping[Value, int]
 ) -> np.ndarray:
-    """Return the tile of a polynomial, whose symbols have the values that `scalars` says."""
+    """Evaluate the polynomial of a tile with symbols from `scalars`."""
 
-    def value(symbol: int, place: tuple[int, ...]) -> int:
+    def value(symbol: int, coords: tuple[int, ...]) -> int:
         if symbol < 0:
-            return place[-1 - symbol]
+            return coords[-1 - symbol]
         source = analysis.sources[symbol]
         assert isinstance(source, Value)
         return scalars[source]
 
     out = np.zeros(SHAPE, np.int64)
-    for place in np.ndindex(*SHAPE):
-        out[place] = polynomial.evaluate(lambda symbol, place=place: value(symbol, place))
+    for coords in np.ndindex(*SHAPE):
+        out[coords] = polynomial.evaluate(lambda symbol, coords=coords: value(symbol, coords))
     return out
 
 
@@ -150,8 +150,8 @@ def test_polynomials_have_the_values_of_every_iteration(
     program: Program, n: int, s: int, program_id: int
 ) -> None:
     analysis = AffineAnalysis(program.kernel)
-    found = analysis[program.watched]
-    assume(found.base is None)  # no more terms than are kept
+    watched = analysis[program.watched]
+    assume(watched.base is None)  # no more terms than are kept
     out = np.zeros((NUM_TURNS, *SHAPE), np.int32)
     run(program.kernel, (program_id + 1,), [out, n, s])  # the last program's are left
     _, first, second = program.body.args
@@ -159,11 +159,11 @@ def test_polynomials_have_the_values_of_every_iteration(
     for turn in range(NUM_TURNS):
         index = program.lower + turn * program.step
         scalars = {first: n, second: s, pid: program_id, program.loop.induction: index}
-        expected = tile_of(found.offset, analysis, scalars)
+        expected = tile_of(watched.offset, analysis, scalars)
         np.testing.assert_array_equal(out[turn], expected.astype(np.int32))
 
 
-# ---- what is no polynomial --------------------------------------------------------------------
+# ---- not a polynomial -------------------------------------------------------------------------
 
 OPAQUE = """\
 kernel @k(%p: *fp16, %n: i32, %m: i32, %u: u32) {num_warps = 4} {
@@ -195,19 +195,19 @@ def last_of(body: str) -> tuple[AffineAnalysis, Value]:
 )
 def test_a_tile_of_something_else_is_itself(op: str) -> None:
     analysis, value = last_of(f"%x = {op}")
-    found = analysis[value]
+    tile = analysis[value]
     if "rem" in op:
-        assert found.base is None
+        assert tile.base is None
     else:
-        assert (found.base, found.offset.terms) == (value, ())
+        assert (tile.base, tile.offset.terms) == (value, ())
 
 
 def test_a_scalar_of_something_else_is_a_symbol() -> None:
     analysis, value = last_of("%q = arith.div(%n, %m) : i32\n  %x = arith.add(%q, %n) : i32")
-    found = analysis[value]
-    assert found.base is None
-    assert len(found.offset.symbols) == 2
-    assert [analysis.is_launch(symbol) for symbol in found.offset.symbols].count(True) == 1
+    scalar = analysis[value]
+    assert scalar.base is None
+    assert len(scalar.offset.symbols) == 2
+    assert [analysis.is_launch(symbol) for symbol in scalar.offset.symbols].count(True) == 1
 
 
 def test_a_wider_integer_holds_what_an_unsigned_one_holds() -> None:
@@ -228,9 +228,9 @@ WRAPPED = """\
 
 def test_indices_that_wrap_around_between_tiles_stay_in_a_row() -> None:
     analysis, value = last_of(WRAPPED.replace("SCALE", "16"))
-    found = analysis[value]
-    assert found.offset.coefficient_of(axis_symbol(0)) == ONE
-    wrapped = analysis.sources[found.offset.symbols[-1]]
+    tile = analysis[value]
+    assert tile.offset.coefficient_of(axis_symbol(0)) == ONE
+    wrapped = analysis.sources[tile.offset.symbols[-1]]
     assert isinstance(wrapped, Wrapped)
     assert wrapped.extent == 8
 
@@ -254,7 +254,7 @@ def test_a_comparison_is_a_polynomial_below_zero(predicate: str, n: int) -> None
     (bound,) = bounds
     compare = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
     for position in range(8):
-        below = bound.evaluate(lambda symbol, at=position: at if symbol < 0 else n)
+        below = bound.evaluate(lambda symbol, index=position: index if symbol < 0 else n)
         assert (below < 0) == compare[predicate](position, n)
 
 

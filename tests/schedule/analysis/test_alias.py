@@ -1,4 +1,4 @@
-"""Which buffers may be the same memory; what tensors may be, `test_reorder_hazard` shows."""
+"""May-alias analysis of buffers; `test_reorder_hazard` covers tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of the axis analysis hold for the values that a kernel really computes."""
+"""Facts of the axis analysis hold for the values the kernel computes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Program:
         build, evaluate = OPS[kind]
         if kind in ("div", "rem") and (b == 0).any():
             return
-        # A divisor that is not known is taken to be positive.
+        # An unknown divisor is assumed positive.
         if kind == "div" and (b < 0).any() and not isinstance(right.op, arith.Constant):
             return
         if kind == "shr" and ((b < 0) | (b > 31)).any():
@@ -114,7 +114,7 @@ OPS = {
 
 
 def check(info: AxisInfo, values: np.ndarray, step: int = 1) -> None:
-    """Check every fact of `info` on `values`, which count up by `step` per element."""
+    """Check every fact of `info` on `values`, whose elements count up by `step`."""
     for axis in range(values.ndim):
         lines = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
         run = info.contiguity[axis]
@@ -285,7 +285,7 @@ kernel @k() {{num_warps = 4}} {{
 
 
 def test_a_remainder_jumps_behind_negative_multiples() -> None:
-    """-2 % 2 is 0, and -1 % 2 is -1: two numbers that follow each other have remainders that do not."""
+    """-2 % 2 is 0 and -1 % 2 is -1: consecutive numbers need not have consecutive remainders."""
     kernel = parse_kernel("""
 kernel @k(%n: i32) {num_warps = 4} {
   %i = tile.arange {start = 0, end = 8} : tile<8xi32>

@@ -1,4 +1,4 @@
-"""Launches at which an address that is certainly accessed overflows."""
+"""Launches whose certain accesses overflow an address."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _conditions(tmp_path: Path, *lines: str) -> list[str]:
         "stride": "i32",
     }
     kernel = translate(str(path), "rows", signature, {"D": 32}, target="sm_90a").kernel
-    found = [each.partition(": ") for each in certain_overflows(kernel)]
-    assert all(place.startswith("kernels.py:") for place, _, _ in found)
-    return [condition for _, _, condition in found]
+    overflows = [overflow.partition(": ") for overflow in certain_overflows(kernel)]
+    assert all(position.startswith("kernels.py:") for position, _, _ in overflows)
+    return [condition for _, _, condition in overflows]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_the_condition_of_a_store(tmp_path: Path, line: str, expected: str) -> N
         "tl.store(out + r * wide + d, 1.0)",
         "tl.store(out + r * D + d, 1.0)",  # of 2**26 programs
         "tl.store(out + (r * stride - m), 1.0)",  # may come back to where 32 bits reach
-        "tl.store(out + (r * stride + m * D), 1.0)",  # which may be negative
-        "tl.store(out + (r * stride).to(tl.uint32), 1.0)",  # which holds more
+        "tl.store(out + (r * stride + m * D), 1.0)",  # may be negative
+        "tl.store(out + (r * stride).to(tl.uint32), 1.0)",  # of a wider type
         "tl.store(out + (r * stride) % n, 1.0)",
         "tl.store(out + i * stride, 1.0, mask=i < n * m)",  # where the mask may wrap around
         "tl.store(out + i * stride, 1.0, mask=tl.load(x + d) > 0)",
-        "tl.load(x + r * stride)",  # which nobody needs
-        "tl.store(out + r * stride + d, 1.0, mask=(d < m) & (d > 0))",  # not of the lane that is followed
+        "tl.load(x + r * stride)",  # unused
+        "tl.store(out + r * stride + d, 1.0, mask=(d < m) & (d > 0))",  # not the lane under test
     ],
 )
 def test_what_is_not_certain(tmp_path: Path, line: str) -> None:
@@ -90,19 +90,19 @@ def test_a_load_counts_where_a_store_needs_it(tmp_path: Path) -> None:
 def test_paths_are_part_of_the_condition(tmp_path: Path) -> None:
     store = "tl.store(out + r * stride + d, 1.0)"
     assert _conditions(tmp_path, "if m > 3:", f"    {store}") == [f"{_ROW} and m > 3 and {_OTHERS}"]
-    (found,) = _conditions(tmp_path, "if m > 3:", "    pass", "else:", f"    {store}")
-    assert "(m > 3) == 0" in found
+    (condition,) = _conditions(tmp_path, "if m > 3:", "    pass", "else:", f"    {store}")
+    assert "(m > 3) == 0" in condition
     loop = [
         "for k in range(0, m, D):",
         "    tl.store(out + r * stride + k + d, 1.0, mask=d < m - k)",
     ]
     assert _conditions(tmp_path, *loop) == [f"{_ROW} and m > 0 and {_OTHERS}"]
-    moved = ["p = out + r * stride + d", "for k in range(m):", "    tl.store(p, 1.0)", "    p += D"]
-    assert _conditions(tmp_path, *moved) == [f"{_ROW} and m > 0 and {_OTHERS}"]
+    lines = ["p = out + r * stride + d", "for k in range(m):", "    tl.store(p, 1.0)", "    p += D"]
+    assert _conditions(tmp_path, *lines) == [f"{_ROW} and m > 0 and {_OTHERS}"]
     assert _conditions(tmp_path, "while tl.load(x) > 0:", "    pass", store) == []
 
 
 def test_long_chains_are_given_up(tmp_path: Path) -> None:
-    """Paths to what is added to itself double each time, and so do expressions of it."""
+    """Paths double with each self-addition, and so would the expressions."""
     lines = ["o = d", "for _ in tl.static_range(200):", "    o = o + n", "    o = o + o"]
     assert _conditions(tmp_path, *lines, "tl.store(out + r * stride + o, 1.0)") == []

@@ -1,4 +1,4 @@
-"""Counts have the values that a walk through the kernel gives."""
+"""Work counts equal those of a walk through the kernel."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ kernel @rows(%x: *bf16, %out: *bf16, %n: i32) {{num_warps = 4}} {{
 
 
 def _named(work: Work, **launch: int) -> dict[str, int]:
-    """Return the values of all names that expressions refer to."""
+    """Evaluate all names used by expressions."""
     values = {"__p0": 0, **launch}
     for name, text in work.values:
         values[name] = evaluate(parse(text), values)
@@ -132,10 +132,10 @@ def test_branches_on_the_counter_of_a_loop(
     text = text.replace("OPERANDS", "%m, %i" if swapped else "%i, %m")
     work = count_work(parse_kernel(text))
     compare = _COMPARE[predicate]
-    taken = [compare(m, i) if swapped else compare(i, m) for i in range(lower, n, step)]
+    branches = [compare(m, i) if swapped else compare(i, m) for i in range(lower, n, step)]
     _, loop, then, orelse = _values(work, n=n, m=m)
-    assert loop == len(taken)
-    assert (then, orelse) == (sum(taken), len(taken) - sum(taken))
+    assert loop == len(branches)
+    assert (then, orelse) == (sum(branches), len(branches) - sum(branches))
 
 
 def test_branch_on_what_is_not_known_runs_half_the_time() -> None:
@@ -197,7 +197,7 @@ def test_pointer_that_walks_loads_new_bytes() -> None:
 
 @pytest.mark.parametrize("opcode", SAMPLES)
 def test_every_op_is_counted(opcode: str) -> None:
-    """In tile IR and before layouts, too: nothing that compiles may fail here."""
+    """Counting also works on tile IR and before layouts: nothing compilable may fail here."""
     kernel = sample_kernel(opcode)
     for op in ops_of(kernel, opcode):
         values = LaunchValues(kernel)
@@ -228,10 +228,10 @@ def test_deep_branches_take_no_longer_than_shallow_ones() -> None:
     lines += ["%zero = arith.constant {value = 0, type = i32} : i32"]
     lines += ["%one = arith.constant {value = 1, type = i32} : i32"]
     lines += ["scf.for(%zero, %n, %one) (%i: i32) {"]
-    for at in range(depth):
-        lines += [f"%c{at} = arith.constant {{value = {at}, type = i32}} : i32"]
-        lines += [f'%t{at} = arith.compare(%i, %c{at}) {{predicate = "eq"}} : i1']
-        lines += [f"scf.if(%t{at}) () {{", "scf.yield()", "} () {"]
+    for depth_index in range(depth):
+        lines += [f"%c{depth_index} = arith.constant {{value = {depth_index}, type = i32}} : i32"]
+        lines += [f'%t{depth_index} = arith.compare(%i, %c{depth_index}) {{predicate = "eq"}} : i1']
+        lines += [f"scf.if(%t{depth_index}) () {{", "scf.yield()", "} () {"]
     lines += ["scf.yield()", "}"] * depth
     lines += ["scf.yield()", "}", "scf.return", "}"]
     work = count_work(parse_kernel("\n".join(lines) + "\n"))

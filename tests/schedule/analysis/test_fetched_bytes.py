@@ -1,4 +1,4 @@
-"""Which maps bring 256 bytes to the L2 cache: those of loads that a loop moves along rows, half of that at a time."""
+"""L2 fetch sizes of tensor maps: 256 bytes for loads of 128 bytes moved along rows by a loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOAD = "gpu.tma_load(%x, %b, %bar, %at, {})"
 
 
 def _fetched(*body: str) -> tuple[int, int]:
-    """Return what the maps of x and y bring; that of z never brings 256 bytes."""
+    """Return the fetch sizes of the maps of x and y; z never fetches 256 bytes."""
     kernel = parse_kernel(_TEXT.replace("BODY", "\n".join(body)))
     x, y, z = (fetched_bytes(kernel)[arg] for arg in kernel.body.args[:3])
     assert z == 128
@@ -48,14 +48,14 @@ def test_a_loop_along_rows(step: str) -> None:
 
 
 def test_sums_products_and_quotients_are_seen_through() -> None:
-    place = "%p = arith.mul(%i, %many) : i32"
-    assert _in_loop(place, _LOAD.format("%p")) == (256, 128)
+    product = "%p = arith.mul(%i, %many) : i32"
+    assert _in_loop(product, _LOAD.format("%p")) == (256, 128)
     turned = "%p = arith.mul(%many, %i) : i32"
     assert _in_loop(turned, _LOAD.format("%p")) == (256, 128)
     ahead = "%q = arith.add(%p, %twice) : i32"
-    assert _in_loop(place, ahead, _LOAD.format("%q")) == (256, 128)
+    assert _in_loop(product, ahead, _LOAD.format("%q")) == (256, 128)
     back = "%q = arith.sub(%at, %p) : i32"
-    assert _in_loop(place, back, _LOAD.format("%q")) == (256, 128)
+    assert _in_loop(product, back, _LOAD.format("%q")) == (256, 128)
     part = "%p = arith.div(%i, %four) : i32"
     assert _in_loop(part, _LOAD.format("%p"), step="%many") == (256, 128)
 
@@ -75,7 +75,7 @@ def test_what_a_loop_carries() -> None:
     [
         (_LOAD.format("%at"),),  # across rows, or not at all
         ("%p = arith.mul(%i, %twice) : i32", _LOAD.format("%p")),  # 256 bytes at a time
-        ("%p = arith.mul(%i, %n) : i32", _LOAD.format("%p")),  # nobody knows how far
+        ("%p = arith.mul(%i, %n) : i32", _LOAD.format("%p")),  # unknown distance
         ("%p = arith.rem(%i, %four) : i32", _LOAD.format("%p")),
         ("%p = arith.div(%i, %four) : i32", _LOAD.format("%p")),
         ("gpu.tma_load(%x, %w, %bar, %at, %i)",),  # two boxes of a row at once

@@ -1,4 +1,4 @@
-"""Which accesses to global memory meet: in one program, by other threads, now or an iteration later."""
+"""Hazards between global accesses of one program, across threads and iterations."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "n": "i32:16", "stride":
 
 
 def _barriers(tmp_path, body: str, **options: int) -> int:
-    """Return how many barriers a kernel of that body has."""
+    """Return the number of barriers in a kernel with this body."""
     path = tmp_path / "kernel.py"
     text = textwrap.indent(textwrap.dedent(body), "    ")
     path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
-    made = aotc.compile(f"{path}:kernel", signature=_SIGNATURE, **options)
-    return made.asm["gpu"].count("gpu.barrier")
+    compiled_kernel = aotc.compile(f"{path}:kernel", signature=_SIGNATURE, **options)
+    return compiled_kernel.asm["gpu"].count("gpu.barrier")
 
 
 def test_what_was_stored_is_loaded_back_in_another_layout(tmp_path) -> None:
-    """As an attention kernel keeps its running maximum; each iteration reads what the last left."""
+    """Like an attention kernel's running maximum: each iteration reads the last one's store."""
     body = """
         m, k = tl.arange(0, 64), tl.arange(0, 32)
         tl.store(y_ptr + m, tl.sum(tl.load(x_ptr + m[:, None] * 32 + k[None, :]), 1))
@@ -136,7 +136,7 @@ def test_other_parameters_are_of_other_memory(tmp_path) -> None:
 def test_a_kernel_runs_in_place_though_threads_share_elements(
     tmp_path, size: int, barriers: int
 ) -> None:
-    """Of 128 threads: one stores what another that holds the same element may not have loaded yet."""
+    """With 128 threads, one stores an element before a replica's thread may have loaded it."""
     body = f"""
         i = tl.program_id(0) * {size} + tl.arange(0, {size})
         tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2.0, mask=i < n)
@@ -167,7 +167,7 @@ def test_a_sum_over_a_loop_is_in_place_of_its_first_tile(
 
 
 def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) -> None:
-    """Ahead of the branch that the first CTA takes to store."""
+    """Ahead of the branch taken by the first CTA to store."""
     body = """
         i = tl.program_id(0) * 256 + tl.arange(0, 256)
         tl.store(y_ptr + i, tl.load(x_ptr + i) * 2.0)
@@ -175,7 +175,7 @@ def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) ->
     path = tmp_path / "kernel.py"
     text = textwrap.indent(textwrap.dedent(body), "    ")
     path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{path}:kernel", signature=_SIGNATURE, target="sm_90a", num_warps=2, num_ctas=2
     )
     check(
@@ -185,7 +185,7 @@ def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) ->
 // CHECK: scf.if
 // CHECK: gpu.store
 """,
-        made.asm["gpu"],
+        compiled_kernel.asm["gpu"],
     )
 
 
@@ -205,7 +205,7 @@ def test_pointers_from_memory_may_be_of_any(tmp_path) -> None:
 
 
 def _with_descriptors(tmp_path, body: str, **options: int) -> str:
-    """Return the gpu IR of a kernel that makes descriptors of its pointers."""
+    """Return gpu IR of a kernel with descriptors of its pointers."""
     path = tmp_path / "kernel.py"
     text = textwrap.indent(textwrap.dedent(body), "    ")
     path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
@@ -215,7 +215,7 @@ def _with_descriptors(tmp_path, body: str, **options: int) -> str:
 
 
 def test_a_tensor_copy_reads_what_threads_stored(tmp_path) -> None:
-    """After a fence of all memory by the threads that stored, and a barrier."""
+    """After a fence of all memory by the storing threads, and a barrier."""
     body = """
         block = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 64])
         m, k = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
@@ -255,13 +255,13 @@ def test_threads_load_what_a_tensor_copy_stored(tmp_path) -> None:
 
 
 def _accesses(tmp_path, body: str) -> set[str]:
-    """Return the opcodes of the accesses that are compared with others."""
+    """Return the opcodes of accesses compared with others."""
     kernel = parse_kernel(_with_descriptors(tmp_path, body))
     return {op.opcode for op in GlobalHazards(kernel).accesses}
 
 
 def test_tensor_stores_alone_are_no_hazard(tmp_path) -> None:
-    """One thread starts them all, and waits for what it must; any other access counts again."""
+    """One thread issues them all and waits as needed; any other access is compared again."""
     stores = """
         block = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 64])
         m, k = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
@@ -275,7 +275,7 @@ def test_tensor_stores_alone_are_no_hazard(tmp_path) -> None:
 
 
 def test_atomics_alone_are_no_hazard(tmp_path) -> None:
-    """Each is one step, and threads that need an order ask for it."""
+    """Each access is one step, and threads ask for the order they need."""
     adds = """
         i = tl.arange(0, 64)
         tl.atomic_add(x_ptr + i, tl.load(y_ptr + i))
@@ -310,12 +310,12 @@ def test_two_descriptors_of_one_pointer_are_of_one_tensor(tmp_path) -> None:
 def test_loops_in_a_row_are_walked_one_after_the_other(
     tmp_path, monkeypatch: pytest.MonkeyPatch, loops: int
 ) -> None:
-    """Not for each set of them that an access may have seen: twice the loops, four times the pairs."""
-    asked: list[Touch] = []
+    """The walk is linear in loops, not in sets of accesses: double loops give four times the pairs."""
+    earlier_touches: list[Touch] = []
     base = GlobalHazards._meet
 
     def counted(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
-        asked.append(earlier)
+        earlier_touches.append(earlier)
         return base(self, earlier, later)
 
     monkeypatch.setattr(GlobalHazards, "_meet", counted)
@@ -330,7 +330,7 @@ for outer in range(0, n):{loops * loop}
 tl.store(x_ptr + i, acc)
 """
     _barriers(tmp_path, body, num_warps=1)
-    assert 0 < len(asked) <= 12 * loops**2
+    assert 0 < len(earlier_touches) <= 12 * loops**2
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_rows_of_accesses_answer_as_pairs_do(tmp_path, line: str) -> None:
 
 @pytest.mark.parametrize("last", [0, 39])
 def test_of_many_loads_the_one_at_the_same_index_is_found(tmp_path, last: int) -> None:
-    """As a kernel in place, whose threads share elements, would overwrite what others are to load."""
+    """An in-place kernel with shared elements would overwrite elements not yet loaded."""
     loads = "".join(f"        v{i} = tl.load(x_ptr + {64 * i} + i)\n" for i in range(40))
     total = " + ".join(f"v{i}" for i in range(40))
     body = f"""
@@ -380,23 +380,23 @@ def test_pairs_of_other_memory_are_told_apart_without_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 40
-    asked: list[object] = []
+    later_touches: list[object] = []
     meet = GlobalHazards.meet
 
     def counting(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
-        asked.append(later)
+        later_touches.append(later)
         return meet(self, earlier, later)
 
     monkeypatch.setattr(GlobalHazards, "meet", counting)
     request = repeated("carried", count, "sm_80")
     kernel = translate_request(request).kernel
     schedule_kernel(kernel, Schedule(check_request(request), request.config))
-    assert len(asked) <= 10 * count
+    assert len(later_touches) <= 10 * count
 
 
-@pytest.mark.parametrize(("place", "count"), [("x_ptr", 1), ("y_ptr", 0)])
+@pytest.mark.parametrize(("pointer", "count"), [("x_ptr", 1), ("y_ptr", 0)])
 def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
-    tmp_path, place: str, count: int
+    tmp_path, pointer: str, count: int
 ) -> None:
     body = f"""
         i = tl.arange(0, 16)
@@ -405,7 +405,7 @@ def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
             v += tl.load(x_ptr + j + i)
         for j in range(n):
             v += tl.load(x_ptr + 2 * j + i)
-        tl.store({place} + 8 + i, v)
+        tl.store({pointer} + 8 + i, v)
     """
     assert _barriers(tmp_path, body) == count
 

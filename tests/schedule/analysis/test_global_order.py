@@ -1,4 +1,4 @@
-"""Which ops loads from global memory do not cross."""
+"""Ops that global loads may not cross."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aotc.schedule.analysis.global_order import (
 )
 from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
 
-# Every op that writes global memory, or orders accesses to it, of one thread or among threads.
+# Every op writing global memory, or ordering accesses to it within or among threads.
 _FENCES = (
     *("asm.volatile", "gpu.atomic_cas", "gpu.atomic_rmw", "gpu.barrier", "gpu.bulk_load"),
     *("gpu.bulk_store", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_init"),
@@ -27,14 +27,14 @@ _FENCES = (
     *("tile.atomic_rmw", "tile.barrier", "tile.descriptor_reduce", "tile.descriptor_store"),
     *("tile.print", "tile.store"),
 )
-# Resources that order nothing in global memory: a load may cross what has an effect on these alone.
+# Resources without any order on global memory: loads may cross effects on these.
 _OTHERS = (
     *(Resource.SHARED, Resource.COPIES, Resource.STORES, Resource.DOTS, Resource.CONTROL),
     *(Resource.TENSOR_MAP, Resource.CACHE),
 )
 
 
-# Ops by which threads of a program, or programs, may learn what others have done.
+# Ops that pass knowledge of other threads' or programs' progress.
 _SYNCHRONIZING = (
     *("asm.volatile", "gpu.barrier", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_wait"),
     *("gpu.beside", "gpu.specialize", "gpu.tma_store_wait", "tile.barrier"),
@@ -44,7 +44,7 @@ _SYNCHRONIZING = (
 _ATOMIC = ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw")
 
 
-@pytest.mark.parametrize("opcode", [each for each in SAMPLES if each not in _ATOMIC])
+@pytest.mark.parametrize("opcode", [name for name in SAMPLES if name not in _ATOMIC])
 def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
     ops = ops_of(sample_kernel(opcode), opcode)
     assert {synchronizes(op) for op in ops} == {opcode in _SYNCHRONIZING}
@@ -53,8 +53,8 @@ def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
 @pytest.mark.parametrize("opcode", _ATOMIC)
 def test_an_atomic_that_orders_nothing_and_tells_nobody_does_not(opcode: str) -> None:
     for op in ops_of(sample_kernel(opcode), opcode):
-        used = any(value.users for value in op.results)
-        assert synchronizes(op) == (getattr(op, "sem", "relaxed") != "relaxed" or used)
+        has_users = any(value.users for value in op.results)
+        assert synchronizes(op) == (getattr(op, "sem", "relaxed") != "relaxed" or has_users)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ _ACCESSED = {
 @pytest.mark.parametrize("opcode", _ACCESSED)
 def test_an_access_names_what_it_goes_through(opcode: str) -> None:
     op = ops_of(sample_kernel(opcode), opcode)[0]
-    place = getattr(op, _ACCESSED[opcode])
-    assert accessed(op) is place
-    assert accessed_pointer(op) is (place if _ACCESSED[opcode] == "pointer" else None)
+    pointer = getattr(op, _ACCESSED[opcode])
+    assert accessed(op) is pointer
+    assert accessed_pointer(op) is (pointer if _ACCESSED[opcode] == "pointer" else None)
 
 
 @pytest.mark.parametrize(
@@ -115,18 +115,18 @@ def test_what_goes_through_nothing_accesses_nothing(opcode: str) -> None:
 @pytest.mark.parametrize("opcode", _FENCES)
 def test_what_orders_global_memory_is_a_fence(opcode: str) -> None:
     kernel = sample_kernel(opcode)
-    found = dict.fromkeys(fences(kernel.body))
-    assert all(op in found for op in ops_of(kernel, opcode))
+    fence_ops = dict.fromkeys(fences(kernel.body))
+    assert all(op in fence_ops for op in ops_of(kernel, opcode))
 
 
 @pytest.mark.parametrize("opcode", SAMPLES)
 def test_an_op_with_effects_is_a_fence_or_leaves_global_memory_alone(opcode: str) -> None:
     kernel = sample_kernel(opcode)
-    found = dict.fromkeys(fences(kernel.body))
+    fence_ops = dict.fromkeys(fences(kernel.body))
     for op in ops_of(kernel, opcode):
-        changed = [each.resource for each in op.effects_on(None, "allocate", "write", "order")]
-        assert op in found or all(resource in _OTHERS for resource in changed)
-        assert op not in found or changed
+        changed = [effect.resource for effect in op.effects_on(None, "allocate", "write", "order")]
+        assert op in fence_ops or all(resource in _OTHERS for resource in changed)
+        assert op not in fence_ops or changed
 
 
 def test_a_fence_may_depend_on_an_attribute() -> None:

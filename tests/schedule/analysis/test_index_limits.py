@@ -1,4 +1,4 @@
-"""At which extents 32-bit products of addresses overflow."""
+"""Extents at and above which 32-bit address products overflow."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _limits(tmp_path: Path, *lines: str) -> list[str]:
     ],
 )
 def test_the_condition_of_an_overflow(tmp_path: Path, offset: str, expected: list[str]) -> None:
-    found = _limits(tmp_path, f"tl.store(out + r * D + d, tl.load(x + {offset}))")
-    assert found == expected
+    condition = _limits(tmp_path, f"tl.store(out + r * D + d, tl.load(x + {offset}))")
+    assert condition == expected
 
 
 def test_a_loops_variable_is_below_its_end(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is written down for the launcher has the value that the kernel computes."""
+"""Launch expressions evaluate to the kernel's values."""
 
 from __future__ import annotations
 

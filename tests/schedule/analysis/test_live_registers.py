@@ -1,4 +1,4 @@
-"""What tiles take of a thread's registers: what is held, what streams, and what is not counted."""
+"""Registers of a thread taken by tiles: held, streamed, or not counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scheduled(
 
 
 def peak(name: str, elems: int, **types: str) -> Peak:
-    """Return the peak of a kernel of tiles that have so many elements a thread."""
+    """Return the peak of a kernel with tiles of this many elements per thread."""
     signature = {**POINTERS, **types}
     if name != "copy":
         signature["n"] = "i32"
@@ -50,12 +50,12 @@ def test_what_is_summed_as_it_is_loaded_takes_next_to_nothing() -> None:
 
 
 def test_what_is_used_after_a_reduction_is_held_across_it() -> None:
-    found = peak("shares", 64)
-    assert 64 <= found.registers <= 64 + WARPS
-    assert found.tiles[0].type == "8192xfp32"
-    assert (found.tiles[0].loc.line, found.tiles[0].registers) == (24, 64)
-    assert str(found).startswith("tiles take ")
-    assert "8192xfp32 at large_tiles.py:24 (64 registers)" in str(found)
+    peak_tiles = peak("shares", 64)
+    assert 64 <= peak_tiles.registers <= 64 + WARPS
+    assert peak_tiles.tiles[0].type == "8192xfp32"
+    assert (peak_tiles.tiles[0].loc.line, peak_tiles.tiles[0].registers) == (24, 64)
+    assert str(peak_tiles).startswith("tiles take ")
+    assert "8192xfp32 at large_tiles.py:24 (64 registers)" in str(peak_tiles)
 
 
 def test_what_a_loop_carries_is_held_once() -> None:
@@ -67,12 +67,12 @@ def test_registers_that_repeat_others_are_those() -> None:
     pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*bf16:16")
     signature = {**pointers, "c_ptr": "*fp32:16", "K": "i32:16"}
     kernel = scheduled("multiply", signature, {"M": 64, "N": 64, "BLOCK_K": 32})
-    found = find_peak(kernel)
-    assert 32 <= found.registers <= 64
-    assert found.tiles[0].registers == 32
+    peak_tiles = find_peak(kernel)
+    assert 32 <= peak_tiles.registers <= 64
+    assert peak_tiles.tiles[0].registers == 32
 
 
 def test_a_kernel_of_scalars_has_no_tiles() -> None:
-    found = find_peak(scheduled("repeated", POINTERS, {"COUNT": 3}))
-    assert (found.registers, found.tiles) == (0, ())
-    assert str(found).startswith("tiles take 0 registers of a thread at large_tiles.py:")
+    peak_tiles = find_peak(scheduled("repeated", POINTERS, {"COUNT": 3}))
+    assert (peak_tiles.registers, peak_tiles.tiles) == (0, ())
+    assert str(peak_tiles).startswith("tiles take 0 registers of a thread at large_tiles.py:")

@@ -16,7 +16,7 @@ def is_cut(cut: set[int], edges: list[tuple[int, int]], starts: list[int], ends:
     """Return whether every path from a start to an end meets one of the nodes."""
     reached = {node for node in starts if node not in cut}
     for _ in range(NODES):
-        reached |= {two for one, two in edges if one in reached and two not in cut}
+        reached |= {two for source, two in edges if source in reached and two not in cut}
     return reached.isdisjoint(ends)
 
 
@@ -39,15 +39,15 @@ def test_it_is_a_cut_and_none_is_cheaper(
         graph.add_start(node)
     for node in ends:
         graph.add_end(node)
-    found = set(graph.minimum_cut())
-    assert is_cut(found, edges, starts, ends)
+    cut = set(graph.minimum_cut())
+    assert is_cut(cut, edges, starts, ends)
     every = chain.from_iterable(combinations(range(NODES), count) for count in range(NODES + 1))
     cheapest = min(
         sum(costs[node] for node in nodes)
         for nodes in every
         if is_cut(set(nodes), edges, starts, ends)
     )
-    assert sum(costs[node] for node in found) == cheapest
+    assert sum(costs[node] for node in cut) == cheapest
 
 
 def test_what_cannot_be_cut_is_not() -> None:
@@ -61,7 +61,7 @@ def test_what_cannot_be_cut_is_not() -> None:
 
 
 def test_of_equal_cuts_the_later_one_is_taken() -> None:
-    """What is computed again is least then."""
+    """It minimizes recomputation."""
     graph = Graph[str]()
     for node in ("load", "sum"):
         graph.add_node(node, 4)

@@ -1,4 +1,4 @@
-"""Polynomials compute what their parts compute, and are equal when they do so everywhere."""
+"""Polynomials compute the same as their parts, and equal ones are equal everywhere."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_arithmetic_is_that_of_the_values(
 
 
 @given(polynomials, polynomials, polynomials)
-def test_what_is_equal_is_one_object(one: Polynomial, two: Polynomial, three: Polynomial) -> None:
-    assert one * (two + three) == three * one + two * one
-    assert hash(one + two - two) == hash(one)
-    assert (one - one) == ZERO
-    assert one * ONE == one
-    assert bool(one) == (one != ZERO)
+def test_what_is_equal_is_one_object(first: Polynomial, two: Polynomial, three: Polynomial) -> None:
+    assert first * (two + three) == three * first + two * first
+    assert hash(first + two - two) == hash(first)
+    assert (first - first) == ZERO
+    assert first * ONE == first
+    assert bool(first) == (first != ZERO)
 
 
 @given(polynomials, polynomials)

@@ -1,4 +1,4 @@
-"""What decides about loads: it is copied whole, with a state of its own, or not at all."""
+"""The slice deciding about loads is copied whole, with its own state, or not at all."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ USE = "  %{0}_sum = gpu.reduce(%{0}) {{axis = 0}} (%{0}_l: i32, %{0}_r: i32) {{\
 
 
 def _opcodes(kernel: Kernel) -> list[str]:
-    """Return the ops that decide about the loads of a kernel, in program order."""
-    found = find_slice(kernel)
-    assert not found.obstacle
-    return [op.opcode for op in kernel.walk() if op in found.ops]
+    """Return the ops deciding about a kernel's loads, in program order."""
+    producer_slice = find_slice(kernel)
+    assert not producer_slice.obstacle
+    return [op.opcode for op in kernel.walk() if op in producer_slice.ops]
 
 
 def test_what_else_the_kernel_computes_is_left_out() -> None:
@@ -93,16 +93,16 @@ def test_what_cannot_be_copied_is_named(obstacle: str) -> None:
 
 
 def _sum_of_coordinates(body: str, n: int, *, is_set: bool) -> int:
-    """Run a kernel and after it a copy of its slice, in which each load adds to the state."""
+    """Run a kernel, then a copy of its slice whose loads add to the state."""
     kernel = kernel_of(body)
 
     def add(
-        load: tma.SyncTmaLoad, place: Builder, mapping: dict[Value, Value], state: list[Value]
+        load: tma.SyncTmaLoad, builder: Builder, mapping: dict[Value, Value], state: list[Value]
     ) -> list[Value]:
         assert mapping.get(load.coords[0], load.coords[0]).type == I32
-        (coord,) = (mapping.get(each, each) for each in load.coords)
-        doubled = place(arith.Add(state[0], state[0])).out
-        return [place(arith.Add(doubled, coord)).out]
+        (coord,) = (mapping.get(old_coord, old_coord) for old_coord in load.coords)
+        doubled = builder(arith.Add(state[0], state[0])).out
+        return [builder(arith.Add(doubled, coord)).out]
 
     end = Builder.before_op(kernel.body.terminator)
     start = end(arith.Constant(7, I32)).out
@@ -130,13 +130,13 @@ def test_a_copy_goes_through_loops_with_what_they_carry(n: int) -> None:
         "  %last = scf.for(%zero, %n, %one, %k) (%i: i32, %at: i32) {\n"
         f"{load('a', '%i')}{inner}  scf.yield(%far)\n  }} : i32\n{load('c', '%last')}"
     )
-    coords, at = [], 3
+    coords, offset = [], 3
     for i in range(n):
         coords.append(i)
         for _ in range(i):
-            coords.append(at)
-            at += i
-    assert _sum_of_coordinates(body, n, is_set=False) == _folded([*coords, at])
+            coords.append(offset)
+            offset += i
+    assert _sum_of_coordinates(body, n, is_set=False) == _folded([*coords, offset])
 
 
 @pytest.mark.parametrize("is_set", [False, True])
@@ -159,7 +159,7 @@ def test_a_copy_goes_through_loops_with_a_condition(n: int) -> None:
         f"{load('b', '%t')}  %next = arith.add(%j, %one) : i32\n  scf.yield(%next, %t)\n"
         f"  }} : i32, i32\n{load('d', '%end')}"
     )
-    coords = [each for i in range(n) for each in (i, 2 * i)]
+    coords = [coord for i in range(n) for coord in (i, 2 * i)]
     assert _sum_of_coordinates(body, n, is_set=False) == _folded([*coords, n, n])
 
 
@@ -174,10 +174,10 @@ def test_a_thread_of_fewer_warps_holds_what_several_held(
     assert fewer.in_size("warp") == 2
     for lane in (0, 13):
         for warp in range(2):
-            held = [
-                place
-                for each in range(warp, 8, 2)
-                for place in layout.coords_table("register", lane=lane, warp=each)
+            coords = [
+                coord
+                for old_warp in range(warp, 8, 2)
+                for coord in layout.coords_table("register", lane=lane, warp=old_warp)
             ]
-            assert list(fewer.coords_table("register", lane=lane, warp=warp)) == held
+            assert list(fewer.coords_table("register", lane=lane, warp=warp)) == coords
     assert layout_for_warps(layout, 8) == layout

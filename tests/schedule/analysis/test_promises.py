@@ -85,22 +85,22 @@ def source(tmp_path: Path) -> Path:
 def _remarks(
     source: Path, kernel: str, signature: dict[str, str], constants: dict[str, int], target: str
 ) -> list[str]:
-    made = frontend.translate(str(source), kernel, signature, constants, target=target)
+    translation = frontend.translate(str(source), kernel, signature, constants, target=target)
     maps = target == "sm_90a"
     schedule = Schedule(TARGETS[target], Config(4, 3), map_pointers=maps)
-    schedule_kernel(made.kernel, schedule)
+    schedule_kernel(translation.kernel, schedule)
     return list(schedule.remarks)
 
 
 def _follow(signature: dict[str, str], remark: str) -> dict[str, str]:
-    """Return the signature with what a remark advises; as it is where it advises nothing."""
-    multiples, one = _MULTIPLES.search(remark), _ONE.search(remark)
+    """Return the signature with the promise advised by a remark, or unchanged."""
+    multiples, unit_argument = _MULTIPLES.search(remark), _ONE.search(remark)
     promised = dict(signature)
     for name in multiples[1].split(", ") if multiples else ():
         assert not promised[name].endswith(":16"), "it is promised already"
         promised[name] += ":16"
-    if one:
-        promised[one[1]] = "i32=1"
+    if unit_argument:
+        promised[unit_argument[1]] = "i32=1"
     return promised
 
 
@@ -123,7 +123,9 @@ def test_advice_that_is_followed_helps(
     followed = 0
     for _ in range(20):
         remarks = _remarks(source, kernel, signature, constants, target)
-        advice = next((one for one in remarks if _follow(signature, one) != signature), None)
+        advice = next(
+            (remark for remark in remarks if _follow(signature, remark) != signature), None
+        )
         if advice is None:
             break
         signature = _follow(signature, advice)
@@ -132,9 +134,9 @@ def test_advice_that_is_followed_helps(
         assert advice not in left, signature
     else:
         pytest.fail("the advice does not end")
-    assert followed or (kernel, target) == ("rows", "sm_80")  # which has no bulk copies
+    assert followed or (kernel, target) == ("rows", "sm_80")  # has no bulk copies
     if kernel == "matmul":
-        assert not any("not by cp.async" in one for one in remarks)
+        assert not any("not by cp.async" in remark for remark in remarks)
 
 
 def test_a_modulus_is_what_keeps_columns_from_being_contiguous(source: Path) -> None:
@@ -145,7 +147,9 @@ def test_a_modulus_is_what_keeps_columns_from_being_contiguous(source: Path) -> 
     }
     signature |= {"N": "i32", "M": "i32", "sak": "i32=1", "sbn": "i32=1"}
     (advice,) = (
-        one for one in _remarks(source, "matmul", signature, _BLOCKS, "sm_80") if "promise" in one
+        remark
+        for remark in _remarks(source, "matmul", signature, _BLOCKS, "sm_80")
+        if "promise" in remark
     )
     assert "b goes through registers" in advice
     assert advice.endswith("to have both variants built, of N")
@@ -156,8 +160,8 @@ def test_nothing_is_advised_for_what_is_gathered(source: Path, target: str) -> N
     signature = {"x": "*fp32:16", "index": "*i32:16", "out": "*fp32:16", "rows": "i32"}
     remarks = _remarks(source, "gathered_rows", signature, {"B": 1024}, target)
     assert remarks
-    assert not any("promise" in one for one in remarks)
+    assert not any("promise" in remark for remark in remarks)
     signature = {"a": "*fp16", "index": "*i32", "b": "*fp16:16", "c": "*fp16:16", "K": "i32"}
     remarks = _remarks(source, "gathered_matmul", signature | {"sbk": "i32:16"}, _BLOCKS, target)
-    assert any("a goes through registers" in one for one in remarks)
-    assert not any("promise" in one for one in remarks if " a " in one)
+    assert any("a goes through registers" in remark for remark in remarks)
+    assert not any("promise" in remark for remark in remarks if " a " in remark)

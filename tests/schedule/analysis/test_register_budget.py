@@ -1,4 +1,4 @@
-"""How many registers a thread has, who gives some to whom, and what tiles take."""
+"""Register budget of a thread: transfers between roles, and the share of tiles."""
 
 from __future__ import annotations
 
@@ -105,27 +105,27 @@ def test_a_producer_keeps_the_addresses_of_its_copies(
 
 
 @pytest.mark.parametrize(
-    ("needed", "maxnreg", "fits", "expected"),
+    ("required_registers", "maxnreg", "fits", "expected"),
     [
         (168, 0, True, 0),  # as many as each thread has
         (169, 0, True, 232),
         (232, 0, True, 232),
-        (233, 0, True, 240),  # what the producer can do without
+        (233, 0, True, 240),  # spare registers of the producer
         (241, 0, False, 0),
         (96, 96, True, 0),
         (97, 96, False, 0),
-        (200, 255, False, 0),  # a limit above what there is gives no more
+        (200, 255, False, 0),  # a limit above the hardware's gives no more
     ],
 )
 def test_registers_are_moved_if_that_suffices(
-    needed: int, maxnreg: int, fits: bool, expected: int
+    required_registers: int, maxnreg: int, fits: bool, expected: int
 ) -> None:
     kernel = _kernel(8, producers=4, maxnreg=maxnreg)
     blocks = Block(), Block()
     for block in blocks:
         Builder(block)(scf.Yield([]))
     role, schedule = roles.Specialize(*blocks), Schedule(SM_90, Config(8))
-    assert reserve_registers(needed, role, kernel, schedule) == fits
+    assert reserve_registers(required_registers, role, kernel, schedule) == fits
     assert role.consumer_registers == expected
     kernel.body.insert(role, before=kernel.body.terminator)
     remark_registers(kernel, schedule)

@@ -1,4 +1,4 @@
-"""Ops that compute write registers; ops that rename do not."""
+"""Computing ops write registers; renaming ops do not."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ kernel @k(%n: i32) {num_warps = 4} {
 )
 def test_what_renames_writes_nothing(opcode: type, writers: list[str]) -> None:
     (op,) = [op for op in parse_kernel(KERNEL).walk() if type(op) is opcode]
-    found = register_writers(op.results[0])
-    assert sorted(op.opcode for op in found if not isinstance(op, Block)) == writers
+    writing_ops = register_writers(op.results[0])
+    assert sorted(op.opcode for op in writing_ops if not isinstance(op, Block)) == writers
 
 
 def test_an_argument_is_written_as_its_block_begins() -> None:

@@ -1,4 +1,4 @@
-"""How much shared memory is for what a kernel can do without."""
+"""Shared memory available for optional buffers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HALF = 228 * 1024 // 2 - 1024
 
 
 @pytest.mark.parametrize(
-    ("maxnreg", "needed", "expected"),
+    ("maxnreg", "required_bytes", "expected"),
     [
         (0, 0, LARGEST),
         (128, 0, HALF),
@@ -22,7 +22,9 @@ HALF = 228 * 1024 // 2 - 1024
         (255, 0, LARGEST),
     ],
 )
-def test_several_ctas_share_what_an_sm_has(maxnreg: int, needed: int, expected: int) -> None:
+def test_several_ctas_share_what_an_sm_has(
+    maxnreg: int, required_bytes: int, expected: int
+) -> None:
     kernel = parse_kernel("kernel @k() {num_warps = 8} {\n  scf.return\n}")
     kernel.maxnreg = maxnreg
-    assert shared_budget_bytes(kernel, TARGETS["sm_90a"], needed) == expected
+    assert shared_budget_bytes(kernel, TARGETS["sm_90a"], required_bytes) == expected

@@ -1,4 +1,4 @@
-"""Which indices are never negative, and what launches are asked for that."""
+"""Indices proven non-negative, and the launch conditions of such proofs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PERHAPS = (
 
 
 def signs_of(body: str) -> tuple[bool, list[str]]:
-    """Return whether the last scalar is never negative, and the arguments that must not be."""
+    """Return whether the last scalar is never negative, and the arguments assumed non-negative."""
     kernel = parse_kernel(TEXT.replace("BODY", f"%v = {body}"))
     signs = Signs(AffineAnalysis(kernel))
     values = [op.results[0] for op in kernel.body if op.results]

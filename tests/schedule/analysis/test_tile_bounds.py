@@ -1,4 +1,4 @@
-"""A condition that follows from the ends of index tiles never holds where a mask hides something."""
+"""A condition on the ends of index tiles implies a mask without hidden elements."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _evaluated(body: str, a: int, b: int, c: int) -> tuple[bool, np.ndarray]:
     kernel = parse_kernel(TEXT.format(body=body))
     mask = _named(kernel, "mask")
     end = kernel.body.terminator
-    place = Builder.before_op(end)
-    condition = all_true(mask, place)
+    builder = Builder.before_op(end)
+    condition = all_true(mask, builder)
     assert condition is not None
-    wide = place(arith.Cast(condition, I32)).out
-    place(tile.Store(kernel.body.args[1], wide))
-    out, found = np.full(SIZE, 7, np.int32), np.full(1, 7, np.int32)
-    run(kernel, (1,), [out, found, a, b, c])
-    assert found[0] in (0, 1)
-    return bool(found[0]), out.astype(bool)
+    wide = builder(arith.Cast(condition, I32)).out
+    builder(tile.Store(kernel.body.args[1], wide))
+    out, scalar_out = np.full(SIZE, 7, np.int32), np.full(1, 7, np.int32)
+    run(kernel, (1,), [out, scalar_out, a, b, c])
+    assert scalar_out[0] in (0, 1)
+    return bool(scalar_out[0]), out.astype(bool)
 
 
 def _named(kernel: Kernel, name: str) -> Value:
@@ -99,5 +99,5 @@ def test_it_holds_wherever_a_plain_mask_hides_nothing(a: int, b: int) -> None:
 )
 def test_what_is_not_bounded_has_no_condition(body: str) -> None:
     kernel = parse_kernel(TEXT.format(body=body))
-    place = Builder.before_op(kernel.body.terminator)
-    assert all_true(_named(kernel, "mask"), place) is None
+    builder = Builder.before_op(kernel.body.terminator)
+    assert all_true(_named(kernel, "mask"), builder) is None

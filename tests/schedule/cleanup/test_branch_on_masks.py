@@ -1,4 +1,4 @@
-"""Masks that hide nothing are branched around, and scales fused, with the same results to the bit."""
+"""Full masks are branched around and scales fused, with results the same to the bit."""
 
 from __future__ import annotations
 
@@ -101,15 +101,15 @@ SCALED_ALONE = f"""\
 
 INT_MAX = (1 << 31) - 1
 SCALES = (0.125, 1.0, -0.5, 0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42)
-# What a mask hides: nothing, the last element, all, what wraps.
+# Hidden elements of a mask: none, the last, all, or wrapped ones.
 BOUNDS = ((0, 32), (0, 31), (7, 39), (7, 38), (40, 40), (INT_MAX - 31, INT_MAX), (INT_MAX - 9, 5))
 
 
 def _data(seed: int) -> np.ndarray:
     x = np.random.default_rng(seed).standard_normal(1024).astype(np.float32)
     special = (0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 3.4e38)
-    places = np.random.default_rng(seed + 1).choice(512, len(special), replace=False)
-    x[places] = special  # rows of the other half have none
+    rows = np.random.default_rng(seed + 1).choice(512, len(special), replace=False)
+    x[rows] = special  # rows of the other half have none
     return x
 
 
@@ -129,8 +129,8 @@ def _taken(kernel: Kernel, scale: float, first: int, end: int) -> bool:
     poisoned = text.replace("scf.yield(%dot, %scale)", "scf.yield(%11, %end_of_range)")
     assert poisoned != text
     zero = "  %end_of_range = arith.constant {value = 0.0, type = fp32} : fp32\n"
-    at = poisoned.index("  %a = ")
-    poisoned = parse_kernel(poisoned[:at] + zero + poisoned[at:])
+    start = poisoned.index("  %a = ")
+    poisoned = parse_kernel(poisoned[:start] + zero + poisoned[start:])
     x, out = np.ones(1024, np.float32), np.full(1024, 77, np.float32)
     x[0] = 2.0
     try:

@@ -1,4 +1,4 @@
-"""What a loop carries for nothing goes, and all else stays as it was."""
+"""Unused carried values of loops are dropped; all else stays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BRANCH = """%y = arith.compare(%i, %1) {predicate = "eq"} : i1
 
 
 @pytest.mark.parametrize(
-    ("body", "result", "kept"),
+    ("body", "result", "carried_names"),
     [
         ("", "%n", []),
         ("", "%a", ["u", "v"]),
@@ -54,14 +54,16 @@ BRANCH = """%y = arith.compare(%i, %1) {predicate = "eq"} : i1
     ],
 )
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_what_has_no_use_is_not_carried(body: str, result: str, kept: list[str], n: int) -> None:
+def test_what_has_no_use_is_not_carried(
+    body: str, result: str, carried_names: list[str], n: int
+) -> None:
     text = TEXT.replace("BODY", body).replace("RESULT", result)
     kernel = parse_kernel(text)
     (loop,) = (op for op in kernel.walk() if isinstance(op, scf.For))
     drop_unused_carried(loop)
     verify(kernel)
     (left,) = (op for op in kernel.walk() if isinstance(op, scf.For))
-    assert [arg.hint for arg in left.carried] == kept
+    assert [arg.hint for arg in left.carried] == carried_names
     before, after = (np.full(8, -1, np.int32) for _ in range(2))
     run(parse_kernel(text), (1,), [before, n])
     run(kernel, (1,), [after, n])

@@ -39,7 +39,7 @@ kernel @k(%out: *i32, %a: i32, %b: i32) {num_warps = 4} {
 
 
 def test_what_dominates_is_used_and_what_does_not_is_computed_again() -> None:
-    """Neither arm of a branch dominates the other, nor what follows."""
+    """Neither arm of a branch dominates the other or the code after it."""
     kernel = applied(TEXT, eliminate_common)
     for a, b in ((3, 8), (8, 3)):
         assert_same_meaning(TEXT, kernel, [np.full(1, 77, np.int32), a, b])

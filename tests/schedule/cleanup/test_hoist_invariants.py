@@ -1,4 +1,4 @@
-"""What every iteration computes alike leaves its loops, as far as its operands let it."""
+"""Loop invariants are hoisted as far out as their operands allow."""
 
 from __future__ import annotations
 

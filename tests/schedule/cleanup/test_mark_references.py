@@ -1,4 +1,4 @@
-"""References that results do not depend on are marked, and those alone that they do not depend on."""
+"""Softmax shifts are marked exactly where results do not depend on them."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def test_a_comparison_of_a_reference_with_zero_depends_on_it() -> None:
 def test_a_comparison_of_a_sum_with_zero_does_not_depend_on_it() -> None:
     old = f"  %43 = arith.log2(%sum) : {ROWS}\n"
     seen = '  %50 = arith.compare(%nothing, %sum) {predicate = "lt"} : tile<32xi1>\n'
-    kept = f"  %44 = arith.add(%max, %43) : {ROWS}\n"
-    shown = f"{kept}  %51 = arith.select(%50, %44, %lowest) : {ROWS}\n"
-    text = SOFTMAX.replace(old, old + seen).replace(kept, shown)
+    addition = f"  %44 = arith.add(%max, %43) : {ROWS}\n"
+    shown = f"{addition}  %51 = arith.select(%50, %44, %lowest) : {ROWS}\n"
+    text = SOFTMAX.replace(old, old + seen).replace(addition, shown)
     applied(text.replace("store(%11, %44", "store(%11, %51"), mark_references)
 
 

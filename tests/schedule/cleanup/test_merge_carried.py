@@ -1,4 +1,4 @@
-"""Variables of a loop that are always equal are carried once."""
+"""Loop variables with always equal values are carried once."""
 
 from __future__ import annotations
 

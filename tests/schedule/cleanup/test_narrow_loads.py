@@ -1,4 +1,4 @@
-"""What the loads for a dot repeat along an axis is loaded once, wherever addresses come from."""
+"""Dot operands repeated along an axis are loaded once, wherever their addresses come from."""
 
 from __future__ import annotations
 

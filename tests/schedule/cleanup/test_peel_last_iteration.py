@@ -1,4 +1,4 @@
-"""The last iteration has code of its own, and iterations are what they were."""
+"""The last iteration is peeled; all iterations compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches that only load become masks; all their loads are in flight before the first use."""
+"""Branches of loads become masks, with all loads in flight before the first use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_loads_of_a_halo_come_before_what_uses_them() -> None:
     case = Case("halo", HALO, {"BLOCK": 128})
     assert "scf.if" not in case.gpu_ir
     assert case.gpu_ir.rindex("gpu.load") < case.gpu_ir.index("arith.exp")
-    # One load gives what the other arm has where it is masked off, the other may give anything.
+    # Masked off, one load gives the other arm's value; the other load may give anything.
     assert case.gpu_ir.count("arith.select") == 1
 
 
@@ -89,7 +89,7 @@ def test_a_load_in_an_arm_is_masked_by_the_condition() -> None:
 
 def test_a_store_in_an_arm_keeps_the_branch() -> None:
     lines = TEXT.replace("// CHECK-NOT: scf.if\n", "// CHECK: scf.if(%c)\n").splitlines()
-    kept = [line for line in lines if "// CHECK" not in line or "scf.if" in line]
-    at = next(number for number, line in enumerate(kept) if "%l = tile.load" in line)
-    kept.insert(at + 1, "    tile.store(%out, %l, _)")
-    applied("\n".join(kept) + "\n", predicate_branches)
+    lines_left = [line for line in lines if "// CHECK" not in line or "scf.if" in line]
+    load_index = next(number for number, line in enumerate(lines_left) if "%l = tile.load" in line)
+    lines_left.insert(load_index + 1, "    tile.store(%out, %l, _)")
+    applied("\n".join(lines_left) + "\n", predicate_branches)

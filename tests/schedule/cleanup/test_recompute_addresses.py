@@ -1,4 +1,4 @@
-"""Indices made anew behind products and ahead of stores: which, where, and what that means."""
+"""Indices recomputed after products and before stores: selection, position, results."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def product(times: int, *, nested: bool = False) -> Program:
     add = program.add
     a = program.load(FP16, dot_operand(0, SHAPE, (1, 1), 16))
     b = program.load(FP16, dot_operand(1, SHAPE, (1, 1), 16))
-    held = mma_v2(SHAPE, (1, 1))
+    layout = mma_v2(SHAPE, (1, 1))
     pointer = program.param(PointerType(FP32), 16)
-    places = program.pointers(pointer, held)
-    flat = places.type
+    pointers = program.pointers(pointer, layout)
+    flat = pointers.type
     assert isinstance(flat, TileType)
     assert flat.layout is not None
     index = add(tile.Arange(0, flat.num_elems, flat.layout)).out
     most = add(arith.Constant(1000, TileType(I32, flat.shape, flat.layout))).out
     mask = add(arith.Compare(index, most, "lt")).out
-    acc = add(arith.Constant(0.0, TileType(FP32, SHAPE, held))).out
-    zero, one, end = (add(arith.Constant(value, I32)).out for value in (0, 1, times))
+    acc = add(arith.Constant(0.0, TileType(FP32, SHAPE, layout))).out
+    zero, step, end = (add(arith.Constant(value, I32)).out for value in (0, 1, times))
 
     def body(builder: Builder, args: list[Value]) -> list[Value]:
         return [builder(gpu.Dot(a, b, args[1], (16, 8, 16))).out]
 
-    loop = scf.For(zero, end, one, [acc], body=program.block([I32, acc.type], body))
+    loop = scf.For(zero, end, step, [acc], body=program.block([I32, acc.type], body))
     if nested:
         condition = add(arith.Compare(zero, end, "lt")).out
         then = program.block([], lambda builder, _: [builder(loop).outs[0]])
@@ -49,7 +49,7 @@ def product(times: int, *, nested: bool = False) -> Program:
     else:
         total = add(loop).outs[0]
     out = add(tile.Reshape(total, flat.shape)).out
-    add(gpu.Store(places, out, mask))
+    add(gpu.Store(pointers, out, mask))
     program.outputs.append((pointer, SHAPE))
     return program
 
@@ -64,19 +64,19 @@ def recomputed(program: Program) -> Kernel:
 def after(kernel: Kernel, first: type[Op]) -> list[Op]:
     """Return the ops of the kernel's own block behind the first one of a class."""
     ops = list(kernel.body)
-    return ops[next(at for at, op in enumerate(ops) if isinstance(op, first)) + 1 :]
+    return ops[next(index for index, op in enumerate(ops) if isinstance(op, first)) + 1 :]
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> None:
     kernel = recomputed(product(3, nested=nested))
-    behind = after(kernel, scf.If if nested else scf.For)
-    assert isinstance(behind[0], opaque.OpaqueThreadId)
-    made = {value for op in behind for value in op.results}
-    used = (value for op in behind for value in op.operands)
-    tiles = {value for value in used if isinstance(value.type, TileType)}
+    later_ops = after(kernel, scf.If if nested else scf.For)
+    assert isinstance(later_ops[0], opaque.OpaqueThreadId)
+    results = {value for op in later_ops for value in op.results}
+    operands = (value for op in later_ops for value in op.operands)
+    tiles = {value for value in operands if isinstance(value.type, TileType)}
     loops = {value for op in kernel.body for value in op.results if op.blocks}
-    assert tiles <= made | loops
+    assert tiles <= results | loops
 
 
 def test_a_store_of_much_has_its_own() -> None:
@@ -109,8 +109,8 @@ def test_the_machine_computes_the_same(nested: bool, times: int) -> None:
     program = product(times, nested=nested)
     recompute_addresses(program.kernel(), Schedule(TARGETS["sm_80"]))
     (out,) = program.run(a, b)
-    wanted = times * (a.astype(np.float32) @ b.astype(np.float32)).reshape(-1)
-    assert (out.reshape(-1)[:1000] == wanted[:1000]).all()
+    expected = times * (a.astype(np.float32) @ b.astype(np.float32)).reshape(-1)
+    assert (out.reshape(-1)[:1000] == expected[:1000]).all()
     assert (out.reshape(-1)[1000:].view(np.uint8) == 0xEE).all()
 
 

@@ -1,4 +1,4 @@
-"""Tiles computed again after exchanges and in loops: what is kept, and what that means."""
+"""Tiles rematerialized after exchanges and in loops: tiles kept, and results."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def arguments(times: int = 3) -> list[np.ndarray | int]:
 
 def rematerialized(text: str, *others: Pass, schedule: Schedule | None = None) -> Kernel:
     kernel, schedule = parse_kernel(without_checks(text)), schedule or Schedule(TARGETS["sm_90a"])
-    for each in (rematerialize_tiles, *others):
-        each(kernel, schedule)
+    for run_pass in (rematerialize_tiles, *others):
+        run_pass(kernel, schedule)
         verify(kernel)
     return kernel
 

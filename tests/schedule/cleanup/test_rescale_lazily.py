@@ -1,4 +1,4 @@
-"""Weights by the reference before are those of the source times a power of two, and so are sums of them."""
+"""Conditional rescaling: weights and sums are the source's times a power of two."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ kernel @k(%x: *fp32, %out: *fp32, %end: i32) {num_warps = 1} {
 }
 """
 PLAIN = "\n".join(line for line in SOFTMAX.split("\n") if "CHECK" not in line)
-# The accumulator is rescaled an iteration later, as where weights run ahead of the dot that takes them.
+# The accumulator is rescaled an iteration later, as for weights computed ahead of their dot.
 CARRIED = (
     PLAIN.replace("%max, %sum, %acc = ", "%max, %sum, %acc, %ahead, %last = ")
     .replace("%nothing, %empty)", "%nothing, %empty, %empty, %nothing)")
@@ -133,7 +133,7 @@ STEPS = 6
 
 
 def _scores(seed: int, grows: float) -> np.ndarray:
-    """Return scores in eighths, whose differences are exact, and by how much they grow from step to step."""
+    """Return scores in eighths, with exact differences, and their growth per step."""
     eighths = np.random.default_rng(seed).integers(-80, 80, (STEPS, 32, 32)) / 8
     return (eighths + grows * np.arange(STEPS)[:, None, None]).astype(np.float32)
 
@@ -149,10 +149,10 @@ def test_results_are_the_same_to_the_bit(text: str, grows: float) -> None:
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan, 3e38, -3e38])
 def test_special_scores_are_what_they_were(special: float) -> None:
     kernel = applied(SOFTMAX, rescale_lazily)
-    for place in (0, 3, STEPS - 1):
-        scores = _scores(place, 1.0)
-        scores[place, 5, 9] = special
-        scores[place, 6] = special
+    for position in (0, 3, STEPS - 1):
+        scores = _scores(position, 1.0)
+        scores[position, 5, 9] = special
+        scores[position, 6] = special
         args = [scores.ravel(), np.full(1024, 77, np.float32), STEPS * 1024]
         with np.errstate(all="ignore"):
             assert_same_meaning(PLAIN, kernel, args)
@@ -168,7 +168,7 @@ def test_the_error_against_float64_is_that_of_exponents(grows: float) -> None:
     weights = np.exp2(exponents).sum(0)
     expected = weights / weights.sum(1)[:, None]
     error = np.abs(out.reshape(32, 32) - expected) / expected
-    # Of an exponent, half an ulp of a number that is 16 larger at most; of the rest, an ulp for each op.
+    # Half an ulp of a number larger by at most 16 for the exponent; an ulp per op for the rest.
     num_roundings = 2 + STEPS + STEPS + 5 + 1
     bound = 2**-24 * (math.log(2) * (16 + np.abs(exponents).max()) + num_roundings)
     assert error.max() <= bound

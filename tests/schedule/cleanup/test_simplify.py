@@ -1,4 +1,4 @@
-"""Blocks are loaded without the axes that are dropped anyway, where they were loaded."""
+"""Blocks are loaded without dropped axes, at the original load."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_axes_stay_that_a_box_has_not_all_of_or_whose_rows_are_cut(block: str) -
 )
 def test_other_renamings_stay(renaming: str) -> None:
     start, end = TEXT.index("  %half"), TEXT.index("  scf.return")
-    kept = f"  %w = {renaming}\n  tile.store(%p, %w, _)\n"
+    consumer = f"  %w = {renaming}\n  tile.store(%p, %w, _)\n"
     kind = renaming.rpartition(" : ")[2]
     pointers = kind.replace("xfp32", "x*fp32")
     shape = renaming.partition("{")[2].partition("}")[0]
-    kept = f"  %p = tile.splat(%q) {{{shape}}} : {pointers}\n{kept}"
-    text = without_checks(TEXT[:start] + kept + TEXT[end:]).replace(
+    consumer = f"  %p = tile.splat(%q) {{{shape}}} : {pointers}\n{consumer}"
+    text = without_checks(TEXT[:start] + consumer + TEXT[end:]).replace(
         "%i: i32)", "%i: i32, %q: *fp32)"
     )
     kernel = parse_kernel(text)
@@ -180,8 +180,8 @@ def test_axes_are_reordered_once() -> None:
     verify(kernel)
     check(ORDERS, print_kernel(kernel))
     x = np.random.default_rng(0).integers(-9, 9, (4, 4, 8)).astype(np.float32)
-    for each in (parse_kernel(without_checks(ORDERS)), kernel):
+    for variant in (parse_kernel(without_checks(ORDERS)), kernel):
         y, z = np.zeros_like(x), np.zeros((4, 8, 4), np.float32)
-        run(each, (1,), [x, y, z, 0])
+        run(variant, (1,), [x, y, z, 0])
         np.testing.assert_array_equal(y, x)
         np.testing.assert_array_equal(z, x.transpose(1, 2, 0))

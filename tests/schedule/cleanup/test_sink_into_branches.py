@@ -1,4 +1,4 @@
-"""Indices that only an `if` uses are made in its branches: which, where, and what that means."""
+"""Indices used only in an `if` are computed in its branches: selection, position, results."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def copy(*, around: bool = False, used_outside: bool = False, twice: bool = True
         return scf.If(condition, branch(2 if twice else 1), branch(1))
 
     if around:
-        zero, one = (add(arith.Constant(value, I32)).out for value in (0, 1))
+        zero, step = (add(arith.Constant(value, I32)).out for value in (0, 1))
 
         def body(builder: Builder, _: list[Value]) -> list[Value]:
             builder(branches())
             return []
 
-        add(scf.For(zero, one, one, [], body=program.block([I32], body)))
+        add(scf.For(zero, step, step, [], body=program.block([I32], body)))
     else:
         add(branches())
     if used_outside:
@@ -83,7 +83,7 @@ def test_each_branch_makes_its_own_where_they_are_used() -> None:
         classes = [type(op) for op in ops]
         load, store = classes.index(gpu.Load), classes.index(gpu.Store)
         assert arith.AddPtr in tiles(ops[:load])
-        # What is stored to is made behind the barrier, and so not kept while all is loaded.
+        # The store's pointers are computed after the barrier, so not live during the loads.
         assert arith.AddPtr in tiles(ops[classes.index(gpu.Barrier) : store])
         assert classes.count(arith.AddPtr) == 2
 

@@ -1,4 +1,4 @@
-"""Stores that wait for the next mainloop, of several: which stand where, what loops carry, and that each is done once."""
+"""Delayed stores before several mainloops: position, carried values, and stored exactly once."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_each_mainloop_stores_the_tile_before(tmp_path: Path) -> None:
     # In each mainloop, after it, and at the end: both halves.
     assert consumers.count("gpu.tma_store(") == 8
     inner = re.findall(r"gpu\.wgmma\(.*?gpu\.wgmma_wait", consumers, re.DOTALL)
-    assert [each.count("gpu.tma_store(") for each in inner] == [2, 2]
+    assert [loop_text.count("gpu.tma_store(") for loop_text in inner] == [2, 2]
 
 
 def test_loops_carry_what_coordinates_are_made_of(tmp_path: Path) -> None:
-    """Of eight rows that depend on where a tile begins and on how many it has, those two numbers."""
+    """Eight rows depend on the tile's start and row count; carry those two numbers."""
     body, end = TILES[: TILES.index("            left")], ""
     for part in range(8):
         row = f"tl.where({part * 7} < count, tile * 64 + {part}, 2**30)"
@@ -64,7 +64,7 @@ def test_loops_carry_what_coordinates_are_made_of(tmp_path: Path) -> None:
     numbers = [
         name for name in re.findall(r"%(\w+): i32", head) if not re.match("stage|parity", name)
     ]
-    assert len(numbers) == 3  # and which slice is next
+    assert len(numbers) == 3  # and the next slice
 
 
 @pytest.mark.parametrize("columns", [128, 64])
@@ -91,7 +91,7 @@ def test_as_much_of_a_tile_is_delayed_as_registers_hold(tmp_path: Path, columns:
     consumers = text[text.index("gpu.specialize") :]
     inner = re.findall(r"gpu\.wgmma\(.*?gpu\.wgmma_wait", consumers, re.DOTALL)
     delayed = 2 if columns == 128 else 4
-    assert [each.count("gpu.tma_store(") for each in inner] == [delayed, delayed]
+    assert [loop_text.count("gpu.tma_store(") for loop_text in inner] == [delayed, delayed]
     # The others stand where they were, once.
     assert consumers.count("gpu.tma_store(") == 4 * delayed + 4 - delayed
 
@@ -113,15 +113,15 @@ def test_tiles_are_stored_once(tmp_path: Path, counts: tuple[int, ...], programs
     for seed, depth in enumerate((0, 64, 256)):
         rows = 64 * len(counts) + 8
         a = np.sign(tensor((rows, 256), "fp16", seed=seed))
-        b, d = (np.sign(tensor((64, 256), "fp16", seed=seed + at)) for at in (1, 2))
+        b, d = (np.sign(tensor((64, 256), "fp16", seed=seed + offset)) for offset in (1, 2))
         c = like(tensor((rows, 64), "bf16"))
         expected = c.copy()
         for tile, count in enumerate(counts):
             right = (b if count > 64 else d)[:, :depth].astype(np.float64)
-            here = slice(64 * tile, 64 * tile + 64)
-            product = a[here, :depth].astype(np.float64) @ right.T
+            tile_rows = slice(64 * tile, 64 * tile + 64)
+            product = a[tile_rows, :depth].astype(np.float64) @ right.T
             width = 64 if count > 32 else 32 if count else 0
-            expected[here, :width] = product.astype(ml_dtypes.bfloat16)[:, :width]
+            expected[tile_rows, :width] = product.astype(ml_dtypes.bfloat16)[:, :width]
         values = {"a": a, "b": b, "d": d, "c": c, "counts": np.array([*counts, 0], np.int32)}
         launch(kernel, (programs,), {**values, "tiles": len(counts), "K": depth}, seed=seed)
         np.testing.assert_array_equal(c, expected)

@@ -1,4 +1,4 @@
-"""What carries a tile to the next mainloop: which loops surely run, and what waits for maps."""
+"""Tiles carried to the next mainloop: loops certain to run, and waits on maps."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ SIGNATURE = {
 }
 
 
-@pytest.mark.parametrize(("condition", "places"), [("0 < tiles", 3), ("K != 7", 4)])
+@pytest.mark.parametrize(("condition", "num_maps"), [("0 < tiles", 3), ("K != 7", 4)])
 def test_the_map_of_a_tile_is_carried_and_acquired_with_its_first_slice(
-    tmp_path: Path, condition: str, places: int
+    tmp_path: Path, condition: str, num_maps: int
 ) -> None:
-    """In the mainloop, after it, and after all; and where a group may have no tile of its own.
+    """In the mainloop, after it, and after all; a group may have no tile of its own.
 
-    There the tile of the group before is stored, whose map is given back next.
+    Then the previous group's tile is stored, and its map is released next.
     """
     source = GROUPS.replace("CONDITION", condition)
     text, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=4, map_pointers=True)
     assert "the epilogue of a tile overlaps" in remarks
     consumers = text[text.index("gpu.specialize") : text.index("gpu.beside")]
-    assert consumers.count("gpu.made_tensor_map") == places
-    assert consumers.count("gpu.acquired_tensor_map") == places
-    assert consumers.count("gpu.tma_store(") == 2 * places
+    assert consumers.count("gpu.made_tensor_map") == num_maps
+    assert consumers.count("gpu.acquired_tensor_map") == num_maps
+    assert consumers.count("gpu.tma_store(") == 2 * num_maps

@@ -1,4 +1,4 @@
-"""Stores that wait for the next tile's products: where they stand, what they store, and when not."""
+"""Stores delayed into the next tile's products: position, stored tiles, and refusals."""
 
 from __future__ import annotations
 
@@ -72,11 +72,15 @@ def test_coordinates_are_computed_behind_the_last_product(tmp_path: Path) -> Non
         tmp_path, PRODUCT.replace("tile * 128, 0", "tile // K * 128, 0"), SIGNATURE, num_warps=8
     )
     consumers = text[text.index("gpu.specialize") :].splitlines()
-    at = {
+    positions = {
         text: [number for number, line in enumerate(consumers) if text in line]
         for text in ("gpu.wgmma(", "arith.div", "gpu.wgmma_wait")
     }
-    product, first, drain = at["gpu.wgmma("][0], at["arith.div"][0], at["gpu.wgmma_wait"][1]
+    product, first, drain = (
+        positions["gpu.wgmma("][0],
+        positions["arith.div"][0],
+        positions["gpu.wgmma_wait"][1],
+    )
     assert product < first < drain
 
 
@@ -136,7 +140,10 @@ def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
         launch(kernel, (2,), values, seed=seed)
         product = a[:, :depth].astype(np.float64) @ b[:, :depth].astype(np.float64).T
         np.testing.assert_array_equal(c, product.astype(ml_dtypes.bfloat16))
-        blocks = [product[64 * at : 64 * at + 64] + 1 for at in reversed(range(tiles))]
+        blocks = [
+            product[64 * tile_index : 64 * tile_index + 64] + 1
+            for tile_index in reversed(range(tiles))
+        ]
         np.testing.assert_array_equal(d, np.concatenate(blocks, axis=1))
 
 
@@ -186,7 +193,7 @@ def test_a_tile_waits_for_the_mainloop_of_the_next_group(tmp_path: Path) -> None
 def test_tiles_of_groups_are_stored_once(
     tmp_path: Path, depths: tuple[int, ...], tiles: int, programs: int
 ) -> None:
-    """Whatever the next mainloop has of steps: none, fewer than there are slices, or more."""
+    """With any step count of the next mainloop: none, fewer than the slices, or more."""
     kernel = compiled(tmp_path, GROUPS, GROUPS_SIGNATURE)
     a = np.sign(tensor((64 * tiles + 8, 320), "fp16"))
     b = np.sign(tensor((128 * len(depths) + 8, 320), "fp16", seed=1))
@@ -220,13 +227,13 @@ def test_a_mainloop_may_be_as_long_as_its_tile_says(tmp_path: Path) -> None:
         np.testing.assert_array_equal(c[rows], product.astype(ml_dtypes.bfloat16))
 
 
-# ---- what stays -------------------------------------------------------------------------------
+# ---- left alone -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("old", "new", "signature", "config"),
     [
-        # Threads write elsewhere, too: to the same memory, for all that is known.
+        # Threads also write elsewhere, possibly to the same memory.
         (
             "        c.store",
             "        tl.store(p + tile, K)\n        c.store",
@@ -242,7 +249,7 @@ def test_a_mainloop_may_be_as_long_as_its_tile_says(tmp_path: Path) -> None:
         ),
         # No registers for it: 128 sums and 128 words of the tile.
         (", 0], total", ", 0], total", {"c": "tensordesc<fp32[128,128]>"}, {"num_warps": 4}),
-        # Threads scale what products add: the tensor cores wait for them already.
+        # Threads scale the products' operands: the tensor cores wait for them already.
         (
             "total = tl.dot(a.load([tile * 128, k]), b.load([0, k]).T, total)",
             "total += tl.dot(a.load([tile * 128, k]), b.load([0, k]).T) * (K + 1)",
@@ -251,7 +258,7 @@ def test_a_mainloop_may_be_as_long_as_its_tile_says(tmp_path: Path) -> None:
         ),
         # Another group of warps multiplies in the meantime.
         ("", "", {}, {"num_consumer_groups": 2, "num_warps": 4}),
-        # The kernel reads what it has stored.
+        # The kernel reads its own stores.
         ("        c.store", "        total += c.load([tile * 128, 0])\n        c.store", {}, {}),
         # No loop of tiles: nothing is multiplied after it.
         ("for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):", "if tiles > 0:\n        tile = tl.program_id(0)", {}, {}),
@@ -267,7 +274,7 @@ def test_it_stays_where_it_is(
     assert DELAYED not in remarks
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 TEXT = """\
 // CHECK: [[BUFFER:%.*]] = gpu.shared_alloc {element = bf16

@@ -1,4 +1,4 @@
-"""Stores that run on: where they are waited for, which buffers they get, and how blocks are cut."""
+"""TMA stores in flight: their waits, buffers, and slices of blocks."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ BUFFER = (
 BLOCK_BYTES, PART_BYTES = 4096, 1024
 
 
-def _store(name: str, tensor: str = "x", at: str = "zero", written: str = "") -> tuple[str, ...]:
+def _store(name: str, tensor: str = "x", coord: str = "zero", written: str = "") -> tuple[str, ...]:
     return (
         f"%{name} = {BUFFER}",
-        f"gpu.staged_tma_store(%{tensor}, %v, %{name}, %{at}){written}",
+        f"gpu.staged_tma_store(%{tensor}, %v, %{name}, %{coord}){written}",
     )
 
 
@@ -64,9 +64,13 @@ def _overlapped(*lines: str, layout: str = PARTS, room: int = 1 << 16) -> tuple[
 def _ops(kernel: Kernel) -> list[str]:
     """Return the accesses and waits in order; a loop is in brackets."""
     text = print_kernel(kernel)
-    found = re.findall(r"scf\.for|scf\.yield|gpu\.\w+(?:\(.*pending = \d+|.*pending = \d+)?", text)
+    names_in_text = re.findall(
+        r"scf\.for|scf\.yield|gpu\.\w+(?:\(.*pending = \d+|.*pending = \d+)?", text
+    )
     names = {"scf.for": "[", "scf.yield": "]"}
-    ops = [names.get(op, re.sub(r"gpu\.(\w+).*?(\d*)$", r"\1 \2", op).strip()) for op in found]
+    ops = [
+        names.get(op, re.sub(r"gpu\.(\w+).*?(\d*)$", r"\1 \2", op).strip()) for op in names_in_text
+    ]
     return [op for op in ops if op not in ("load", "shared_alloc", "extract")]
 
 
@@ -78,7 +82,7 @@ def _buffers(kernel: Kernel) -> list[gpu.SharedAlloc]:
 
 
 def test_a_store_of_a_loop_runs_on() -> None:
-    kernel, schedule = _overlapped(*_loop(*_store("b", at="i")))
+    kernel, schedule = _overlapped(*_loop(*_store("b", coord="i")))
     assert _ops(kernel) == [
         *("[", "tma_store_wait", "shared_store", "tma_store", "]", "tma_store_wait")
     ]
@@ -95,7 +99,7 @@ def test_the_wait_of_a_nest_is_behind_all_of_it() -> None:
 
 
 def test_two_stores_wait_each_for_its_own_buffer() -> None:
-    kernel, _ = _overlapped(*_loop(*_store("b", at="i"), *_store("c", "y", at="i")))
+    kernel, _ = _overlapped(*_loop(*_store("b", coord="i"), *_store("c", "y", coord="i")))
     assert _ops(kernel) == [
         "[",
         *("tma_store_wait 1", "shared_store", "tma_store"),
@@ -110,7 +114,7 @@ def test_two_stores_wait_each_for_its_own_buffer() -> None:
 )
 def test_parts_go_through_as_many_buffers_as_fit(num_buffers: int, waits: dict[int, str]) -> None:
     room = num_buffers * PART_BYTES + PART_BYTES - 1
-    kernel, schedule = _overlapped(*_loop(*_store("b", at="i")), room=room)
+    kernel, schedule = _overlapped(*_loop(*_store("b", coord="i")), room=room)
     expected = ["[", "tma_store_wait"]
     for part in range(4):
         expected += ["shared_store", *([waits[part]] if part in waits else []), "tma_store"]
@@ -121,12 +125,12 @@ def test_parts_go_through_as_many_buffers_as_fit(num_buffers: int, waits: dict[i
 
 
 def test_one_buffer_is_waited_for_part_by_part() -> None:
-    kernel, _ = _overlapped(*_loop(*_store("b", at="i")), room=PART_BYTES)
+    kernel, _ = _overlapped(*_loop(*_store("b", coord="i")), room=PART_BYTES)
     part = ["shared_store", "tma_store", "tma_store_wait"]
     assert _ops(kernel) == ["[", "tma_store_wait", *(part * 4)[:-1], "]", "tma_store_wait"]
 
 
-THREE = tuple(line for name in "bcd" for line in _store(name, at="i"))
+THREE = tuple(line for name in "bcd" for line in _store(name, coord="i"))
 
 
 def test_blocks_of_one_kind_take_turns() -> None:
@@ -157,16 +161,23 @@ def test_parts_of_several_blocks_take_turns_together() -> None:
 
 def test_whole_blocks_have_buffers_of_their_own_where_they_fit() -> None:
     kernel, schedule = _overlapped(*_loop(*THREE), room=3 * BLOCK_BYTES)
-    one = ["tma_store_wait 2", "shared_store", "tma_store"]
-    assert _ops(kernel) == ["[", *one * 3, "]", "tma_store_wait"]
+    store_steps = ["tma_store_wait 2", "shared_store", "tma_store"]
+    assert _ops(kernel) == ["[", *store_steps * 3, "]", "tma_store_wait"]
     assert schedule.remarks == []
 
 
 def test_only_what_is_in_one_block_takes_turns() -> None:
-    """A store under a condition may be left out, so nobody counts on it."""
-    rare = ("scf.if(%rare) () {", *_store("c", at="i"), "scf.yield()", "} () {", "scf.yield()", "}")
-    one = '%rare = arith.compare(%i, %step) {predicate = "lt"} : i1'
-    lines = _loop(one, *_store("b", at="i"), *rare)
+    """A conditional store may not happen, so no wait counts it."""
+    rare = (
+        "scf.if(%rare) () {",
+        *_store("c", coord="i"),
+        "scf.yield()",
+        "} () {",
+        "scf.yield()",
+        "}",
+    )
+    condition = '%rare = arith.compare(%i, %step) {predicate = "lt"} : i1'
+    lines = _loop(condition, *_store("b", coord="i"), *rare)
     kernel, schedule = _overlapped(*lines, room=2 * PART_BYTES + BLOCK_BYTES)
     assert _ops(kernel).count("tma_store") == 4 + 1
     assert len(_buffers(kernel)) == 2 + 1
@@ -175,7 +186,7 @@ def test_only_what_is_in_one_block_takes_turns() -> None:
 
 
 def test_a_part_costs_one_barrier() -> None:
-    kernel, schedule = _overlapped(*_loop(*_store("b", at="i")), room=2 * PART_BYTES)
+    kernel, schedule = _overlapped(*_loop(*_store("b", coord="i")), room=2 * PART_BYTES)
     allocate_shared(kernel, schedule)
     insert_barriers(kernel, schedule)
     (loop,) = (op for op in kernel.body if isinstance(op, scf.For))
@@ -185,7 +196,7 @@ def test_a_part_costs_one_barrier() -> None:
 def test_threads_that_share_parts_wait_at_once_where_there_is_no_room() -> None:
     kernel, schedule = _overlapped(
         f"%o = {BUFFER}",
-        *_loop(*_store("b", at="i"), "gpu.tma_store(%y, %o, %i)", "gpu.tma_store_wait"),
+        *_loop(*_store("b", coord="i"), "gpu.tma_store(%y, %o, %i)", "gpu.tma_store_wait"),
         layout=NO_PARTS,
         room=2 * BLOCK_BYTES - 1,
     )
@@ -197,14 +208,14 @@ def test_a_remark_says_why_a_store_does_not_run_on() -> None:
     other = (f"%o = {BUFFER}", "gpu.shared_store(%v, %o) {vector = 4}")
     read = "%r = gpu.shared_load(%o) {layout = #2, vector = 4} : tile<1024xfp32, #2>"
     kernel, schedule = _overlapped(
-        *_loop(*other, read, *_store("b", at="i")), layout=NO_PARTS, room=2 * BLOCK_BYTES - 1
+        *_loop(*other, read, *_store("b", coord="i")), layout=NO_PARTS, room=2 * BLOCK_BYTES - 1
     )
     assert _ops(kernel)[-3:] == ["tma_store", "tma_store_wait", "]"]
     assert "no room for a buffer of its own of 4096 bytes" in schedule.remarks[0]
 
 
 def test_a_wait_that_others_rely_on_stays() -> None:
-    kernel, _ = _overlapped(*_loop(*_store("b", at="i", written=" {written = true}")))
+    kernel, _ = _overlapped(*_loop(*_store("b", coord="i", written=" {written = true}")))
     assert _ops(kernel) == ["[", "shared_store", "tma_store", "tma_store_wait", "]"]
 
 
@@ -240,7 +251,7 @@ def test_a_block_that_does_not_fit_goes_in_parts_without_a_loop() -> None:
 @pytest.mark.parametrize("room", [1 << 16, 3 * PART_BYTES, 2 * PART_BYTES, PART_BYTES])
 @pytest.mark.parametrize("kind", ["store", "reduce"])
 def test_every_part_goes_where_it_belongs(room: int, kind: str) -> None:
-    lines = _loop(*_store("b", at="i"))
+    lines = _loop(*_store("b", coord="i"))
     if kind == "reduce":
         lines = tuple(
             re.sub(r"(staged_tma_store\(.*)", r'\1 {kind = "add"}', line) for line in lines
@@ -263,18 +274,18 @@ def test_blocks_that_take_turns_go_where_they_belong(layout: str, num_parts: int
     """Four blocks an iteration, three of them alike; in as much room as there may be."""
     room = max(num_parts * PART_BYTES, BLOCK_BYTES if layout == NO_PARTS else 0)
     offsets = [
-        f"%{name} = arith.constant {{value = {at}, type = i32}} : i32\n  "
+        f"%{name} = arith.constant {{value = {offset}, type = i32}} : i32\n  "
         f"%at_{name} = arith.add(%i, %{name}) : i32"
-        for name, at in (("o", 4096), ("q", 8192))
+        for name, offset in (("o", 4096), ("q", 8192))
     ]
     doubled = "%u = arith.add(%v, %v) : tile<1024xfp32, LAYOUT>".replace("LAYOUT", layout)
     lines = _loop(
         *offsets,
         doubled,
-        *_store("b", at="i"),
-        *(line.replace("%v,", "%u,") for line in _store("c", at="at_o")),
-        *_store("d", at="at_q"),
-        *_store("f", "y", at="i"),
+        *_store("b", coord="i"),
+        *(line.replace("%v,", "%u,") for line in _store("c", coord="at_o")),
+        *_store("d", coord="at_q"),
+        *_store("f", "y", coord="i"),
     )
     kernel, schedule = _overlapped(*lines, layout=layout, room=room)
     allocate_shared(kernel, schedule)
@@ -287,7 +298,7 @@ def test_blocks_that_take_turns_go_where_they_belong(layout: str, num_parts: int
     np.testing.assert_array_equal(y, np.tile(value, 4))
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: [[BUFFER:%.*]] = gpu.shared_alloc
@@ -303,7 +314,7 @@ CHECKS = """\
 
 
 def test_a_store_is_awaited_before_its_buffer_is_written_again() -> None:
-    lines = "".join(f"  {line}\n" for line in _loop(*_store("b", at="i")))
+    lines = "".join(f"  {line}\n" for line in _loop(*_store("b", coord="i")))
     text = f"{CHECKS}{HEAD.replace('LAYOUT', PARTS)}{lines}  scf.return\n}}\n"
     kernel = applied(text, pipeline_tma_stores)
     store = (

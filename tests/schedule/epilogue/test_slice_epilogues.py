@@ -1,4 +1,4 @@
-"""What is stored, computed part by part: when, in what order, and to the same end."""
+"""Sliced epilogues: conditions, order of slices, and results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def epilogue(
     """Return `out = fp16(acc * acc + residual)`, the residual moved through shared memory."""
     program = Program(WARPS)
     add = program.add
-    held, coalesced = mma_v2(shape, (2, 2)), blocked_for(shape, (1, 8), WARPS, (1, 0))
-    trip = plan_shared_exchange(coalesced, held, FP16.bits, run_elems=8)
-    acc, residual = program.load(FP32, held), program.load(FP16, coalesced)
+    fragment, coalesced = mma_v2(shape, (2, 2)), blocked_for(shape, (1, 8), WARPS, (1, 0))
+    trip = plan_shared_exchange(coalesced, fragment, FP16.bits, run_elems=8)
+    acc, residual = program.load(FP32, fragment), program.load(FP16, coalesced)
     buffer = add(gpu.SharedAlloc(FP16, shape, trip.scratch)).out
     add(gpu.SharedStore(residual, buffer, trip.store_vector_elems, trip.store_matrix))
     add(gpu.Barrier())
-    back = add(gpu.SharedLoad(buffer, held, trip.load_vector_elems, trip.load_matrix)).out
+    back = add(gpu.SharedLoad(buffer, fragment, trip.load_vector_elems, trip.load_matrix)).out
     if overwrites:
         add(gpu.Barrier())
         zeros = add(arith.Constant(0.0, TileType(FP16, shape, coalesced))).out
@@ -43,8 +43,8 @@ def epilogue(
     sum_ = add(arith.Add(add(arith.Mul(acc, acc)).out, wide)).out
     out = add(arith.Cast(sum_, FP16)).out
     pointer = program.param(PointerType(FP16), 16)
-    places = add(tile.Reshape(program.pointers(pointer, held), shape)).out
-    add(gpu.Store(places, out))
+    pointers = add(tile.Reshape(program.pointers(pointer, fragment), shape)).out
+    add(gpu.Store(pointers, out))
     program.outputs.append((pointer, shape))
     if uses_twice:
         program.store(out)
@@ -64,8 +64,8 @@ def reads(kernel: Kernel) -> list[gpu.SharedLoad]:
 
 def test_a_large_tile_is_read_and_added_in_parts() -> None:
     kernel = epilogue(LARGE)
-    found = opcodes(kernel, gpu.SharedLoad, arith.Mul, arith.Add, gpu.Concat, gpu.Store)
-    assert found == ["shared_load", "mul", "add"] * 4 + ["concat", "store"]
+    op_names = opcodes(kernel, gpu.SharedLoad, arith.Mul, arith.Add, gpu.Concat, gpu.Store)
+    assert op_names == ["shared_load", "mul", "add"] * 4 + ["concat", "store"]
     assert len({op.start for op in reads(kernel)}) == 4
 
 
@@ -74,7 +74,7 @@ def test_a_small_tile_stays_whole() -> None:
 
 
 def test_what_is_overwritten_is_read_before() -> None:
-    """The read stays whole where it was, and nothing is gained by cutting what is left."""
+    """The read stays whole and in place; cutting the rest gains nothing."""
     kernel = epilogue(LARGE, overwrites=True)
     assert opcodes(kernel, gpu.SharedLoad, gpu.Concat) == ["shared_load"]
 

@@ -44,19 +44,19 @@ def _expand(kernel: Kernel, schedule: Schedule) -> None:
 def _expand_slices(kernel: Kernel, schedule: Schedule) -> None:
     for store in _stores(kernel):
         assert num_slices(store) == 2
-        place = Builder.before_op(store)
-        buffer = allocate_slice(store, slice_shape(store), place)
+        builder = Builder.before_op(store)
+        buffer = allocate_slice(store, slice_shape(store), builder)
         for number in (1, 0):
-            store_slice(store, number, buffer, schedule.target, place)
-            place(tma.TmaStoreWait())
+            store_slice(store, number, buffer, schedule.target, builder)
+            builder(tma.TmaStoreWait())
         erase(store)
 
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("reduction", [False, True])
 def test_a_whole_tile_is_stored_from_its_own_buffer(written: bool, reduction: bool) -> None:
-    given = ['kind = "add"'] * reduction + ["written = true"] * written
-    attributes = f" {{{', '.join(given)}}}" if given else ""
+    attribute_texts = ['kind = "add"'] * reduction + ["written = true"] * written
+    attributes = f" {{{', '.join(attribute_texts)}}}" if attribute_texts else ""
     copy = 'tma_reduce(%x, %b, %n) {kind = "add"}' if reduction else "tma_store(%x, %b, %n)"
     text = f"""{HEAD}
   // CHECK-NOT: staged
@@ -104,9 +104,9 @@ def test_bytes_are_stored_without_a_map() -> None:
 
 
 def _assert_same(text: str, kernel: Kernel) -> None:
-    """Interpret the kernel before and after, with the barriers that it needs."""
+    """Interpret the kernel before and after the pass, with the barriers it needs."""
     schedule = Schedule(TARGETS["sm_90a"])
-    for each in (allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     x, p = (np.full(512, -1, np.float32) for _ in range(2))
     assert_same_meaning(text, kernel, [x, p, 64])

@@ -1,4 +1,4 @@
-"""Layouts of accesses: threads hold boxes of what is transposed between two of them."""
+"""Access layouts: threads hold boxes of tiles transposed between two accesses."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def layouts(
     signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{kind}:16"}
     kernel = translate(str(path), "k", signature, {"M": shape[0], "N": shape[1]}).kernel
     kernel.num_warps = warps
-    found = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
-    return {type(op): layout for op, layout in found.items()}
+    layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    return {type(op): layout for op, layout in layout_of.items()}
 
 
 def box(layout: LinearLayout) -> tuple[int, int]:
-    """Return the rows and columns of the box that a thread holds first."""
+    """Return rows and columns of the box in a thread's first registers."""
     rows, columns = layout.shape
-    held = set(layout.coords_table("register", lane=0))
-    height = next(row for row in range(rows + 1) if (row, 0) not in held)
-    return height, next(column for column in range(columns + 1) if (0, column) not in held)
+    elements = set(layout.coords_table("register", lane=0))
+    height = next(row for row in range(rows + 1) if (row, 0) not in elements)
+    return height, next(column for column in range(columns + 1) if (0, column) not in elements)
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "warps", "wanted"),
+    ("kind", "shape", "warps", "box_shape"),
     [
         ("bf16", (64, 64), 4, (4, 8)),
         ("bf16", (64, 64), 8, (2, 8)),
@@ -65,20 +65,20 @@ def box(layout: LinearLayout) -> tuple[int, int]:
     ],
 )
 def test_what_is_transposed_is_held_in_boxes(
-    tmp_path: Path, kind: str, shape: tuple[int, int], warps: int, wanted: tuple[int, int]
+    tmp_path: Path, kind: str, shape: tuple[int, int], warps: int, box_shape: tuple[int, int]
 ) -> None:
-    found = layouts(tmp_path, TURNED.format("x"), kind, shape, warps)
-    assert box(found[tile.Load]) == wanted
+    layout_of = layouts(tmp_path, TURNED.format("x"), kind, shape, warps)
+    assert box(layout_of[tile.Load]) == box_shape
 
 
 def test_both_accesses_have_boxes(tmp_path: Path) -> None:
-    found = layouts(tmp_path, TURNED.format("(x * 2 + x)"), "bf16", (64, 64), 4)
-    assert box(found[tile.Load]) == box(found[tile.Store]) == (4, 8)
+    layout_of = layouts(tmp_path, TURNED.format("(x * 2 + x)"), "bf16", (64, 64), 4)
+    assert box(layout_of[tile.Load]) == box(layout_of[tile.Store]) == (4, 8)
 
 
 def test_what_is_not_transposed_is_not(tmp_path: Path) -> None:
-    found = layouts(tmp_path, STRAIGHT, "bf16", (64, 64), 4)
-    assert box(found[tile.Load]) == (1, 8)
+    layout_of = layouts(tmp_path, STRAIGHT, "bf16", (64, 64), 4)
+    assert box(layout_of[tile.Load]) == (1, 8)
 
 
 PRODUCT = """\
@@ -100,8 +100,8 @@ def test_operands_of_dots_do_not_decide_how_results_are_stored(tmp_path: Path) -
     signature = {"x_ptr": "*fp8e4nv:16", "out_ptr": "*bf16:16"}
     kernel = translate(str(path), "k", signature, {"M": 64, "N": 64}).kernel
     kernel.num_warps = 4
-    found = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
-    assert {type(op): box(layout) for op, layout in found.items()} == {
+    layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    assert {type(op): box(layout) for op, layout in layout_of.items()} == {
         tile.Load: (1, 16),
         tile.Store: (1, 8),
     }
@@ -113,26 +113,26 @@ TURNED_PRODUCT = (
 )
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("bf16", (1, 8)), ("fp8e4nv", (4, 16))])
+@pytest.mark.parametrize(("kind", "box_shape"), [("bf16", (1, 8)), ("fp8e4nv", (4, 16))])
 def test_what_dots_take_transposed_is_held_in_boxes_if_it_is_exchanged(
-    tmp_path: Path, kind: str, wanted: tuple[int, int]
+    tmp_path: Path, kind: str, box_shape: tuple[int, int]
 ) -> None:
-    found = layouts(tmp_path, TURNED_PRODUCT, kind, (128, 64), 4)
-    assert box(found[tile.Load]) == wanted
+    layout_of = layouts(tmp_path, TURNED_PRODUCT, kind, (128, 64), 4)
+    assert box(layout_of[tile.Load]) == box_shape
 
 
 @pytest.mark.parametrize("count", [20, 60])
 def test_loads_that_are_added_up_do_not_each_lead_to_all_the_sums(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    asked: list[Trait] = []
+    queries: list[Trait] = []
 
     def counting(cls: type[Op], *traits: Trait) -> bool:
-        asked.extend(traits)
+        queries.extend(traits)
         return not cls.traits.isdisjoint(traits)
 
     kernel = translate_request(repeated("loads", count)).kernel
     infos = AxisAnalysis(kernel)
     monkeypatch.setattr(Op, "has", classmethod(counting))
     choose_layouts(kernel, infos, TARGETS["sm_90a"])
-    assert 0 < len(asked) < 12 * count
+    assert 0 < len(queries) < 12 * count

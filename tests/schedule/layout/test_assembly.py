@@ -1,4 +1,4 @@
-"""Where assembly is computed, and that what may do anything stays where it is."""
+"""Layouts of inline assembly; impure assembly stays in place."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def scheduled(body: str) -> Kernel:
 
 
 def opcodes(kernel: Kernel) -> str:
-    wanted = r"gpu\.load|gpu\.store|asm\.\w+|scf\.for"
-    return " ".join(op.opcode for op in kernel.walk() if re.fullmatch(wanted, op.opcode))
+    pattern = r"gpu\.load|gpu\.store|asm\.\w+|scf\.for"
+    return " ".join(op.opcode for op in kernel.walk() if re.fullmatch(pattern, op.opcode))
 
 
 def test_it_is_done_where_its_operand_is() -> None:
@@ -75,7 +75,7 @@ def test_pure_assembly_leaves_loops_and_goes_if_unused() -> None:
   }}
 """)
     (op,) = [op for op in kernel.walk() if isinstance(op, Assembly)]
-    assert not any(isinstance(each, scf.For) for each in op.ancestors())
+    assert not any(isinstance(ancestor, scf.For) for ancestor in op.ancestors())
 
 
 def test_other_assembly_stays_in_loops_once_between_its_neighbours() -> None:

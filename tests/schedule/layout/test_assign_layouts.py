@@ -1,4 +1,4 @@
-"""Where tiles live, where conversions stand, how wide accesses are."""
+"""Layouts of tiles, positions of conversions, and widths of accesses."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ kernel @transpose(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}) 
 def test_a_transposed_tile_is_moved_once_and_its_addresses_never() -> None:
     run(TRANSPOSE)
     kernel = assigned(TRANSPOSE)
-    moved = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
-    crossing = [op for op in moved if "fp32" in str(op.out.type)]
+    conversions = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    crossing = [op for op in conversions if "fp32" in str(op.out.type)]
     assert len(crossing) == 1
-    assert len(moved) <= 3  # the others only repeat registers of rows and columns
+    assert len(conversions) <= 3  # the others only repeat registers of rows and columns
 
 
 def test_broadcast_operand_is_computed_once_a_thread() -> None:

@@ -1,4 +1,4 @@
-"""Atomics on gpu IR: who makes them, in what order, how wide, and what the others get."""
+"""Atomics in gpu IR: issuing threads, memory order, width, and broadcast of results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def scheduled(text: str, num_warps: int = 4, target: str = "sm_90a") -> Kernel:
 
 
 def memory_ops(kernel: Kernel) -> list[str]:
-    """Return the opcodes, short, of what touches memory or orders it."""
-    known = (gpu.Load, gpu.Store, gpu.SharedStore, gpu.SharedLoad, gpu.Barrier, gpu.Fence)
-    found = [op for op in kernel.walk() if isinstance(op, (*known, gpu.AtomicRmw, gpu.AtomicCas))]
-    return [op.opcode.removeprefix("gpu.") for op in found]
+    """Return short opcodes of ops that touch or order memory."""
+    kinds = (gpu.Load, gpu.Store, gpu.SharedStore, gpu.SharedLoad, gpu.Barrier, gpu.Fence)
+    ops = [op for op in kernel.walk() if isinstance(op, (*kinds, gpu.AtomicRmw, gpu.AtomicCas))]
+    return [op.opcode.removeprefix("gpu.") for op in ops]
 
 
 def ops_of(kernel: Kernel, kind: type[Op]) -> list[Op]:
@@ -109,13 +109,13 @@ def test_an_acquire_counts_without_its_result(sem: str, expected: list[str]) -> 
     assert memory_ops(scheduled(SCALAR.format(sem=sem, use=LATER))) == expected
 
 
-@pytest.mark.parametrize("place", ["branch", "loop"])
-def test_an_acquire_in_a_block_is_before_what_follows_that(place: str) -> None:
+@pytest.mark.parametrize("position", ["branch", "loop"])
+def test_an_acquire_in_a_block_is_before_what_follows_that(position: str) -> None:
     atomic = '%old = tile.atomic_rmw(%x, %c1, _) {kind = "add", sem = "acquire"} : i32'
     block = {
         "branch": f"scf.if(%m) () {{\n{atomic}\nscf.yield()\n}} () {{\nscf.yield()\n}}\n{LATER}",
         "loop": f"scf.for(%c1, %n, %c1) (%i: i32) {{\n{atomic}\nscf.yield()\n}}",
-    }[place]
+    }[position]
     kernel = scheduled(f"""
 kernel @k(%x: *i32, %o: *i32, %n: i32, %m: i1) {{num_warps = 4}} {{
   %c1 = arith.constant {{value = 1, type = i32}} : i32
@@ -242,7 +242,7 @@ def test_every_pass_keeps_the_meaning(extent: int, num_warps: int, sem: str) -> 
 
 
 def test_a_lock_is_taken_and_given_back() -> None:
-    """Spin on a compare-and-swap, then exchange: scalars in a loop whose condition they make."""
+    """Spin on a compare-and-swap, then exchange: scalars in a loop with their own condition."""
     kernel = scheduled("""
 kernel @k(%lock: *i32, %sum: *i32) {num_warps = 2} {
   %c0 = arith.constant {value = 0, type = i32} : i32

@@ -1,4 +1,4 @@
-"""Orders in which lanes write: no conflicts where swaps are worth it, and the same elements."""
+"""Bank order of lanes: no conflicts where swaps pay off, and the same elements."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def _order(
 ) -> tuple[LinearLayout, int, int]:
     """Return the order for a buffer, and the conflicts before and with it."""
     buffer = buffer_layout(tensor_map_of(DescriptorType(element, shape)), shape)
-    found = bank_order(layout, buffer, element.bits, ("",))
+    reordered = bank_order(layout, buffer, element.bits, ("",))
     before, after = (
-        bank_conflicts(each, buffer, buffer_access(each, buffer, element.bits, ("",))[0], bits)
-        for each in (layout, found)
+        bank_conflicts(
+            candidate, buffer, buffer_access(candidate, buffer, element.bits, ("",))[0], bits
+        )
+        for candidate in (layout, reordered)
         for bits in (element.bits,)
     )
-    return found, before, after
+    return reordered, before, after
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -49,7 +51,7 @@ def test_no_element_changes_its_thread(shape: tuple[int, int]) -> None:
     plan = plan_warp_shuffle(layout, order, 32)
     assert plan is not None
     assert plan.is_butterfly
-    assert not any(each.lane_xor for each in plan.rounds)
+    assert not any(round_.lane_xor for round_ in plan.rounds)
 
 
 @pytest.mark.parametrize("element", [BF16, FP32, I8])

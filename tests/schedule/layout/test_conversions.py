@@ -43,8 +43,8 @@ ELEMENT_BITS = (8, 16, 32, 64)
 def check(
     plan: Conversion, source: LinearLayout, destination: LinearLayout, element_bits: int
 ) -> None:
-    got = execute(plan, held_by(source), element_bits // 8)
-    np.testing.assert_array_equal(got, held_by(destination))
+    actual = execute(plan, held_by(source), element_bits // 8)
+    np.testing.assert_array_equal(actual, held_by(destination))
 
 
 def check_every_way(
@@ -75,7 +75,7 @@ def check_every_way(
 
 @st.composite
 def distributed(draw: st.DrawFn, num_bits: int, warp_bits: int) -> LinearLayout:
-    """A layout that holds a tile of `num_bits` bits, with copies wherever bits are to spare.
+    """A layout of a tile of `num_bits` bits, with replicas in the spare bits.
 
     About one in three is an arbitrary invertible map, the others permute bits.
     """
@@ -87,13 +87,13 @@ def distributed(draw: st.DrawFn, num_bits: int, warp_bits: int) -> LinearLayout:
     extra = draw(st.lists(st.one_of(st.just(0), any_element), max_size=2))
     thread_bits = 5 + warp_bits
     slots = list(draw(st.permutations(range(thread_bits))))
-    used = draw(st.integers(max(0, num_bits - 6), thread_bits))
+    num_lane_bits = draw(st.integers(max(0, num_bits - 6), thread_bits))
     threads = [0] * thread_bits
-    for slot, column in zip(slots[:used], columns, strict=False):
+    for slot, column in zip(slots[:num_lane_bits], columns, strict=False):
         threads[slot] = column
-    for slot in slots[min(used, num_bits) :]:
+    for slot in slots[min(num_lane_bits, num_bits) :]:
         threads[slot] = draw(st.one_of(st.just(0), any_element))
-    registers = draw(st.permutations([*columns[used:], *extra]))
+    registers = draw(st.permutations([*columns[num_lane_bits:], *extra]))
     ins = [("register", registers), ("lane", threads[:5]), ("warp", threads[5:])]
     return LinearLayout.from_columns(ins, (("dim0", num_bits),))
 
@@ -227,7 +227,7 @@ def test_transposition_is_wide_on_one_side():
 @settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_reduce_reshape_reshape_broadcast(data: st.DataObject):
-    """A run of registers meets a scratch shape that holds less of it than the run is long."""
+    """A run of registers longer than its part of a scratch shape."""
     rows = 1 << data.draw(st.integers(0, 7))
     columns = 1 << data.draw(st.integers(0, 6))
     num_warps = data.draw(st.sampled_from([1, 2, 4]))
@@ -260,7 +260,7 @@ def test_vectors_are_no_wider_than_one_repetition():
     check(plan, source, target, 32)
 
 
-# ---- which plan -------------------------------------------------------------------------------
+# ---- choice of plan ---------------------------------------------------------------------------
 
 
 def test_equal_layouts_need_nothing():
@@ -272,16 +272,16 @@ def test_register_permutation_with_copies_on_either_side():
     lanes = [(4 << bit,) for bit in range(5)]
     slim = LinearLayout({"register": [(1,), (2,)], "lane": lanes, "warp": []}, (128,))
     fat = LinearLayout({"register": [(2,), (0,), (1,)], "lane": lanes, "warp": []}, (128,))
-    there = plan_conversion(slim, fat, 16)
-    assert there == RegisterPermute((0, 2, 0, 2, 1, 3, 1, 3))
+    plan = plan_conversion(slim, fat, 16)
+    assert plan == RegisterPermute((0, 2, 0, 2, 1, 3, 1, 3))
     back = plan_conversion(fat, slim, 16)
     assert back == RegisterPermute((0, 4, 1, 5))
-    check(there, slim, fat, 16)
+    check(plan, slim, fat, 16)
     check(back, fat, slim, 16)
 
 
 def test_every_thread_of_a_replicated_tile_has_what_it_needs_from_it():
-    """Which register that is depends on the thread: selects, but no shuffle."""
+    """The register depends on the thread: selects, but no shuffle."""
     source, target = replicated((64,), 1), default_blocked((64,), 1)
     plan = plan_warp_shuffle(source, target, 32)
     assert plan is not None

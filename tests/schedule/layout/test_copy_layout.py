@@ -30,17 +30,17 @@ ROW_BYTES = (16, 32, 64, 128, 256)
 
 
 def buffers(element: ScalarType, rows: int, columns: int) -> tuple[LinearLayout, LinearLayout]:
-    """Return the buffer of a block, and that of its transpose in terms of the same block."""
+    """Return buffers of a block and of its transpose, both in coordinates of the block."""
     sides = (rows, columns), (columns, rows)
-    own, other = (
+    straight, other = (
         buffer_layout(tensor_map_of(DescriptorType(element, shape)), shape) for shape in sides
     )
-    return own, other.transpose((1, 0))
+    return straight, other.transpose((1, 0))
 
 
-def total_cost(layout: LinearLayout, both: tuple[LinearLayout, LinearLayout], bits: int) -> int:
+def total_cost(layout: LinearLayout, sides: tuple[LinearLayout, LinearLayout], bits: int) -> int:
     modes = read_modes(TARGET), write_modes(layout, TARGET)
-    return sum(access_cost(layout, *side) for side in zip(both, (bits, bits), modes, strict=True))
+    return sum(access_cost(layout, *side) for side in zip(sides, (bits, bits), modes, strict=True))
 
 
 @pytest.mark.parametrize("element", ELEMENTS, ids=str)
@@ -48,19 +48,19 @@ def total_cost(layout: LinearLayout, both: tuple[LinearLayout, LinearLayout], bi
 def test_a_transpose_meets_no_bank_twice(element: ScalarType, num_warps: int) -> None:
     for row_bytes, column_bytes in product(ROW_BYTES, repeat=2):
         rows, columns = column_bytes // element.size_bytes, row_bytes // element.size_bytes
-        both = buffers(element, rows, columns)
+        sides = buffers(element, rows, columns)
         current = block_layout(DescriptorType(element, (rows, columns)), num_warps)
-        found = copy_layout(current, both, (element.bits, element.bits), TARGET)
-        assert found.is_surjective()
-        assert [name for name, _ in found.ins] == [name for name, _ in current.ins]
-        assert found.in_size("lane") == 32
-        assert found.in_size("warp") == num_warps
+        layout = copy_layout(current, sides, (element.bits, element.bits), TARGET)
+        assert layout.is_surjective()
+        assert [name for name, _ in layout.ins] == [name for name, _ in current.ins]
+        assert layout.in_size("lane") == 32
+        assert layout.in_size("warp") == num_warps
         for buffer, modes in zip(
-            both, (read_modes(TARGET), write_modes(found, TARGET)), strict=True
+            sides, (read_modes(TARGET), write_modes(layout, TARGET)), strict=True
         ):
-            vector, mode = buffer_access(found, buffer, element.bits, modes)
-            # Matrices are conflict-free by the swizzle, which the emulator counts.
-            assert mode or not bank_conflicts(found, buffer, vector, element.bits)
+            vector, mode = buffer_access(layout, buffer, element.bits, modes)
+            # Matrices are conflict-free by the swizzle; the emulator counts conflicts.
+            assert mode or not bank_conflicts(layout, buffer, vector, element.bits)
 
 
 @pytest.mark.parametrize("element", ELEMENTS, ids=str)
@@ -72,19 +72,19 @@ def test_what_is_copied_as_it_lies_stays(element: ScalarType) -> None:
 
 
 def test_halves_go_by_matrices() -> None:
-    both = buffers(BF16, 64, 64)
+    sides = buffers(BF16, 64, 64)
     current = block_layout(DescriptorType(BF16, (64, 64)), 4)
-    found = copy_layout(current, both, (16, 16), TARGET)
-    assert buffer_access(found, both[0], 16, read_modes(TARGET)) == (8, "b16")
-    assert buffer_access(found, both[1], 16, write_modes(found, TARGET)) == (8, "b16.trans")
+    layout = copy_layout(current, sides, (16, 16), TARGET)
+    assert buffer_access(layout, sides[0], 16, read_modes(TARGET)) == (8, "b16")
+    assert buffer_access(layout, sides[1], 16, write_modes(layout, TARGET)) == (8, "b16.trans")
 
 
 def test_bytes_go_in_squares() -> None:
     """Eight by eight bytes of a thread: 8 bytes at a time on either side."""
-    both = buffers(I8, 128, 128)
+    sides = buffers(I8, 128, 128)
     current = block_layout(DescriptorType(I8, (128, 128)), 8)
-    found = copy_layout(current, both, (8, 8), TARGET)
-    assert [buffer_access(found, each, 8, ("",)) for each in both] == [(8, ""), (8, "")]
+    layout = copy_layout(current, sides, (8, 8), TARGET)
+    assert [buffer_access(layout, side, 8, ("",)) for side in sides] == [(8, ""), (8, "")]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -98,8 +98,8 @@ def test_it_is_never_dearer(
     element: ScalarType, sizes: tuple[int, int], warps: int, turned: bool
 ) -> None:  # fmt: skip
     rows, columns = (size // element.size_bytes for size in sizes)
-    both = buffers(element, rows, columns)
-    both = (both[1], both[0]) if turned else both
+    sides = buffers(element, rows, columns)
+    sides = (sides[1], sides[0]) if turned else sides
     current = block_layout(DescriptorType(element, (rows, columns)), warps)
-    found = copy_layout(current, both, (element.bits, element.bits), TARGET)
-    assert total_cost(found, both, element.bits) <= total_cost(current, both, element.bits)
+    layout = copy_layout(current, sides, (element.bits, element.bits), TARGET)
+    assert total_cost(layout, sides, element.bits) <= total_cost(current, sides, element.bits)

@@ -1,4 +1,4 @@
-"""Reductions become reductions inside warps; what crosses warps is a conversion of a tiny tile."""
+"""Reductions become warp reductions plus conversions of tiny tiles across warps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ kernel @k(%x: *fp32, %out: *fp32) {num_warps = 4} {
 
 @pytest.mark.parametrize("op", ["add", "max"])
 def test_warps_reduce_what_they_hold_and_then_their_results(op: str) -> None:
-    """Registers first, which take no shuffle; then lanes; then the warps' results in registers."""
+    """Registers first, without shuffles; then lanes; then the warps' results in registers."""
     text = ACROSS_WARPS.replace("OP", op)
     kernel = applied(text, decompose_reductions)
     x = np.random.default_rng(1).integers(-99, 99, 512).astype(np.float32)

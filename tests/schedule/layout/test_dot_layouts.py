@@ -1,6 +1,6 @@
-"""Matrix products through all of the schedule: interpreted after every pass, then run as LLVM IR.
+"""Matrix products through the whole schedule: interpreted after every pass, then run as LLVM IR.
 
-Operands are small integers, so every product and sum is exact in every type and results compare to
+Operands are small integers, so every product and sum is exact in every type. Results compare to
 the bit, however a product was cut and summed.
 """
 
@@ -39,7 +39,7 @@ def small(shape: tuple[int, ...], element: str, seed: int = 0) -> Any:
 
 
 def mma_sync(target: str) -> Target:
-    """Return a target whose products are all by `mma.sync`, or by threads."""
+    """Return a target whose products all use `mma.sync`, or threads."""
     return TARGETS[target].excluding(["wgmma"])
 
 
@@ -68,13 +68,13 @@ def check(
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
         machine.run(lower_kernel(kernel, mma_sync(target)).llvm_ir, addresses)
-        got = machine.read(addresses[-1], empty.dtype, empty.shape)
-        np.testing.assert_array_equal(got, expected, "as LLVM IR")
+        actual = machine.read(addresses[-1], empty.dtype, empty.shape)
+        np.testing.assert_array_equal(actual, expected, "as LLVM IR")
     return kernel
 
 
 def kernel_around(body: Body, arrays: Sequence[Any]) -> tuple[Kernel, TileType]:
-    """Return a kernel that loads row-major arrays as kernels do, and stores what `body` returns."""
+    """Return a kernel with the usual row-major loads and a store of the tile from `body`."""
     elements = [scalar_of(array.dtype) for array in arrays]
     block = Block([PointerType(element) for element in elements])
     add = Builder(block)
@@ -95,7 +95,7 @@ def kernel_around(body: Body, arrays: Sequence[Any]) -> tuple[Kernel, TileType]:
 
 def pointers(add: Builder, base: Value, shape: tuple[int, ...]) -> Value:
     """Return pointers to a row-major array, axis by axis."""
-    at = add(tile.Splat(base, shape)).out
+    addresses = add(tile.Splat(base, shape)).out
     stride = 1
     for axis in reversed(range(len(shape))):
         index = add(tile.Arange(0, shape[axis])).out
@@ -106,9 +106,9 @@ def pointers(add: Builder, base: Value, shape: tuple[int, ...]) -> Value:
                 index = add(tile.ExpandDims(index, other)).out
         if len(shape) > 1:
             index = add(tile.Broadcast(index, shape)).out
-        at = add(arith.AddPtr(at, index)).out
+        addresses = add(arith.AddPtr(addresses, index)).out
         stride *= shape[axis]
-    return at
+    return addresses
 
 
 def dot(acc: str = "fp32", precision: Any = "tf32") -> Body:
@@ -176,7 +176,7 @@ def test_fp8_without_fp8_products(target: str) -> None:
     kernel = tile_wgmma("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
     (first, *_) = dots_of(kernel)
     assert first.shape == (16, 8, 16)
-    # What goes through shared memory is fp8, not what it was widened to.
+    # Shared memory holds fp8, not the widened type.
     assert {op.element.bits for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)} >= {8}
 
 
@@ -208,7 +208,7 @@ def test_batches(batch: int, num_warps: int) -> None:
     check(dot(), *arrays, small((batch, 16, 8), "fp32", 2), num_warps=num_warps)
 
 
-# ---- what is computed on the way --------------------------------------------------------------
+# ---- operands computed by threads -------------------------------------------------------------
 
 
 def dots_of(kernel: Kernel) -> list[gpu.Dot]:
@@ -260,8 +260,8 @@ def test_bytes_contiguous_along_n_are_moved_by_twos(
     arrays = small((32, 64), a), small((64, 64), b, 1), small((32, 64), acc, 2)
     kernel = check(body, *arrays, num_warps=num_warps)
     loads = [op for op in kernel.walk() if isinstance(op, gpu.SharedLoad) and op.out.users]
-    moved = {op.matrix for op in loads if op.buffer.type.shape == (64, 64)}  # type: ignore[union-attr]
-    assert moved == {"b16.trans"}
+    matrix_kinds = {op.matrix for op in loads if op.buffer.type.shape == (64, 64)}  # type: ignore[union-attr]
+    assert matrix_kinds == {"b16.trans"}
 
 
 def test_packed_nibbles_are_unpacked_where_they_are_multiplied() -> None:
@@ -351,7 +351,7 @@ def test_division_into_warps(
 ) -> None:
     m, n, k = shape
     a, b, acc = (
-        arith.Constant(0.0, TileType(element, at)).out
-        for element, at in ((FP16, (m, k)), (FP16, (k, n)), (FP32, (m, n)))
+        arith.Constant(0.0, TileType(element, operand_shape)).out
+        for element, operand_shape in ((FP16, (m, k)), (FP16, (k, n)), (FP32, (m, n)))
     )
     assert divide_warps(tile.Dot(a, b, acc), num_warps, along_m=along_m) == expected

@@ -75,8 +75,8 @@ def _scheduled(text: str) -> Kernel:
     kernel = parse_kernel(text)
     kernel.num_ctas = NUM_CTAS
     schedule = Schedule(TARGETS["sm_90a"], Config(2, 1, NUM_CTAS))
-    for each in (expand_cluster_reductions, allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (expand_cluster_reductions, allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     return kernel
 
 
@@ -86,8 +86,8 @@ def _summed(kernel: Kernel) -> list[int]:
     return out.tolist()
 
 
-def _only(kernel: Kernel, kind: type[Op], at: int = 0) -> Op:
-    return [op for op in kernel.walk() if isinstance(op, kind)][at]
+def _only(kernel: Kernel, kind: type[Op], index: int = 0) -> Op:
+    return [op for op in kernel.walk() if isinstance(op, kind)][index]
 
 
 @pytest.mark.parametrize("case", SUMS)
@@ -102,10 +102,10 @@ def test_every_cta_has_the_result_before_and_after(case: str) -> None:
 def test_what_happens_once_needs_no_barrier_but_that_of_the_beginning() -> None:
     text = print_kernel(_scheduled(TWICE))
     names = ("cluster_arrive", "cluster_wait", "cluster_send", "mbarrier_wait", "shared_load")
-    places = [text.index(each) for each in names]
-    assert places == sorted(places)
-    assert text.index("mbarrier_init") < places[0]
-    assert [text.count(each) for each in names] == [1, 1, 2, 2, 2]
+    offsets = [text.index(name) for name in names]
+    assert offsets == sorted(offsets)
+    assert text.index("mbarrier_init") < offsets[0]
+    assert [text.count(name) for name in names] == [1, 1, 2, 2, 2]
     assert "expected_bytes = 16" in text
     for absent in ("cluster_barrier", "cluster_reduce", "gpu.barrier"):
         assert absent not in text
@@ -113,9 +113,11 @@ def test_what_happens_once_needs_no_barrier_but_that_of_the_beginning() -> None:
 
 def test_stores_in_a_loop_stand_between_two_barriers_of_the_cluster() -> None:
     text = print_kernel(_scheduled(LOOP))
-    places = [text.index(each) for each in ("shared_alloc", "cluster_store", "shared_load")]
-    barriers = [at for at in range(len(text)) if text.startswith("grid.cluster_barrier", at)]
-    assert places[0] < barriers[0] < places[1] < barriers[1] < places[2]
+    offsets = [text.index(name) for name in ("shared_alloc", "cluster_store", "shared_load")]
+    barriers = [
+        start for start in range(len(text)) if text.startswith("grid.cluster_barrier", start)
+    ]
+    assert offsets[0] < barriers[0] < offsets[1] < barriers[1] < offsets[2]
     assert "cluster_reduce" not in text
     assert "cluster_send" not in text
 
@@ -140,9 +142,9 @@ def test_a_missing_wait_is_found(text: str, kind: type[Op], number: int) -> None
 @pytest.mark.parametrize("expected_bytes", [12, 20])
 def test_a_wrong_number_of_bytes_is_found(expected_bytes: int) -> None:
     kernel = _scheduled(ONCE)
-    made = _only(kernel, mbarrier.MbarrierInit)
-    assert isinstance(made, mbarrier.MbarrierInit)
-    made.expected_bytes = expected_bytes
+    init = _only(kernel, mbarrier.MbarrierInit)
+    assert isinstance(init, mbarrier.MbarrierInit)
+    init.expected_bytes = expected_bytes
     with pytest.raises(InterpretError):
         _summed(kernel)
 
@@ -151,8 +153,8 @@ def test_a_wait_for_the_beginning_precedes_another_barrier_of_the_cluster() -> N
     kernel = parse_kernel(ONCE.replace("  %0 =", "  grid.cluster_barrier\n  %0 ="))
     kernel.num_ctas = NUM_CTAS
     schedule = Schedule(TARGETS["sm_90a"], Config(2, 1, NUM_CTAS))
-    for each in (expand_cluster_reductions, allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (expand_cluster_reductions, allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     text = print_kernel(kernel)
     assert text.index("cluster_arrive") < text.index("cluster_wait") < text.index("cluster_barrier")
 

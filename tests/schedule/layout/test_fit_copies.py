@@ -1,4 +1,4 @@
-"""Tiles between two tensor copies: which are laid out anew, and that they stay what they were."""
+"""Tiles between two tensor copies: selection for a new layout, and equal results."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ NO_COPIES = {
 
 
 def scheduled(folder: Path, expression: str) -> tuple[Kernel, bool]:
-    """Schedule a kernel that stores an expression; return whether `fit_copies` changed it."""
+    """Schedule a kernel storing an expression; return whether `fit_copies` changed it."""
     before = "    block = x.load([0, 0])\n" if "block" in expression else ""
     path = folder / "kernel.py"
     source = f"{PRELUDE}def k(x, y, n):\n{before}    y.store([0, 0], {expression})\n"
     path.write_text(source, encoding="utf-8")
-    made = frontend.translate(str(path), "k", {"x": BLOCK, "y": BLOCK, "n": "i32"}, {})
+    translation = frontend.translate(str(path), "k", {"x": BLOCK, "y": BLOCK, "n": "i32"}, {})
     reads: dict[str, list[Op]] = {}
 
     def note(name: str, kernel: Kernel) -> None:
         reads[name] = [op for op in kernel.walk() if isinstance(op, gpu.SharedLoad)]
 
     schedule = Schedule(TARGETS["sm_90a"], Config(4))
-    kernel = schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=note))
+    kernel = schedule_kernel(translation.kernel, schedule, Observer(verify_each=True, on_pass=note))
     return kernel, reads["fit_copies"] != reads["hoist_conversions"]
 
 

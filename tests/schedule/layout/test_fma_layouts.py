@@ -1,4 +1,4 @@
-"""Dots by FMAs: no thread computes what another does, and none holds more than it multiplies next."""
+"""FMA dots: no duplicate work among threads, and only the next operands in registers."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_threads_divide_a_result_evenly(shape: tuple[int, ...], *, along_m: bool
         acc, a, b = layouts.acc, layouts.a, layouts.b
         assert a is not None
         assert b is not None
-        held = max(1, prod(shape) // (32 * num_warps))
-        assert acc.in_size("register") == held
+        num_registers = max(1, prod(shape) // (32 * num_warps))
+        assert acc.in_size("register") == num_registers
         # Of as many elements a thread holds least of A and B if they are a square, or nearly.
         rows, columns = a.in_size("register") // 16, b.in_size("register") // 16
         if len(shape) == 2:
-            assert rows * columns == held
+            assert rows * columns == num_registers
             is_square = rows <= 4 * columns and columns <= 4 * rows
             assert is_square or along_m or 1 in shape
 
@@ -86,8 +86,8 @@ def test_products(shape: tuple[int, ...], k: int, num_warps: int) -> None:
     *batch, m, n = shape
     arrays = small((*batch, m, k), "fp32"), small((*batch, k, n), "fp32", 1)
     kernel = check(dot("fp32", "ieee"), *arrays, small(shape, "fp32", 2), num_warps=num_warps)
-    (held,) = {registers_of(op.acc) for op in kernel.walk() if isinstance(op, gpu.Dot)}
-    assert held == max(1, prod(shape) // (32 * num_warps))
+    (num_registers,) = {registers_of(op.acc) for op in kernel.walk() if isinstance(op, gpu.Dot)}
+    assert num_registers == max(1, prod(shape) // (32 * num_warps))
 
 
 @pytest.mark.parametrize("num_warps", [1, 4])
@@ -104,15 +104,15 @@ def test_operands_that_several_dots_take(num_warps: int) -> None:
 
 @pytest.mark.parametrize(("size", "num_warps"), [(16, 1), (16, 4), (32, 4)])
 def test_a_chain_spills_nothing_and_multiplies_once(size: int, num_warps: int) -> None:
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         "k",
         source=CHAIN,
         signature={"x": "*fp32:16", "out": "*fp32:16", "step": "i32:16"},
         constants={"N": size},
         num_warps=num_warps,
     )
-    assert made.metadata.local_bytes == 0
-    assert made.metadata.registers <= 128
+    assert compiled_kernel.metadata.local_bytes == 0
+    assert compiled_kernel.metadata.registers <= 128
     dots = 3 * 4 + 1
-    counted = len(re.findall(r"\bFFMA\b", made.asm["sass"]))
+    counted = len(re.findall(r"\bFFMA\b", compiled_kernel.asm["sass"]))
     assert counted == dots * size**3 // (32 * num_warps)

@@ -1,4 +1,4 @@
-"""Weights that all warpgroups of a dot hold: two that divide its columns exchange nothing."""
+"""Weights replicated in all warpgroups of a dot: dividing columns needs no exchange."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_the_result_is_right_at_every_length(tmp_path: Path, num_stages: int) ->
     options: dict[str, Any] = {"mma_stages": 2, "num_stages": num_stages, "num_warps": 8}
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
     for seed, n in enumerate((1, 63, 64, 65, 400)):
-        q, c = (tensor((n, 128), "fp16", seed=2 * seed + at) / np.float16(64) for at in range(2))
+        q, c = (
+            tensor((n, 128), "fp16", seed=2 * seed + index) / np.float16(64) for index in range(2)
+        )
         out = like(tensor((n, 128), "fp32"))
         values = {"q": q, "c": c, "out": out, "scale": 0.25, "n": n}
         launch(kernel, (-(-n // 64),), values, seed=seed)
@@ -73,7 +75,7 @@ def test_the_result_is_right_at_every_length(tmp_path: Path, num_stages: int) ->
         assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(wide).max()
 
 
-# Two warpgroups divide the columns of 64 rows, and both convert the weights that they need.
+# Two warpgroups divide the columns of 64 rows, and both convert their own weights.
 CONVERTED = """def k(a, s_ptr, b, out, n):
     acc = tl.zeros((64, 64), tl.float32)
     scales = tl.load(s_ptr + tl.arange(0, 64)).to(tl.bfloat16)

@@ -43,15 +43,15 @@ def cast(program: Program, value: Value, element: ScalarType) -> Value:
     return program.add(arith.Cast(value, element)).out
 
 
-@pytest.mark.parametrize(("source", "target", "kept"), [
+@pytest.mark.parametrize(("source", "target", "element"), [
     (BF16, FP32, "bf16"), (I8, FP32, "i8"), (FP32, BF16, "bf16"),
 ])  # fmt: skip
 def test_the_narrower_side_of_a_cast_is_moved(
-    source: ScalarType, target: ScalarType, kept: str
+    source: ScalarType, target: ScalarType, element: str
 ) -> None:
     program = Program(4)
     value = cast(program, program.load(source, LOADED), target)
-    assert moved(hoisted(program, [value])) == [kept]
+    assert moved(hoisted(program, [value])) == [element]
 
 
 def test_a_chain_is_climbed_and_constants_are_made_anew() -> None:
@@ -71,8 +71,8 @@ def test_a_chain_is_climbed_and_constants_are_made_anew() -> None:
 
 def test_two_operands_as_wide_as_the_result_stay() -> None:
     program = Program(4)
-    one, two = program.load(BF16, LOADED), program.load(BF16, LOADED)
-    assert moved(hoisted(program, [program.add(arith.Add(one, two)).out])) == ["bf16"]
+    first, two = program.load(BF16, LOADED), program.load(BF16, LOADED)
+    assert moved(hoisted(program, [program.add(arith.Add(first, two)).out])) == ["bf16"]
 
 
 def test_what_is_used_where_it_is_too_is_computed_twice_only_if_it_is_a_cast() -> None:
@@ -126,7 +126,7 @@ def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
 
 
 def test_few_elements_of_a_fetched_tile_are_computed_for_each_of_their_users() -> None:
-    """A comparison and what it chooses between use one value: neither is exchanged."""
+    """A comparison and its select share one value: neither is exchanged."""
     text = FETCHED.replace(
         "EXTRA",
         '%l = arith.compare(%m, %s) {predicate = "lt"} : tile<128xi1, #1>\n'
@@ -141,22 +141,22 @@ def test_few_elements_of_a_fetched_tile_are_computed_for_each_of_their_users() -
 
 
 @pytest.mark.parametrize(
-    ("per_thread", "kept"), [((1, 1, 2, 2), ["i32"]), ((4, 1, 1, 1), ["bf16"])]
+    ("per_thread", "converted"), [((1, 1, 2, 2), ["i32"]), ((4, 1, 1, 1), ["bf16"])]
 )
 def test_a_conversion_climbs_no_further_than_it_can(
-    per_thread: tuple[int, ...], kept: list[str]
+    per_thread: tuple[int, ...], converted: list[str]
 ) -> None:
-    """Words are fewer bytes than the floats that are joined of them, but only if a thread has what is joined."""
+    """Words are smaller than the floats joined from them, but only if one thread has both halves."""
     program = Program(4)
     word = program.load(I32, blocked_for((16, 32), (1, 1), 4))
     for _ in range(2):
         word = program.add(tile.Join(word, word)).out
-    wanted = blocked_for((16, 32, 2, 2), per_thread, 4)
-    program.store(program.add(gpu.Convert(cast(program, word, BF16), wanted)).out)
+    target_layout = blocked_for((16, 32, 2, 2), per_thread, 4)
+    program.store(program.add(gpu.Convert(cast(program, word, BF16), target_layout)).out)
     kernel = program.kernel()
     hoist_conversions(kernel, Schedule(TARGETS["sm_80"]))
     verify(kernel)
-    assert moved(kernel) == kept
+    assert moved(kernel) == converted
 
 
 TEXT = """\
@@ -309,7 +309,7 @@ def test_what_is_converted_twice_is_converted_at_once() -> None:
 def test_long_arithmetic_on_indices_is_no_index_and_each_op_is_looked_at_once(
     doublings: int, *, climbs: bool
 ) -> None:
-    """Each op uses the one before twice: whoever followed every path would never end."""
+    """Each op uses its predecessor twice: a search of every path would never end."""
     program = Program(4)
     value = program.add(tile.Arange(0, 32, blocked_for((32,), (4,), 1))).out
     first = value

@@ -1,4 +1,4 @@
-"""Indices are loaded in the layouts in which addresses need them, unless they are data as well."""
+"""Indices are loaded in their addresses' layouts, unless also used as data."""
 
 from __future__ import annotations
 
@@ -231,31 +231,35 @@ def k(a_ptr, b_ptr, scale_ptr, rows_ptr, out_ptr, n, STEP: tl.constexpr):
 def test_scales_and_rows_of_a_loop_with_dots_are_loaded_where_they_are_needed(
     tmp_path: Path, target: str
 ) -> None:
-    """A thread has the scales of its few rows, and pointers that a loop advances come from its rows."""
+    """A thread has the scales of its few rows, and pointers advanced by a loop come from its rows."""
     pointers = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "scale_ptr": "*fp32:16"}
     signature = {**pointers, "rows_ptr": "*i32:16", "out_ptr": "*fp32:16", "n": "i32"}
     folder = tmp_path / "k.py"
     folder.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit{SCALED}")
-    made = aotc.compile(f"{folder}:k", signature=signature, constants={"STEP": 8192}, target=target)
+    compiled_kernel = aotc.compile(
+        f"{folder}:k", signature=signature, constants={"STEP": 8192}, target=target
+    )
     of_rows = [
-        text for text in made.metadata.remarks if "a tile of 128 " in text or "128x1 " in text
+        text
+        for text in compiled_kernel.metadata.remarks
+        if "a tile of 128 " in text or "128x1 " in text
     ]
     assert not [text for text in of_rows if "exchanged" in text]
-    ahead = [text for text in made.metadata.remarks if "through registers" in text]
+    ahead = [text for text in compiled_kernel.metadata.remarks if "through registers" in text]
     assert ahead
     assert "scale_ptr" in ahead[0]
 
 
 def test_what_sums_of_loads_become_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 40
-    asked: list[Value] = []
+    queries: list[Value] = []
     is_data = index_loads_module._is_data  # pyright: ignore[reportPrivateUsage]
 
     def counting(value: Value) -> bool:
-        asked.append(value)
+        queries.append(value)
         return is_data(value)
 
     monkeypatch.setattr(index_loads_module, "_is_data", counting)
     kernel = translate_request(repeated("row loops", count, "sm_80")).kernel
     assert index_loads_module.index_loads(kernel) == {}
-    assert count <= len(asked) <= 12 * count
+    assert count <= len(queries) <= 12 * count

@@ -33,7 +33,7 @@ Fragment = Callable[[int, int, int], tuple[int, int]]
 
 
 def owners(layout: LinearLayout) -> np.ndarray:
-    """Return the thread that holds each element of a tile, the last to hold it if several do."""
+    """Return the last thread holding each element of a tile."""
     tile = np.full(prod(layout.shape), -1)
     for warp in range(layout.in_size("warp")):
         for lane in range(32):
@@ -87,8 +87,8 @@ def test_blocked_holds_the_tile_without_copies_in_a_thread(data: st.DataObject):
     assert layout.shape == shape
     assert layout.is_surjective()
     assert layout.in_bits("lane") == 5
-    held = layout.table("register", lane=7)
-    assert len(set(held)) == len(held)
+    elements = layout.table("register", lane=7)
+    assert len(set(elements)) == len(elements)
     fastest = order[0]
     assert layout.num_consecutive("register", order) >= min(per_thread[fastest], shape[fastest])
 
@@ -132,8 +132,8 @@ def test_replicated_and_slice():
 def check_fragment(layout: LinearLayout, num_registers: int, formula: Fragment) -> None:
     assert layout.in_size("register") == num_registers
     for lane in range(32):
-        wanted = [formula(lane >> 2, lane & 3, i) for i in range(num_registers)]
-        assert layout.coords_table("register", lane=lane) == wanted
+        expected = [formula(lane >> 2, lane & 3, i) for i in range(num_registers)]
+        assert layout.coords_table("register", lane=lane) == expected
 
 
 def test_rows_in_registers():
@@ -207,7 +207,7 @@ def test_mma_operand_b(name: str):
 
 @given(st.sampled_from([8, 16, 32]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2))
 def test_operands_meet_the_accumulator(bits: int, m_log2: int, n_log2: int, k_log2: int):
-    """A warp holds the rows of A and the columns of B that its accumulators need."""
+    """A warp holds the rows of A and columns of B for its accumulators."""
     m, n, k = 32 << m_log2, 32 << n_log2, 32 << k_log2
     warps = (2, 4)
     acc = mma_v2((m, n), warps)
@@ -231,11 +231,11 @@ def test_wgmma_accumulator(n: int):
     for warp in range(4):
         for lane in range(32):
             g, t = lane >> 2, lane & 3
-            wanted = [
+            expected = [
                 (16 * warp + g + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * t + i % 2)
                 for i in range(n // 2)
             ]
-            assert layout.coords_table("register", lane=lane, warp=warp) == wanted
+            assert layout.coords_table("register", lane=lane, warp=warp) == expected
 
 
 def test_wgmma_accumulator_over_warpgroups():

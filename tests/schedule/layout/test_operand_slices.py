@@ -1,4 +1,4 @@
-"""Which values are computed where a product wants them: decided by bytes and by who else uses them."""
+"""Values recomputed in the layout of a product: chosen by bytes and other uses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Kernel:
 
 
 def pulled(make: Callable[[_Kernel], Value]) -> tuple[dict[Value, object], Value]:
-    """Return what is pulled when `make` gives operand B, and that operand."""
+    """Return the pulled ops of the operand B built by `make`, and that operand."""
     kernel = _Kernel()
     b = make(kernel)
     dot = kernel.dot(kernel.load(FP16, (M, K)), b)
@@ -128,5 +128,5 @@ def test_renamings_are_passed_and_joins_counted(k_width: int) -> None:
     ((leaf, reached),) = leaves_of(b, layout).items()
     assert leaf is packed
     assert reached.spread == 2
-    # The bit that tells the two halves apart is not in the layout of the bytes.
+    # The bit between the two halves is not in the layout of the bytes.
     assert reached.layout.in_bits("register") == layout.in_bits("register") - 1

@@ -1,4 +1,4 @@
-"""A conversion becomes what moves it: nothing, registers, shuffles, or shared memory."""
+"""Conversions become renamings, register moves, shuffles, or shared memory exchanges."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ WARPS = """\
 def test_the_cheapest_way_is_written_down(layout: str) -> None:
     text = HELD + layout + BODY
     kernel = applied(text, plan_conversions)
-    # The barrier between a store and the load comes later, from the pass that places them all.
-    for each in (allocate_shared, insert_barriers):
-        each(kernel, Schedule(TARGETS["sm_90a"]))
+    # `insert_barriers` adds the barrier between the store and the load.
+    for run_pass in (allocate_shared, insert_barriers):
+        run_pass(kernel, Schedule(TARGETS["sm_90a"]))
     x = np.random.default_rng(3).normal(size=512).astype(np.float32)
     assert_same_meaning(text, kernel, [x, np.full(512, 777, np.float32)])
 
@@ -65,7 +65,7 @@ def test_a_tile_that_goes_through_shared_memory_is_remarked_upon() -> None:
     kernel = parse_kernel(without_checks(HELD + WARPS + BODY))
     schedule = Schedule(TARGETS["sm_90a"])
     plan_conversions(kernel, schedule)
-    assert any("2048 bytes of shared memory" in str(each) for each in schedule.remarks)
+    assert any("2048 bytes of shared memory" in str(remark) for remark in schedule.remarks)
 
 
 TWICE = """\
@@ -93,7 +93,7 @@ def test_what_is_loaded_is_stored_once_for_all_its_conversions() -> None:
     )
     text = HELD + TWICE + body
     kernel = applied(text, plan_conversions)
-    for each in (allocate_shared, insert_barriers):
-        each(kernel, Schedule(TARGETS["sm_90a"]))
+    for run_pass in (allocate_shared, insert_barriers):
+        run_pass(kernel, Schedule(TARGETS["sm_90a"]))
     x = np.random.default_rng(3).normal(size=512).astype(np.float32)
     assert_same_meaning(text, kernel, [x, np.zeros(1024, np.float32)])

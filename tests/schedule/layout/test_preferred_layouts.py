@@ -1,4 +1,4 @@
-"""Where a tile is taken apart, if not where it is."""
+"""Layouts for splits of a tile where its own does not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def layout_of(num_bits: int, num_rows: int = 0, **columns: tuple[int, ...]) -> L
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted"),
+    ("layout", "expected_layout"),
     [
         pytest.param(
             layout_of(8, register=(2, 1, 4), lane=LANES, warp=()),
@@ -71,8 +71,10 @@ def layout_of(num_bits: int, num_rows: int = 0, **columns: tuple[int, ...]) -> L
         ),
     ],
 )
-def test_both_halves_come_to_one_thread(held: LinearLayout, wanted: LinearLayout) -> None:
-    got = splittable(held, 1 << held.in_bits("warp"))
-    assert got.split_register_bit() is not None
-    assert got.is_surjective()
-    assert got == wanted
+def test_both_halves_come_to_one_thread(
+    layout: LinearLayout, expected_layout: LinearLayout
+) -> None:
+    actual = splittable(layout, 1 << layout.in_bits("warp"))
+    assert actual.split_register_bit() is not None
+    assert actual.is_surjective()
+    assert actual == expected_layout

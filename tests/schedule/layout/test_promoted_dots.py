@@ -1,4 +1,4 @@
-"""fp8 products that are kept apart, and promoted to an accumulator in fp32."""
+"""fp8 products summed apart and promoted to an fp32 accumulator."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_products_are_promoted_without_spills(
 def test_large_sums_of_other_instructions_are_promoted_at_once(
     tile: tuple[int, int, int], every: int
 ) -> None:
-    """Two sums of all of K would not fit the registers: ptxas refuses what spills so much."""
+    """Two sums over all of K would not fit the registers: ptxas refuses such spills."""
     constants = dict(zip(("BM", "BN", "BK"), tile, strict=True))
     built = aotc.compile(
         "k",
@@ -167,6 +167,6 @@ def test_parts_compute_what_the_whole_does(
     np.testing.assert_array_equal(expected[0].reshape(exact.shape), -exact if computed else exact)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps))
     last = ("insert_barriers", "recompute_addresses")
-    made = check_each_pass(kernel.clone(), schedule, interpreted, expected, passes=last)
-    dots = [op for op in made.walk() if isinstance(op, wgmma.Wgmma)]
+    scheduled = check_each_pass(kernel.clone(), schedule, interpreted, expected, passes=last)
+    dots = [op for op in scheduled.walk() if isinstance(op, wgmma.Wgmma)]
     assert {op.start for op in dots} != {()}

@@ -85,7 +85,7 @@ def test_operands_of_other_widths_when_k_is_contiguous(bits: int, k: int) -> Non
 
 @pytest.mark.parametrize("k_width", [4, 8])
 def test_the_wider_operand_of_a_mixed_product(k_width: int) -> None:
-    """Its neighbours along K are not those of a matrix, but still 8 bytes or more a lane."""
+    """Its neighbours along K are not a matrix's, but still 8 bytes or more per lane."""
     trip = operand_trip(1, (64, 128), (2, 2), 16, ROWS, k_width)
     assert trip.load_matrix == "b16.trans"
     trip = operand_trip(0, (128, 64), (2, 2), 16, ROWS, k_width)
@@ -105,9 +105,9 @@ def test_matrices_are_read_in_rows_whatever_else_is_gained(n: int, warps: tuple[
 def test_runs_of_memory_stay_together_only_if_they_were_loaded() -> None:
     source, target = loaded((128, 32), 16, ROWS, 4), dot_operand(0, (128, 32), (2, 2), 16)
     run = source.columns("register")[:3]
-    for run_elems, kept in ((8, 3), (4, 2), (1, 0)):
+    for run_elems, num_columns in ((8, 3), (4, 2), (1, 0)):
         trip = plan_shared_exchange(source, target, 16, run_elems=run_elems)
-        assert trip.scratch.columns("offset")[:kept] == run[:kept]
+        assert trip.scratch.columns("offset")[:num_columns] == run[:num_columns]
 
 
 def test_all_runs_of_a_thread_stay_in_order() -> None:

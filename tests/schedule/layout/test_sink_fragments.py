@@ -1,4 +1,4 @@
-"""Wide operands that were loaded before a loop are read from shared memory in it, narrow ones are held."""
+"""Wide operands loaded before a loop are reread from shared memory inside; narrow ones are held."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_fragments_of_more_than_64_registers_are_read_again(tmp_path: Path, widt
     for n in (0, 32, 64, 160):
         out = np.full((16, 32), np.nan, np.float32)
         launch(kernel, (1,), {"q_ptr": q, "k_ptr": k, "out_ptr": out, "n": n, "one": 1}, seed=n)
-        found = q.astype(np.float64) @ k[:n].astype(np.float64).T
-        expected = found.reshape(16, -1, 32).max(axis=1, initial=0)
+        scores = q.astype(np.float64) @ k[:n].astype(np.float64).T
+        expected = scores.reshape(16, -1, 32).max(axis=1, initial=0)
         np.testing.assert_array_equal(out, expected)

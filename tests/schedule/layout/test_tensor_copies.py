@@ -1,4 +1,4 @@
-"""Maps, buffers and accesses of descriptors: what hardware does, and no bank conflicts."""
+"""Maps, buffers and accesses of descriptors match hardware, without bank conflicts."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_buffer_lies_as_hardware_writes_it(element: ScalarType, block: tuple[i
             plain = (
                 position * tensor.box_bytes + int(np.ravel_multi_index(inner, tensor.box)) * size
             )
-            place = swizzled(np.array([plain]), tensor.swizzle_bytes)[0]
-            assert element_at[layout.pack(coords)] * size == place
+            element_offset = swizzled(np.array([plain]), tensor.swizzle_bytes)[0]
+            assert element_at[layout.pack(coords)] * size == element_offset
 
 
 @pytest.mark.parametrize(("bits", "span"), [(16, 128), (16, 64), (8, 128), (32, 32)])

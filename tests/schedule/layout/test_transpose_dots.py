@@ -1,4 +1,4 @@
-"""Dots that are computed transposed: which are, and that they mean the same."""
+"""Transposed dots: selection, and equal results."""
 
 from __future__ import annotations
 

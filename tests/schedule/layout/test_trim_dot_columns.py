@@ -1,4 +1,4 @@
-"""Which columns of a product are looked at: through what moves them, sums, loops and branches."""
+"""Used columns of a product: through moves, sums, loops and branches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOT = "%d = tile.dot(%a, %b, %z) : tile<64x64xRESULT>\n"
 
 
 def halves(name: str, columns: int) -> str:
-    """Return the text that divides `%name` into `%name_l` and `%name_r`."""
+    """Return text splitting `%name` into `%name_l` and `%name_r`."""
     half = columns // 2
     turned = f"tile<64x{half}x2xRESULT>"
     return (
@@ -37,7 +37,7 @@ def halves(name: str, columns: int) -> str:
 
 
 def store(name: str, columns: int) -> str:
-    """Return the text that stores `%name`."""
+    """Return text storing `%name`."""
     to = f"tile<64x{columns}x*RESULT>"
     return (
         f"%{name}_to = tile.splat(%p) {{shape = [64, {columns}]}} : {to}\n"
@@ -46,7 +46,7 @@ def store(name: str, columns: int) -> str:
 
 
 def loop(body: str, result: str) -> str:
-    """Return the text of a loop that carries `%acc` and makes `%d` of it."""
+    """Return text of a loop carrying `%acc` and computing `%d` from it."""
     return (
         "%d = scf.for(%zero, %n, %one, %z) (%i: i32, %acc: tile<64x64xRESULT>) {\n"
         f"{body}scf.yield(%{result})\n}} : tile<64x64xRESULT>\n"
@@ -190,5 +190,5 @@ def test_the_dot_is_told_how_many_columns_are_used() -> None:
 
 
 def test_where_both_halves_are_used_all_columns_stay() -> None:
-    both = TEXT.replace("store(%to, %left)", "store(%to, %left)\n  tile.store(%to, %right)")
-    applied(both.replace("%z) {num_columns = 32}", "%z) :"), trim_dot_columns)
+    text = TEXT.replace("store(%to, %left)", "store(%to, %left)\n  tile.store(%to, %right)")
+    applied(text.replace("%z) {num_columns = 32}", "%z) :"), trim_dot_columns)

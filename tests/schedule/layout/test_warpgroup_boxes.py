@@ -1,4 +1,4 @@
-"""Boxes that one warpgroup holds: found by layouts, and counted against every element."""
+"""Boxes of one warpgroup: computed from layouts, and counted over every element."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ def _counted(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...]:
             for element in layout.table("register", lane=lane, warp=warp):
                 groups[tuple(layout.unpack(element))] = warp >> 2
     starts = [range(0, extent, step) for extent, step in zip(layout.shape, box, strict=True)]
-    found = [
-        np.unique(groups[tuple(slice(at, at + step) for at, step in zip(origin, box, strict=True))])
+    counts = [
+        np.unique(
+            groups[
+                tuple(slice(start, start + step) for start, step in zip(origin, box, strict=True))
+            ]
+        )
         for origin in itertools.product(*starts)
     ]
-    return tuple(int(each[0]) for each in found) if all(map(_is_one, found)) else ()
+    return tuple(int(count[0]) for count in counts) if all(map(_is_one, counts)) else ()
 
 
 def _is_one(groups: np.ndarray) -> bool:

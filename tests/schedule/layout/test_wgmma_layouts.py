@@ -1,4 +1,4 @@
-"""Which products go to warpgroups, and how their operands lie in shared memory."""
+"""Dots selected for warpgroups, and their operands' shared memory layouts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def dot(
 def test_warpgroups_divide_the_rows_first(
     shape: tuple[int, int, int], num_warps: int, groups: tuple[int, int]
 ) -> None:
-    found = wgmma_layouts(dot(shape), num_warps, HOPPER)
-    assert found is not None
-    assert found.operands() == (None, None, wgmma_accumulator(shape[:2], groups))
-    assert found.wgmma
+    layouts = wgmma_layouts(dot(shape), num_warps, HOPPER)
+    assert layouts is not None
+    assert layouts.operands() == (None, None, wgmma_accumulator(shape[:2], groups))
+    assert layouts.wgmma
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_they_can_be_switched_off() -> None:
 
 @pytest.mark.parametrize(("num_warps", "in_registers"), [(4, True), (8, False)])
 def test_a_computed_operand_stays_in_registers(num_warps: int, *, in_registers: bool) -> None:
-    """Unless warpgroups divide the columns, so that several need all of it."""
-    found = wgmma_layouts(dot((64, 64, 32), computed=True), num_warps, HOPPER)
-    assert found is not None
-    assert found.a == (wgmma_operand_a((64, 32), (1, 1), 16) if in_registers else None)
+    """Unless warpgroups divide the columns, so that several need the whole operand."""
+    layouts = wgmma_layouts(dot((64, 64, 32), computed=True), num_warps, HOPPER)
+    assert layouts is not None
+    assert layouts.a == (wgmma_operand_a((64, 32), (1, 1), 16) if in_registers else None)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_an_operand_lies_as_in_global_memory_where_it_may(
 ) -> None:
     op = dot((64, 64, 64), dtype, "i32" if dtype == "i8" else "fp32")
     per_thread = (1, 4) if fastest == 1 else (4, 1)
-    held = blocked((64, 64), per_thread, (8, 4), (4, 1), (fastest, 1 - fastest))
-    assert operand_buffer(op, op.a, held) == expected
+    layout = blocked((64, 64), per_thread, (8, 4), (4, 1), (fastest, 1 - fastest))
+    assert operand_buffer(op, op.a, layout) == expected
 
 
 @pytest.mark.parametrize("k", [16, 32, 64, 128])
@@ -115,6 +115,6 @@ def test_an_operand_lies_as_in_global_memory_where_it_may(
 @pytest.mark.parametrize("fastest", [0, 1])
 def test_every_buffer_has_a_descriptor(n: int, k: int, fastest: int) -> None:
     op = dot((64, n, k))
-    held = blocked((k, n), (1, 1), (8, 4), (4, 1), (fastest, 1 - fastest))
-    found = matrix_in_memory(operand_buffer(op, op.b, held), 1, n, 16)
-    assert found.rows_contiguous == (fastest == 1 and n > 8)
+    layout = blocked((k, n), (1, 1), (8, 4), (4, 1), (fastest, 1 - fastest))
+    matrix = matrix_in_memory(operand_buffer(op, op.b, layout), 1, n, 16)
+    assert matrix.rows_contiguous == (fastest == 1 and n > 8)

@@ -1,4 +1,4 @@
-"""Loads move up past what does not concern them, and no further than they may."""
+"""Loads move up past independent ops, and no further than allowed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ THREE = {"x_ptr": "*fp32:16", "weight_ptr": "*fp32:16", "out_ptr": "*fp32:16"}
 def test_a_load_moves_above_a_reduction_but_not_above_a_store() -> None:
     case = Case("normalized", THREE, {"BLOCK": 256}, num_warps=4)
     text = case.gpu_ir
-    first, second, third = (at for at in range(len(text)) if text.startswith("gpu.load", at))
+    first, second, third = (
+        start for start in range(len(text)) if text.startswith("gpu.load", start)
+    )
     assert first < second < text.index("gpu.reduce") < text.index("gpu.store") < third
 
     def make() -> Args:
@@ -34,7 +36,7 @@ def test_a_load_moves_above_a_reduction_but_not_above_a_store() -> None:
 
 
 def test_no_more_is_in_flight_than_registers_hold() -> None:
-    """8 words a load: four before the first is used, then one for each that is done with."""
+    """8 words per load: four before the first use, then one per load used up."""
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16"}
     case = Case("many_loads", signature, {"COUNT": 9, "BLOCK": 256})
     order = re.findall(r"gpu\.load|arith\.mul", case.gpu_ir)
@@ -79,9 +81,9 @@ def test_a_load_whose_address_is_ready_goes_above_the_use_of_another() -> None:
 
 
 def test_a_load_stays_after_a_store_that_may_write_what_it_reads() -> None:
-    """The store is of another parameter, which may be the same memory."""
+    """The store goes through another parameter, possibly to the same memory."""
     lines = [line for line in TEXT.splitlines() if "// CHECK" not in line]
-    at = next(number for number, line in enumerate(lines) if "%e = arith.exp" in line)
-    lines.insert(at + 1, "  gpu.store(%p, %e, _)")
+    exp_index = next(number for number, line in enumerate(lines) if "%e = arith.exp" in line)
+    lines.insert(exp_index + 1, "  gpu.store(%p, %e, _)")
     check = "// CHECK: gpu.store(%p\n// CHECK: %m = gpu.load(\n"
     applied(check + "\n".join(lines) + "\n", advance_loads)

@@ -1,4 +1,4 @@
-"""Sums of a loop along an axis that threads share: each thread carries its own, and they meet behind the loop."""
+"""Partial sums of a loop: each thread carries its own, reduced once after the loop."""
 
 from __future__ import annotations
 

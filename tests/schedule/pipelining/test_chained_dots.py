@@ -80,7 +80,9 @@ def test_attention_is_right_at_every_length(
     kernel = compiled(tmp_path, source, signature, **options)
     # At most as many iterations as a ring has stages, and enough to use each twice.
     for seed, n in enumerate((1, 63, 64, 65, 128, 200, 64 * (2 * num_stages + 1))):
-        q, k, v = (tensor((n, 64), "fp16", seed=3 * seed + at) / np.float16(64) for at in range(3))
+        q, k, v = (
+            tensor((n, 64), "fp16", seed=3 * seed + index) / np.float16(64) for index in range(3)
+        )
         out = like(tensor((n, 64), "fp32"))
         rows = 64 if num_warps == 4 else 128
         scale = (-0.25, 0.5)[seed % 2]
@@ -100,13 +102,13 @@ def test_the_order_of_an_iteration(tmp_path: Path) -> None:
     indentation = line[: len(line) - len(line.lstrip())]
     body = body[: body.index(f"\n{indentation}}} :")]
     words = r"gpu\.wgmma_wait|gpu\.wgmma\b|gpu\.mbarrier_wait|gpu\.mbarrier_arrive|gpu\.reduce|arith\.cast\(%weights"
-    assert [each.removeprefix("gpu.") for each in re.findall(words, body)][:6] == [
+    assert [op_name.removeprefix("gpu.") for op_name in re.findall(words, body)][:6] == [
         *("mbarrier_wait", "wgmma"),  # the next scores
         "wgmma",  # this iteration's weights by its values, waited for an iteration ago
         *("wgmma_wait", "mbarrier_arrive", "reduce"),
     ]
     pending = re.findall(r"gpu\.wgmma_wait\(.*?\{(.*?)\}", text)
-    assert ["pending = 1" in each for each in pending] == [False, True, False, False]
+    assert ["pending = 1" in op_name for op_name in pending] == [False, True, False, False]
 
 
 def test_a_factor_of_each_row_is_carried_and_not_a_tile(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_factor_of_each_row_is_carried_and_not_a_tile(tmp_path: Path) -> None:
 
 
 def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Path) -> None:
-    """No chain: the next scores are in flight, and what threads compute is not moved."""
+    """No chain: the next scores are in flight, and thread computation stays in place."""
     source = SOURCE.format(causal=False).replace(
         "weights.to(tl.float16)", "(weights + tl.sum(acc, 1)[:, None]).to(tl.float16)"
     )
@@ -129,7 +131,7 @@ def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Pat
 
 @pytest.mark.emulated
 def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_path: Path) -> None:
-    """No chain: they would be rounded while the second dot reads those of the iteration before."""
+    """No chain: rounding would happen while the second dot reads the previous weights."""
     source = (
         SOURCE.format(causal=False)
         .replace(
@@ -139,7 +141,7 @@ def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_p
         .replace("tl.sum(weights, 1)", "tl.sum(weights.to(tl.float32), 1)")
     )
     kernel = compiled(tmp_path, source, SIGNATURE, num_warps=4, num_stages=3, mma_stages=2)
-    q, k, v = (tensor((200, 64), "fp16", seed=at) / np.float16(64) for at in range(3))
+    q, k, v = (tensor((200, 64), "fp16", seed=index) / np.float16(64) for index in range(3))
     out = like(tensor((200, 64), "fp32"))
     values = {"q": q, "k": k, "v": v, "out": out, "scale": 0.5, "n": 200}
     launch(kernel, (4,), values)
@@ -147,7 +149,7 @@ def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_p
     assert np.abs(out - _expected(q, k, v, 0.5, causal=False)).max() <= bound
 
 
-# Weights are less what comes with each block of keys, and are stored.
+# Weights less a term loaded with each block of keys, and stored.
 WEIGHTS_STORED = """def k(q, k, v, rows, weights_ptr, out, scale, n):
     row = tl.program_id(0) * 64
     block = q.load([row, 0])
@@ -176,13 +178,13 @@ def test_what_comes_with_scores_is_read_and_fenced_ahead_of_stores(tmp_path: Pat
     ]
 
 
-# A bias of each block of keys, which lies in memory.
+# A bias for each block of keys, loaded from memory.
 BIASED = (
     SOURCE.format(causal=False)
     .replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
     .replace("new = tl.maximum", "scores += tl.load(bias + first // 64)\n        new = tl.maximum")
 )
-# Each iteration adds what the one before it has stored.
+# Each iteration adds the previous one's store.
 STORED = BIASED.replace(
     "        top = new",
     "        tl.store(bias + first // 64 + 1, first * 0.03125)\n        top = new",
@@ -200,7 +202,7 @@ def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
     assert text.count("gpu.wgmma(") == num_dots
     kernel = compiled(tmp_path, source, signature, **options)
     n = 320
-    q, k, v = (tensor((n, 64), "fp16", seed=at) / np.float16(64) for at in range(3))
+    q, k, v = (tensor((n, 64), "fp16", seed=index) / np.float16(64) for index in range(3))
     bias = np.random.default_rng(5).standard_normal(n // 64 + 1).astype(np.float32)
     added = bias.copy()
     if source is STORED:
@@ -216,12 +218,12 @@ def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
     assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
 
 
-@pytest.mark.parametrize("place", ["beside the keys", "beside the values"])
-def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("position", ["beside the keys", "beside the values"])
+def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, position: str) -> None:
     """A producer loads them; the stage of the keys is given back ahead, once both are read."""
     source = SOURCE.format(causal=False).replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
     load, add = "added = bias.load([first])\n        ", "scores += added[None, :]\n        "
-    if place == "beside the keys":
+    if position == "beside the keys":
         source = source.replace("scores = tl.dot", f"{load}scores = tl.dot")
         source = source.replace("columns = first", f"{add}columns = first")
     else:
@@ -235,7 +237,9 @@ def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, place: s
     assert text.count("gpu.wgmma(") == 2 + 2  # two chains, and not unrolled by two
     kernel = compiled(tmp_path, source, signature, **options)
     for seed, n in enumerate((64, 100, 320)):
-        q, k, v = (tensor((n, 64), "fp16", seed=3 * seed + at) / np.float16(64) for at in range(3))
+        q, k, v = (
+            tensor((n, 64), "fp16", seed=3 * seed + index) / np.float16(64) for index in range(3)
+        )
         bias = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
         out = like(tensor((n, 64), "fp32"))
         values = {"q": q, "k": k, "v": v, "bias": bias, "out": out, "scale": 0.25, "n": n}
@@ -246,7 +250,7 @@ def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, place: s
         assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
 
 
-# ---- keys and values that share a stage -------------------------------------------------------
+# ---- keys and values in one stage -------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: gpu.mbarrier_wait(
@@ -384,7 +388,7 @@ def test_keys_and_values_of_one_stage_at_every_length(
     for seed, n in enumerate((0, 64, 128, 64 * (2 * num_stages + 1))):
         q, out = np.sign(tensor((64, 64), "fp16")), like(tensor((64, 64), "fp32"))
         k, v = (tensor((n or 1, 64), kind, seed=1) for kind in ("fp16", dtype))
-        k, v = (np.sign(each.astype(np.float32)).astype(each.dtype) for each in (k, v))
+        k, v = (np.sign(matrix.astype(np.float32)).astype(matrix.dtype) for matrix in (k, v))
         launch(kernel, (1,), {"q": q, "k": k, "v": v, "out": out, "n": n}, seed=seed)
-        k, v = (each[:n].astype(np.float64) for each in (k, v))
+        k, v = (matrix[:n].astype(np.float64) for matrix in (k, v))
         np.testing.assert_array_equal(out, 0.5 * (q.astype(np.float64) @ k.T) @ v)

@@ -1,4 +1,4 @@
-"""Dots that are in flight when the next iteration begins: what waits for them, and what they read until then."""
+"""Dots in flight across iterations: ops that wait for them, and their operands until then."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ kernel @k(%x: map<64x64xfp16, 128>, %y: map<64x64xfp16, 128>, %out: *fp32, %n: i
 
 
 def found_in(kernel: Kernel) -> LateWaits | None:
-    """Return what of the consumers' loop may come later."""
+    """Return the ops of the consumers' loop that may come later."""
     (role,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
     (loop,) = (op for op in role.consumers if isinstance(op, scf.For))
     first, *last = (op for op in loop.body if isinstance(op, wgmma.Wgmma))
@@ -150,7 +150,7 @@ def defer(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def assert_same_results(text: str, kernel: Kernel) -> None:
-    """Assert that loops of any length do what they did."""
+    """Assert equal results for loops of any length."""
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((64, 320), (320, 64)))
     for iterations in (0, 1, 2, 3, 4, 5):

@@ -1,4 +1,4 @@
-"""Tiles that CTAs of a cluster exchange: buffers, mbarriers, phases, and that any layout goes through."""
+"""Tiles exchanged between a cluster's CTAs: buffers, mbarriers, phases, any layout."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def _text(body: str, layout: LinearLayout = PLAIN) -> str:
 def _scheduled(text: str) -> Kernel:
     kernel = parse_kernel(text)
     schedule = Schedule(TARGETS["sm_90a"], Config(2, 1, NUM_CTAS))
-    for each in (expand_cluster_exchanges, allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (expand_cluster_exchanges, allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
     return kernel
 
 
@@ -110,12 +110,12 @@ def test_it_means_what_it_meant(body: str, times: int) -> None:
 @settings(max_examples=20)
 @given(st.permutations([1, 2, 4, 8, 16, 32, 64, 128]), st.sampled_from([0, 3]))
 def test_any_layout_goes_through_in_whole_vectors(columns: list[int], copies: int) -> None:
-    """Lanes that hold replicas store nothing, and registers go together whatever they hold."""
+    """Lanes with replicas store nothing, and registers go together regardless of content."""
     size = 256 >> copies
-    kept = [column for column in columns if column < size]
-    lanes = [*kept[2 : 7 - copies], *[0] * copies]
+    low_columns = [column for column in columns if column < size]
+    lanes = [*low_columns[2 : 7 - copies], *[0] * copies]
     layout = LinearLayout.from_columns(
-        [("register", kept[:2]), ("lane", lanes), ("warp", kept[7 - copies :])],
+        [("register", low_columns[:2]), ("lane", lanes), ("warp", low_columns[7 - copies :])],
         (("dim0", 8 - copies),),
     )
     text = _text(LOOP, layout)

@@ -1,4 +1,4 @@
-"""Schedules of loops: what is carried, what runs under a condition, and what is peeled."""
+"""Loop schedules: carried values, guarded ops, and peeled iterations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.schedule.pipelining.test_pipeline_mma import ATTENTION, ATTENTION_SIG
 from tests.support.descriptors import compiled, launch, like, tensor
 from tests.support.pass_case import applied, assert_same_meaning
 
-# A running maximum and a rescaled total, as in attention: `score` is loaded, the maximum of all so
-# far rescales what is added up, and `value` is loaded for the sum.
+# A running maximum and a rescaled total, as in attention. `score` is loaded, the maximum so far
+# rescales the total, and `value` is loaded for the sum.
 ONLINE = """
 kernel @k(%x: *fp32, %y: *fp32, %out: *fp32, %n: i32) {num_warps = 1} {
   %zero = arith.constant {value = 0, type = i32} : i32
@@ -73,7 +73,7 @@ def _outputs(kernel: Kernel, count: int) -> np.ndarray:
 
 
 def _assert_same(make: Any, counts: range = range(6)) -> Kernel:
-    """Assert that a schedule of the loop changes nothing, however many iterations there are."""
+    """Assert that a loop's schedule keeps its results, for any iteration count."""
     kernel = parse_kernel(ONLINE)
     expand_loop(make(_loop(kernel)))
     verify(kernel)
@@ -86,10 +86,10 @@ def _assert_same(make: Any, counts: range = range(6)) -> Kernel:
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 5))
 def test_loads_at_any_distances(first: int, second: int, count: int) -> None:
     def make(loop: scf.For) -> LoopSchedule:
-        found = LoopSchedule.in_order(loop)
-        found.move([_named(loop, "score")], before=_named(loop, "new"), distance=first)
-        found.move([_named(loop, "value")], before=_named(loop, "less"), distance=second)
-        return found
+        schedule = LoopSchedule.in_order(loop)
+        schedule.move([_named(loop, "score")], before=_named(loop, "new"), distance=first)
+        schedule.move([_named(loop, "value")], before=_named(loop, "less"), distance=second)
+        return schedule
 
     _assert_same(make, range(count, count + 1))
 
@@ -98,10 +98,10 @@ def test_what_is_computed_ahead_only_is_carried() -> None:
     """The maximum and the scale run an iteration ahead of the sum, as softmax does of the second dot."""
 
     def make(loop: scf.For) -> LoopSchedule:
-        found = LoopSchedule.in_order(loop)
+        schedule = LoopSchedule.in_order(loop)
         ahead = [_named(loop, name) for name in ("x_at", "score", "new", "change", "scale")]
-        found.move(ahead, before=_named(loop, "y_at"), distance=1)
-        return found
+        schedule.move(ahead, before=_named(loop, "y_at"), distance=1)
+        return schedule
 
     kernel = _assert_same(make)
     body = list(_loop(kernel).body)
@@ -111,13 +111,13 @@ def test_what_is_computed_ahead_only_is_carried() -> None:
 
 @pytest.mark.parametrize("unroll", [1, 2, 3])
 def test_iterations_are_peeled_for_what_takes_no_condition(unroll: int) -> None:
-    """A store is an iteration ahead, with all that it needs."""
+    """A store is an iteration ahead, with all its operands."""
 
     def make(loop: scf.For) -> LoopSchedule:
-        found = LoopSchedule.in_order(loop)
-        found.steps = [Step(step.op, 1) for step in found.steps]
-        found.unroll = unroll
-        return found
+        schedule = LoopSchedule.in_order(loop)
+        schedule.steps = [Step(step.op, 1) for step in schedule.steps]
+        schedule.unroll = unroll
+        return schedule
 
     _assert_same(make, range(8))
 
@@ -183,7 +183,7 @@ def test_a_load_ahead_takes_its_condition_into_the_mask() -> None:
 
 
 def _softmax_ahead(kernel: Kernel, schedule: Schedule) -> None:
-    """Run the scores of the next iteration, and what threads make of them, beside the second dot."""
+    """Run the next iteration's scores and softmax beside the second dot."""
     del schedule
     loop = next(op for op in kernel.walk() if isinstance(op, scf.For) and len(_dots(op)) == 2)
     scores, second = _dots(loop)
@@ -225,10 +225,10 @@ def _feeds(op: Op, dot: wgmma.Wgmma) -> bool:
 @pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_softmax_runs_beside_the_second_dot(tmp_path: Path, num_stages: int) -> None:
-    """Scores are an iteration ahead; what is made of them is carried in registers as operand A."""
+    """Scores are an iteration ahead; their weights are carried in registers as operand A."""
     passes = tuple(
-        _softmax_ahead if each.__name__ == "pipeline_mma" else each
-        for each in pipeline.TILE_TO_GPU.passes
+        _softmax_ahead if pass_.__name__ == "pipeline_mma" else pass_
+        for pass_ in pipeline.TILE_TO_GPU.passes
     )
     with mock.patch.object(pipeline, "TILE_TO_GPU", Pipeline(passes)):
         kernel = compiled(tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages)
@@ -236,5 +236,5 @@ def test_softmax_runs_beside_the_second_dot(tmp_path: Path, num_stages: int) -> 
         a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
         v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
         launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=seed)
-        keys, values = (each[:n].astype(np.float64) for each in (b, v))
+        keys, values = (pass_[:n].astype(np.float64) for pass_ in (b, v))
         np.testing.assert_array_equal(c, (0.5 * (a.astype(np.float64) @ keys.T)) @ values)

@@ -1,4 +1,4 @@
-"""Fetches become loads and waits whose parities alternate on every path."""
+"""Fetches become loads and waits with parities alternating on every path."""
 
 from __future__ import annotations
 

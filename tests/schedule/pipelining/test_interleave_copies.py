@@ -1,4 +1,4 @@
-"""Copies among the parts of a loop's products: where they go, and what they stay before."""
+"""Copies interleaved with a loop's products: positions, and ops they stay before."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LETTERS = {
 
 
 def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
-    """Return what `LETTERS` say of a loop after the pass, in the order of its ops.
+    """Return the `LETTERS` of a loop's ops after the pass, in order.
 
-    `parts` are what follows the copies: products, waits, and loops that wait.
+    `parts` follow the copies: products, waits, and loops with waits.
     """
     program = Program(1)
     pointers = [_pointers(program) for _ in range(num_copies)]

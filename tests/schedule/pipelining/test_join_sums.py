@@ -1,4 +1,4 @@
-"""Dots that add to one another: one wait for all, and what is computed with them at every length."""
+"""Dots with joined sums: one wait for all, and results at every length."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_sum_that_threads_scale_is_waited_for_between_its_parts(tmp_path: Path
 
 
 def test_a_part_whose_operand_threads_compute_waits(tmp_path: Path) -> None:
-    """Its registers may be those that the dot before it reads."""
+    """Its registers may be operands of the dot before it."""
     computed = PARTS.replace("tl.dot(query[i], key", "tl.dot(query[i] + query[i], key")
     text, _ = lowered(tmp_path, computed, SIGNATURE, 4)
     assert _order(text)[:6] == ["wgmma", "wgmma_wait"] * 3
@@ -71,11 +71,12 @@ def test_the_sum_is_right_at_every_length(tmp_path: Path, mma_stages: int) -> No
     for seed, n in enumerate((0, 1, 64, 65, 320)):
         rows = max(n, 1)
         q, k = (
-            tensor((rows, 192), "fp16", seed=3 * seed + at) / np.float16(256) for at in range(2)
+            tensor((rows, 192), "fp16", seed=3 * seed + index) / np.float16(256)
+            for index in range(2)
         )
         v = tensor((rows, 64), "fp16", seed=3 * seed + 2) / np.float16(64)
         out = like(tensor((rows, 64), "fp32"))
         launch(kernel, (-(-rows // 64),), {"q": q, "k": k, "v": v, "out": out, "n": n}, seed=seed)
-        wide = [each[:n].astype(np.float64) for each in (k, v)]
+        wide = [matrix[:n].astype(np.float64) for matrix in (k, v)]
         expected = q.astype(np.float64) @ wide[0].T * 0.5 @ wide[1]
         assert np.abs(out - expected).max() <= 2.0**-10 * n * max(np.abs(expected).max(), 1.0)

@@ -1,4 +1,4 @@
-"""Dots of an iteration that do not need each other: which comes first, and where each is waited for."""
+"""Order and waits of independent dots in an iteration."""
 
 from __future__ import annotations
 
@@ -192,12 +192,12 @@ def test_stages_are_waited_for_before_a_dot_that_moves_up(
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
     for n in (1, 64, 65, 200, 64 * 5):
         a, b, c = (
-            tensor(shape, "fp16", seed=n + at) / np.float16(64)
-            for at, shape in enumerate(((64, 64), (n, 64), (n, 64)))
+            tensor(shape, "fp16", seed=n + index) / np.float16(64)
+            for index, shape in enumerate(((64, 64), (n, 64), (n, 64)))
         )
         d = like(tensor((64, 64), "fp32"))
         launch(kernel, (1,), {"a": a, "b": b, "c": c, "d": d, "n": n}, seed=n)
-        score, other = (a.astype(np.float64) @ each.astype(np.float64).T for each in (b, c))
+        score, other = (a.astype(np.float64) @ matrix.astype(np.float64).T for matrix in (b, c))
         expected = score * 0.5 @ c.astype(np.float64)
         for first in range(0, n, 64):
             part = np.maximum(other[:, first : first + 64], 0.0)
@@ -213,16 +213,16 @@ def test_remarks_and_waits_say_so(tmp_path: Path) -> None:
 
 
 def test_without_a_producer_they_are_reordered_too(tmp_path: Path) -> None:
-    """Not where an iteration has buffers of its own, whose copies it waits for one by one."""
+    """Not where an iteration has its own buffers and waits for their copies one by one."""
     expected = {
         1: ["wgmma", "wgmma_wait"] * 3,
         2: ["wgmma", "wgmma", "wgmma_wait", "wgmma", "wgmma_wait", "wgmma_wait"],
     }
-    for num_stages, wanted in expected.items():
+    for num_stages, ops in expected.items():
         options = {"num_stages": num_stages, "warp_specialize": False}
         text, remarks = lowered(tmp_path, SOURCE, SIGNATURE, 4, **options)
         assert (REORDERED in remarks) == (num_stages > 1)
-        assert re.findall(r"gpu\.(wgmma_wait|wgmma)\(", text) == wanted
+        assert re.findall(r"gpu\.(wgmma_wait|wgmma)\(", text) == ops
 
 
 def test_the_last_dot_runs_while_others_are_stored(tmp_path: Path) -> None:

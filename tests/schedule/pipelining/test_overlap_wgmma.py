@@ -1,4 +1,4 @@
-"""Products that run on into the next iteration: which do, what they wait for, and the empty loop."""
+"""Products in flight into the next iteration: selection, waits, and empty loops."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_the_first_product_begins_the_sum() -> None:
 
 def test_a_product_of_its_own_begins_with_nothing() -> None:
     kernel = interpreted(Matmul(way="chained"))
-    kept = [op.accumulate for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]
-    ignored = [each for each in kept if each is not None and isinstance(each.op, arith.Constant)]
-    assert len(kept) == 2
-    assert [each.op.value for each in ignored if isinstance(each.op, arith.Constant)] == [False]
+    flags = [op.accumulate for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]
+    ignored = [flag for flag in flags if flag is not None and isinstance(flag.op, arith.Constant)]
+    assert len(flags) == 2
+    assert [flag.op.value for flag in ignored if isinstance(flag.op, arith.Constant)] == [False]
 
 
 @pytest.mark.parametrize("k", [0, 1, 64, 65])
@@ -122,10 +122,10 @@ def test_scales_come_with_what_they_scale() -> None:
         *(case.path, case.function, tuple(types.items()), tuple(constants.items()), "sm_90a"),
     )
     lines = compile_kernel(request, keep_asm=True).asm["gpu"].splitlines()
-    (start,) = (at for at, line in enumerate(lines) if "gpu.wgmma(" in line)
-    end = next(at for at in range(start, len(lines)) if "gpu.wgmma_wait" in lines[at])
+    (start,) = (index for index, line in enumerate(lines) if "gpu.wgmma(" in line)
+    end = next(index for index in range(start, len(lines)) if "gpu.wgmma_wait" in lines[index])
     indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
-    body = next(at for at in range(start, 0, -1) if not lines[at].startswith(indent))
+    body = next(index for index in range(start, 0, -1) if not lines[index].startswith(indent))
     assert any("gpu.shared_load" in line for line in lines[body:end])
     assert sum("gpu.mbarrier_wait" in line for line in lines[body:end]) == 1
     always = [line for line in lines[start : end + 8] if line.startswith(f"{indent}gpu.")]
@@ -133,7 +133,7 @@ def test_scales_come_with_what_they_scale() -> None:
     assert not any("gpu.barrier" in line for line in always)
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 IN_FLIGHT = """\
 // CHECK: [[RUNS:%[0-9]+]] = arith.compare(%zero, %n) {predicate = "lt"}
@@ -236,6 +236,6 @@ def test_a_dot_stays_in_flight_where_its_stages_outlive_the_iteration(
     kernel = applied(text, overlap_wgmma)
     for iterations in (0, 1, 2, 4):
         rng = np.random.default_rng(iterations)
-        a, b = (rng.integers(-3, 4, iterations * each).astype(np.float16) for each in (2048, 1024))
+        a, b = (rng.integers(-3, 4, iterations * size).astype(np.float16) for size in (2048, 1024))
         args = [a, b, np.full(2048, 77, np.float32), iterations]
         assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))

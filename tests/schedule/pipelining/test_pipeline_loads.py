@@ -1,4 +1,4 @@
-"""Loops whose loads run ahead compute what they computed before, and load as they should."""
+"""Pipelined loads keep results, with the expected stages and copies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = {
     "fp8e5": ml_dtypes.float8_e5m2,
     "i8": np.int8,
 }
-# What is promised of the strides, in elements: nothing, half of what is needed, all of it.
+# Promised stride multiples, in elements: none, half the needed, all of it.
 PROMISES = ("", ":2", ":16")
 
 
@@ -52,7 +52,7 @@ def product_case(dtype: str, promise: str, mask: str, **config: Any) -> Case:
 
 
 def product_args(dtype: str, promise: str, mask: str, k_size: int) -> Callable[[], Args]:
-    """Return what makes arguments whose strides keep the promise and no more."""
+    """Return a function making arguments whose strides keep exactly the promise."""
     unit = int(promise[1:] or 1)
     stride_a, stride_b = (-(-max(k_size, BLOCK) // unit) + 1) * unit, BLOCK + unit
     sizes = (BLOCK - unit, BLOCK - unit) if mask == "mnk" else (BLOCK, BLOCK)
@@ -95,9 +95,9 @@ def test_products_of_every_length(k_size: int, num_stages: int) -> None:
 
 def loop_of(text: str) -> str:
     """Return the body of the only loop of a kernel's gpu IR."""
-    found = re.search(r"scf\.for\(.*?\n  \}", text, re.DOTALL)
-    assert found is not None
-    return found[0]
+    match = re.search(r"scf\.for\(.*?\n  \}", text, re.DOTALL)
+    assert match is not None
+    return match[0]
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 4])
@@ -137,7 +137,7 @@ def test_copies_assemble_for_every_target(target) -> None:
 
 
 def test_fp16_without_a_promise_is_pipelined_through_registers() -> None:
-    """What Triton refuses: copies of 2 bytes. It says what would widen them."""
+    """Triton refuses copies of 2 bytes; the remark names the promise for wider ones."""
     case = product_case("fp16", "", "k", num_stages=2, num_warps=4)
     loop = loop_of(case.gpu_ir)
     assert "gpu.async" not in case.gpu_ir
@@ -185,7 +185,7 @@ def test_too_many_registers_are_not_taken() -> None:
 
 
 def blocks(*shapes: int, extra: Args, out: int, dtype: Any = np.float32) -> Callable[[], Args]:
-    """Return what makes arrays of integers, an output, and more arguments."""
+    """Return a function making integer arrays, an output, and more arguments."""
 
     def make() -> Args:
         random = np.random.default_rng(sum(shapes))
@@ -247,7 +247,7 @@ def test_indices_are_loaded_an_iteration_before_the_rows() -> None:
     loop = loop_of(case.gpu_ir)
     assert "over 3 stages through shared memory: x_ptr" in case.remarks
     assert "over 4 stages through registers: index_ptr" in case.remarks
-    # What is copied uses the index that was carried, not the one loaded in this iteration.
+    # The copy uses the carried index, not the one loaded in this iteration.
     loaded = re.search(r"(%\S+) = gpu\.load", loop)
     assert loaded is not None
     assert re.findall(rf"{re.escape(loaded[1])}\b", loop.split("scf.yield")[0]) == [loaded[1]]
@@ -437,7 +437,7 @@ def test_a_load_for_a_sum_that_nothing_uses_is_not_copied_ahead(is_used: bool) -
     assert ("gpu.async_copy" in print_kernel(kernel)) == is_used
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 TEXT = """\
 // CHECK: [[RING:%.*]] = gpu.shared_alloc {{{.*}}num_stages = 3}

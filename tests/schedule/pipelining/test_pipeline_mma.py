@@ -1,4 +1,4 @@
-"""Products that are started an iteration ahead: where, what is computed with them, and when not."""
+"""Products issued an iteration ahead: selection, results, and refusals."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ SOFTMAX = """def k(a, b, c, v, n):
 def _lowered(
     folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
 ) -> tuple[str, str]:
-    """Return gpu IR and remarks of a kernel whose products are to start ahead."""
+    """Return gpu IR and remarks of a kernel with products started ahead."""
     return lowered(folder, source, signature, num_warps, **{"mma_stages": 2, **config})
 
 
@@ -105,7 +105,7 @@ def test_the_next_product_is_in_flight_while_one_is_computed_with(tmp_path: Path
     last = ["wgmma", *finish, *finish, *finish]
     assert ops == ["for", "wgmma", "for", *pair, *last]
     waits = re.findall(r"gpu\.wgmma_wait\(.*?\{(.*?)\}", text)
-    pending = [1 if "pending = 1" in each else 0 for each in waits]
+    pending = [1 if "pending = 1" in wait else 0 for wait in waits]
     assert pending == [1, 1, 1, 0, 0]
 
 
@@ -124,11 +124,11 @@ def test_what_feeds_a_second_dot_is_computed_ahead(tmp_path: Path) -> None:
 
 
 def test_the_first_dot_runs_beside_the_last_where_others_have_results(tmp_path: Path) -> None:
-    """It is complete in the iteration that issues it: in flight are others whose results threads use."""
+    """It completes in its own iteration: in flight are dots with results used by threads."""
     text, remarks = _lowered(tmp_path, GRADIENT, GRADIENT_SIGNATURE, num_stages=2)
     assert AHEAD in remarks
-    found = re.findall(r"(scf\.for|tma_reduce|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
-    ops = ["".join(each) for each in found]
+    matches = re.findall(r"(scf\.for|tma_reduce|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
+    ops = ["".join(groups) for groups in matches]
     first = ["wgmma", "wgmma_wait"]
     body = ["wgmma", "wgmma", "wgmma", "wgmma_wait2", "tma_reduce", "wgmma_wait1", "wgmma_wait"]
     last = ["wgmma", "wgmma", "wgmma_wait1", "tma_reduce", "wgmma_wait"]
@@ -139,7 +139,7 @@ def test_the_second_dot_runs_beside_the_next_first_where_a_reference_stays(tmp_p
     text, remarks = _lowered(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, num_stages=2)
     assert AHEAD in remarks
     ops = r"(scf\.while|scf\.condition|warp_all|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)"
-    assert ["".join(each) for each in re.findall(ops, text)] == [
+    assert ["".join(groups) for groups in re.findall(ops, text)] == [
         "scf.while",
         "wgmma_wait",
         *("wgmma", "wgmma_wait1", "wgmma_wait"),
@@ -250,7 +250,7 @@ def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
         a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
         v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
         launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=seed)
-        wide = [each[:n].astype(np.float64) for each in (b, v)]
+        wide = [matrix[:n].astype(np.float64) for matrix in (b, v)]
         expected = (0.5 * (a.astype(np.float64) @ wide[0].T)) @ wide[1]
         np.testing.assert_array_equal(c, expected)
 
@@ -281,7 +281,7 @@ def test_gradients_of_attention(tmp_path: Path, num_stages: int) -> None:
         v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
         d = np.zeros((n or 1, 64), np.float32)
         launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "d": d, "n": n}, seed=seed)
-        queries, keys, values = (each.astype(np.float64) for each in (a, b[:n], v[:n]))
+        queries, keys, values = (matrix.astype(np.float64) for matrix in (a, b[:n], v[:n]))
         weights = 0.5 * (queries @ keys.T)
         np.testing.assert_array_equal(c, weights @ values)
         np.testing.assert_array_equal(d[:n], weights.T @ queries)
@@ -309,7 +309,7 @@ def test_two_products_of_an_iteration(tmp_path: Path) -> None:
         np.testing.assert_array_equal(c, expected)
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: scf.if(

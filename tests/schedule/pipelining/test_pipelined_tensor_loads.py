@@ -1,4 +1,4 @@
-"""Tensor loads issued iterations ahead by the kernel's own warps: stages, phases, and what stays."""
+"""Tensor loads issued iterations ahead by the kernel's own warps: stages, phases, refusals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _pipelined(kernel: Kernel, num_stages: int = 3) -> list[str]:
     """Lower the loads of a kernel and return the remarks."""
     config = Config(kernel.num_warps, num_stages, warp_specialize=False)
     schedule = Schedule(TARGETS["sm_90a"], config)
-    for each in (
+    for run_pass in (
         choose_warp_roles,
         pipeline_loads,
         expand_tensor_loads,
         allocate_shared,
         insert_barriers,
     ):
-        each(kernel, schedule)
+        run_pass(kernel, schedule)
         verify(kernel)
     assert not kernel.producer_warps
     return schedule.remarks
@@ -70,16 +70,16 @@ def test_before_the_loop_come_the_first_iterations_that_exist(num_stages: int) -
     early = [op for op in kernel.body if isinstance(op, scf.If)]
     assert len(early) == num_stages - 1
     for op in early:
-        assert [type(each) for each in op.then] == [tma.TmaLoad, scf.Yield]
-        assert [type(each) for each in op.orelse] == [scf.Yield]
+        assert [type(branch_op) for branch_op in op.then] == [tma.TmaLoad, scf.Yield]
+        assert [type(branch_op) for branch_op in op.orelse] == [scf.Yield]
 
 
 def test_one_stage_is_not_ahead() -> None:
     kernel = kernel_of(loop(load("a", "%i") + read("a")))
     _pipelined(kernel, 1)
     kinds = (mbarrier.MbarrierWait, tma.TmaLoad, gpu.SharedLoad)
-    found = [op.opcode for op in _loop(kernel).body if isinstance(op, kinds)]
-    assert found == ["gpu.tma_load", "gpu.mbarrier_wait", "gpu.shared_load"]
+    opcodes = [op.opcode for op in _loop(kernel).body if isinstance(op, kinds)]
+    assert opcodes == ["gpu.tma_load", "gpu.mbarrier_wait", "gpu.shared_load"]
 
 
 def test_phases_are_carried_by_all_loops_around() -> None:
@@ -116,19 +116,19 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_kernel_does_what_it_did(flow: str, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     before, after = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _pipelined(after, num_stages)
     rng = np.random.default_rng(1)
     x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
     for n in (0, 1, 2, 5):
-        found: list[np.ndarray] = []
+        outputs: list[np.ndarray] = []
         for kernel in (before, after):
             y = np.zeros_like(x)
             args = [x, z, y, np.zeros(1, np.int32), n, n % 2 == 1]
             run(kernel, (1,), args, check_races=kernel is after)
-            found.append(y)
-        np.testing.assert_array_equal(found[0], found[1])
+            outputs.append(y)
+        np.testing.assert_array_equal(outputs[0], outputs[1])
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""First fragments carried over the back edge: what moves, what is read when, and what stays."""
+"""First fragments carried over the back edge: moved reads, their times, and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_iteration_begins_with_a_product_and_needs_one_barrier(
     case = product(block_k=block_k, num_stages=num_stages)
     assert sequence(loop_of(case).body) == order
     before = sequence(case.kernel.body).removeprefix("D")
-    # The first fragments are read before the loop, and what is on its way is waited for after it.
+    # The first fragments are read before the loop; copies in flight are awaited after it.
     assert before.startswith("CCG" * (num_stages - 1) + "WBLLW")
 
 
@@ -64,7 +64,7 @@ def test_what_is_carried_are_words() -> None:
 
 
 def test_what_goes_through_registers_is_not_carried() -> None:
-    """What an iteration stores itself, the one before it cannot read."""
+    """An iteration's own store is invisible to the one before it."""
     body = sequence(loop_of(product(promise="", block_k=32, num_stages=3)).body)
     assert body == "SSBLLD"
 

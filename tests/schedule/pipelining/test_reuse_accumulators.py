@@ -1,4 +1,4 @@
-"""Dots whose results take each other's registers: which, and that ptxas then has enough of them."""
+"""Dots reusing accumulator registers: selection, and enough registers in ptxas."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def _compiled(parts: int, block_n: int) -> aotc.CompiledKernel:
 
 def test_a_dot_begins_in_the_registers_of_the_result_before() -> None:
     """The sums of two parts and the products of both would be 256 registers of a thread."""
-    made = _compiled(2, 128)
-    first, second = re.findall(r"gpu\.wgmma\((.*)\) :", made.asm["gpu"])
-    (done, *_) = re.findall(r"(\S+) = gpu\.wgmma_wait", made.asm["gpu"])
-    assert first.split(", ")[2] != done
-    assert second.split(", ")[2] == done
+    compiled_kernel = _compiled(2, 128)
+    first, second = re.findall(r"gpu\.wgmma\((.*)\) :", compiled_kernel.asm["gpu"])
+    (waited, *_) = re.findall(r"(\S+) = gpu\.wgmma_wait", compiled_kernel.asm["gpu"])
+    assert first.split(", ")[2] != waited
+    assert second.split(", ")[2] == waited
     assert second.split(", ")[3] == first.split(", ")[3]  # neither adds to anything
-    assert made.metadata.spill_bytes == 0
-    assert made.metadata.ptxas_warnings == ()
+    assert compiled_kernel.metadata.spill_bytes == 0
+    assert compiled_kernel.metadata.ptxas_warnings == ()
 
 
 @pytest.mark.parametrize(("parts", "block_n"), [(1, 128), (2, 64)])
 def test_results_that_fit_beside_each_other_stay_there(parts: int, block_n: int) -> None:
     text = _compiled(parts, block_n).asm["gpu"]
-    acc = {each.split(", ")[2] for each in re.findall(r"gpu\.wgmma\((.*)\) :", text)}
+    acc = {operands.split(", ")[2] for operands in re.findall(r"gpu\.wgmma\((.*)\) :", text)}
     assert len(acc) == 1

@@ -1,4 +1,4 @@
-"""Operands that threads exchange for a dot: two buffers, one barrier an iteration, and when not."""
+"""Dot operands exchanged by threads: two buffers, one barrier per iteration, refusals."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_results(tmp_path: Path, num_stages: int, num_warps: int) -> None:
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
     for n in (1, 64, 65, 128, 64 * 5):
         a, b, v = (
-            tensor(shape, "fp16", seed=n + at) / np.float16(64)
-            for at, shape in enumerate(((64, 64), (n, 64), (n, 64)))
+            tensor(shape, "fp16", seed=n + index) / np.float16(64)
+            for index, shape in enumerate(((64, 64), (n, 64), (n, 64)))
         )
         c = like(tensor((64 + n, 64), "fp32"))
         launch(kernel, (1,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=n)
@@ -136,7 +136,7 @@ def test_what_threads_read_stays() -> None:
 
 @pytest.mark.emulated
 def test_buffers_of_a_loop_inside_are_not_those_of_the_loop_around(tmp_path: Path) -> None:
-    """Such as the stages of loads that threads mask, in a loop over tiles."""
+    """For example, stages of masked loads in a loop over tiles."""
     source = """def k(a, b, c, m, n, k):
     for tile in tl.range(tl.program_id(0), m // 64, tl.num_programs(0)):
         rows = tile * 64 + tl.arange(0, 64)
@@ -191,13 +191,13 @@ def test_a_reduction_in_a_loop_takes_one_barrier(
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n": "i32"}
     kernel = translate(str(path), "k", signature, {}).kernel
     x = np.random.default_rng(rings).integers(-9, 9, (5, 512)).astype(np.float32)
-    wanted = np.zeros_like(x)
-    run(kernel, (1,), [x.reshape(-1), wanted.reshape(-1), 5])
-    made = schedule_kernel(kernel, Schedule(SM_90A, Config(num_warps=4)))
-    text = print_kernel(made)
+    expected = np.zeros_like(x)
+    run(kernel, (1,), [x.reshape(-1), expected.reshape(-1), 5])
+    scheduled = schedule_kernel(kernel, Schedule(SM_90A, Config(num_warps=4)))
+    text = print_kernel(scheduled)
     assert len(re.findall(r"shared_alloc .*num_stages = 2", text)) == rings
     body = text[text.index("scf.for") : text.rindex("scf.yield")]
     assert body.count("gpu.barrier") == barriers
-    found = np.zeros_like(x)
-    run(made, (1,), [x.reshape(-1), found.reshape(-1), 5])
-    np.testing.assert_array_equal(found, wanted)
+    output = np.zeros_like(x)
+    run(scheduled, (1,), [x.reshape(-1), output.reshape(-1), 5])
+    np.testing.assert_array_equal(output, expected)

@@ -1,4 +1,4 @@
-"""Products cut along K: what is cut with them, what may move, and what it does for registers."""
+"""Dots sliced along K: their slices, permitted moves, and register use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARPS = (2, 2)
 
 
 class _Product:
-    """Build a product whose operands come from stages of shared buffers."""
+    """Build a product with operands in stages of shared buffers."""
 
     def __init__(self, element: ScalarType = FP16, stages: int = 2) -> None:
         self.program = Program(4)
@@ -132,7 +132,7 @@ def test_what_is_in_registers_is_not_cut() -> None:
     ],
 )
 def test_few_products_of_fp8_are_summed_apart(target: str, limit: int, sums: int) -> None:
-    """Where sums of a warp's instruction may have few bits; Hopper's are those of fp16."""
+    """Where a warp's sums may have few bits; on Hopper those of fp16."""
     product = _Product(FP8E4NV)
     kernel = product.finish(
         product.load(0), product.load(1), 32, max_num_imprecise_acc=limit, target=target
@@ -196,7 +196,7 @@ def test_fragments_of_a_slice_are_read_before_the_slice_before_is_multiplied() -
     assert_same_meaning(TEXT, kernel, args, lower=(allocate_shared, insert_barriers))
 
 
-# ---- what it is for ---------------------------------------------------------------------------
+# ---- purpose ----------------------------------------------------------------------------------
 
 SOURCE = """
 import triton
@@ -233,13 +233,13 @@ def test_standard_tiles_spill_nothing(
         config=Config(num_warps),
         without=("wgmma",),
     )
-    made = compile_kernel(request)
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
-    assert made.metadata.ptxas_warnings == ()
-    mma = made.asm["ptx"].count("mma.sync.aligned.m16n8k16")
+    compiled_kernel = compile_kernel(request)
+    assert compiled_kernel.metadata.spill_bytes == compiled_kernel.metadata.stack_bytes == 0
+    assert compiled_kernel.metadata.ptxas_warnings == ()
+    mma = compiled_kernel.asm["ptx"].count("mma.sync.aligned.m16n8k16")
     assert mma == m * n * k // (16 * 8 * 16) // num_warps
-    # A warp reads its rows of A and columns of B once an iteration, four matrices at a time, and
-    # those of the first part of K before the loop.
-    assert made.asm["ptx"].count("ldmatrix") * num_warps * 4 * 64 == (k + 16) * (
+    # A warp reads its rows of A and columns of B once an iteration, four matrices at a time. The
+    # first part of K is read before the loop.
+    assert compiled_kernel.asm["ptx"].count("ldmatrix") * num_warps * 4 * 64 == (k + 16) * (
         m * (2 if num_warps == 4 else 4) + n * 2
     )

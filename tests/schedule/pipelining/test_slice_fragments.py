@@ -1,4 +1,4 @@
-"""Operands that threads compute for dots in flight: in slices, each in registers of its own."""
+"""Computed operands of dots in flight: slices in registers of their own."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_any_number_of_iterations_is_right(k: int) -> None:
 
 
 def test_hardware_waits_for_no_more_than_the_slice_before() -> None:
-    """ptxas serializes dots (C75..) whose operands share registers, and says so."""
+    """ptxas serializes dots (C75..) whose operands share registers, with a warning."""
     matmul = Matmul(way="scaled", shape=(64, 64, 256), num_stages=4)
-    made = assemble(ptx_of(matmul), TARGETS["sm_90a"])
-    assert not re.search(r"serialized", " ".join(made.warnings))
+    assembly = assemble(ptx_of(matmul), TARGETS["sm_90a"])
+    assert not re.search(r"serialized", " ".join(assembly.warnings))
     loops = [op for op in scheduled(matmul).walk() if isinstance(op, scf.For)]
     assert [op.pending for op in loops[-1].body if isinstance(op, wgmma.WgmmaWait)] == [1, 1]
 

@@ -1,4 +1,4 @@
-"""Loops that ask for more stages than registers hold copy to shared memory, iterations ahead."""
+"""Loops with more stages than registers hold copy to shared memory, iterations ahead."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def told(
     path = folder / "kernel.py"
     path.write_text(PRELUDE + source, encoding="utf-8")
     request = request_of(str(path), "k", tuple(types.items()), tuple(constants.items()), "sm_80")
-    made = compile_kernel(request, keep_asm=True)
-    assert made.metadata.spill_bytes == 0
-    return made.asm["gpu"], "\n".join(made.metadata.remarks)
+    compiled_kernel = compile_kernel(request, keep_asm=True)
+    assert compiled_kernel.metadata.spill_bytes == 0
+    return compiled_kernel.asm["gpu"], "\n".join(compiled_kernel.metadata.remarks)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])

@@ -1,4 +1,4 @@
-"""Dots of two warpgroups in turn: where the turn is taken and passed on, and which loops have none."""
+"""Ping-pong of two warpgroups: positions of wait and arrive, and loops without it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _ops(text: str) -> list[str]:
 def test_a_turn_is_for_the_dots_of_an_iteration(tmp_path: Path) -> None:
     text, _ = lowered(tmp_path, SOURCE, SIGNATURE, 8, num_stages=2, mma_stages=2)
     ops = _ops(text)
-    # The last pass, of what is begun in the last iteration, stands with the wait that drains the loop.
+    # The drain: work begun in the last iteration stands with the loop's final wait.
     drain = ["pass", "wgmma_wait"]
     assert ops == [
         *("begin", "take", *drain),
@@ -82,7 +82,7 @@ def test_other_loops_have_no_turns(
 @pytest.mark.parametrize("num_ctas", [1, 2, 3])
 @pytest.mark.parametrize("n", [128, 129, 5 * 64, 384])
 def test_results_of_programs_of_any_length(tmp_path: Path, n: int, num_ctas: int) -> None:
-    """Turns go on from one program of a CTA to the next, whatever its number of iterations."""
+    """Turns continue from one program of a CTA to the next, for any iteration count."""
     options = {"num_stages": 2, "mma_stages": 2, "map_pointers": True, "persistent": True}
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_warps=8, **options)
     rng = np.random.default_rng(n)

@@ -1,4 +1,4 @@
-"""Rows of B that products leave out: boxes without them, and buffers that end before them."""
+"""Unused rows of B: boxes without them, and buffers ending before them."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def narrowed(
     config = config or Config(8)
     kernel.num_warps, kernel.num_ctas = config.num_warps, config.num_ctas
     schedule = Schedule(TARGETS["sm_90a"], config)
-    for each in TILE_TO_GPU.passes:
-        each(kernel, schedule)
-        if each.__name__ == "trim_operand_loads":
+    for run_pass in TILE_TO_GPU.passes:
+        run_pass(kernel, schedule)
+        if run_pass.__name__ == "trim_operand_loads":
             break
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed
@@ -81,12 +81,12 @@ def of_b(kernel: Kernel) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     """Return the box of B's map, and of each load of it the rows and the buffer's unused bytes."""
     b = kernel.body.args[1]
     assert isinstance(b.type, TensorMapType)
-    found: list[tuple[int, int]] = []
+    trims: list[tuple[int, int]] = []
     for op in kernel.walk():
         if isinstance(op, tma.SyncTmaLoad) and op.tensor is b:
             assert isinstance(op.buffer.type, SharedType)
-            found.append((op.num_rows, op.buffer.type.unused_bytes))
-    return b.type.box, found
+            trims.append((op.num_rows, op.buffer.type.unused_bytes))
+    return b.type.box, trims
 
 
 def test_rows_that_are_left_out_are_not_loaded_and_have_no_room(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_rows_that_are_left_out_are_not_loaded_and_have_no_room(tmp_path: Path) 
 
 
 def test_a_buffer_of_two_boxes_ends_where_it_did(tmp_path: Path) -> None:
-    """The rows that are left out of the first box lie between the two."""
+    """The rows outside the first box lie between the two."""
     assert of_b(narrowed(tmp_path, bk=128)) == ((112, 64), [(112, 0)])
 
 
@@ -122,7 +122,7 @@ def test_rows_of_few_bytes_are_whole_periods_of_the_swizzle(tmp_path: Path) -> N
 def test_more_rows_than_a_box_has_are_several_boxes(
     tmp_path: Path, columns: int, parts: tuple[int, int]
 ) -> None:
-    """And more columns than an instruction has are two, which begin with whole 16 columns."""
+    """More columns than an instruction's need two, each starting at a multiple of 16 columns."""
     kernel = narrowed(tmp_path, columns, 512, e=8)
     if columns // 2 % 8:  # boxes are whole periods of the swizzle
         assert of_b(kernel) == ((256, 64), [(0, 0)])
@@ -133,9 +133,9 @@ def test_more_rows_than_a_box_has_are_several_boxes(
     types = {"a": "tensordesc<bf16[128,64]>", "b": "tensordesc<bf16[512,64]>"}
     types |= {"c": "tensordesc<bf16[128,8]>", "n": "i32"}
     constants = {"BN": 512, "BK": 64, "COLUMNS": columns, "E": 8}
-    known = tuple(types.items()), tuple(constants.items()), "sm_90a"
+    request_args = tuple(types.items()), tuple(constants.items()), "sm_90a"
     path = str(tmp_path / "kernel.py")
-    compiled = compile_ptx(request_of(path, "k", *known, num_warps=8, num_stages=2))
+    compiled = compile_ptx(request_of(path, "k", *request_args, num_warps=8, num_stages=2))
     widths = re.findall(r"wgmma\.mma_async\S*\.m64n(\d+)k16", compiled.ptx)
     assert {*map(int, widths)} == {*parts}
     a, b = np.sign(tensor((128, 200), "bf16")), np.sign(tensor((columns, 200), "bf16", seed=1))
@@ -171,7 +171,7 @@ KEPT = {
 def test_what_is_read_otherwise_is_loaded_whole(tmp_path: Path, case: str) -> None:
     box, loads = of_b(narrowed(tmp_path, **KEPT[case]))
     assert 112 not in box
-    assert all(each == (0, 0) for each in loads)
+    assert all(trim == (0, 0) for trim in loads)
 
 
 def test_two_products_are_loaded_for_as_the_wider_one_needs(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_what_is_left_out_has_no_slots_and_is_not_announced(tmp_path: Path) -> N
     def compiled(columns: int) -> PtxKernel:
         constants = {"BN": 128, "BK": 64, "COLUMNS": columns, "E": 16}
         path = str(tmp_path / "kernel.py")
-        known = tuple(types.items()), tuple(constants.items()), "sm_90a"
-        return compile_ptx(request_of(path, "k", *known, num_warps=8, num_stages=5))
+        request_args = tuple(types.items()), tuple(constants.items()), "sm_90a"
+        return compile_ptx(request_of(path, "k", *request_args, num_warps=8, num_stages=5))
 
     narrow, wide = compiled(112), compiled(128)
     saved_bytes = wide.shared_bytes - narrow.shared_bytes

@@ -1,4 +1,4 @@
-"""How many CTAs an SM is to hold: by what threads keep while they wait for each other."""
+"""CTAs per SM, chosen by the registers live while threads wait for each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXT = "// CHECK: {num_warps = 4, min_ctas_per_sm = 4}\n"
 
 
 def _text(elems: int, again: str = _OPAQUE) -> str:
-    """Return a kernel that keeps `elems` fp32 elements of a thread across an exchange."""
+    """Return a kernel with `elems` fp32 elements of a thread live across an exchange."""
     bits = elems.bit_length() - 1
     registers = ",".join(f"[{128 << bit}]" for bit in range(bits))
     offsets = ",".join(f"[{1 << bit}]" for bit in range(bits + 7))

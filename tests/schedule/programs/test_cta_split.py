@@ -1,4 +1,4 @@
-"""How tiles are divided among the CTAs of a cluster."""
+"""Division of tiles among the CTAs of a cluster."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ kernel @k(%p: *fp32) {{num_warps = 4}} {{
 )
 def test_operands_are_divided_along_the_axis_that_becomes_the_results(op, part, expected) -> None:
     kernel = parse_kernel(SHAPES.format(op=op))
-    made = list(kernel.body)[1]
-    assert operand_parts(made, part) == expected
+    split_op = list(kernel.body)[1]
+    assert operand_parts(split_op, part) == expected

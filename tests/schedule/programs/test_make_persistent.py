@@ -1,4 +1,4 @@
-"""Persistent kernels: which become so, and that every program instance is run once."""
+"""Persistent kernels: selection, and every program instance runs once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def looped(text: str, schedule: Schedule | None = None) -> Kernel:
     return kernel
 
 
-# What the programs of a grid are told, x + 100 y + 10000 z, is added to what they load.
+# Each program's position in the grid, x + 100 y + 10000 z, is added to its loads.
 SUM = """\
 // CHECK: kernel @k(
 // CHECK-SAME: %grid.x: i32 {source = "grid[0]"}
@@ -114,14 +114,14 @@ def test_without_leave_of_the_launcher_there_is_no_loop() -> None:
 
 
 def check_programs(kernel: Kernel, grid: Sequence[int], turns: int) -> None:
-    """Check what each program of a grid stores in its row."""
+    """Check the row stored by each program of a grid."""
     width, height, depth = (*grid, 1, 1)[:3]
     x = np.random.default_rng(turns).integers(-99, 99, (5, 32)).astype(np.int32)
     out = np.full((depth * height * width, 32), -1, np.int32)
     interpreter.run(kernel, grid, [x, out, turns, width, height])
     k, j, i = np.ogrid[:depth, :height, :width]
-    told = (i + 100 * j + 10000 * k).reshape(-1, 1)
-    np.testing.assert_array_equal(out, told + x[:turns].sum(0, dtype=np.int32))
+    coords = (i + 100 * j + 10000 * k).reshape(-1, 1)
+    np.testing.assert_array_equal(out, coords + x[:turns].sum(0, dtype=np.int32))
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,7 +136,7 @@ def test_every_program_of_any_grid_is_run(grid: list[int], turns: int) -> None:
 
 @pytest.mark.parametrize("num_ctas", [1, 2, 3, 6, 7])
 def test_as_many_ctas_as_there_are(monkeypatch: pytest.MonkeyPatch, num_ctas: int) -> None:
-    """Whatever their number: fewer than programs, as many, or one too many."""
+    """With any number of CTAs: fewer than programs, as many, or one too many."""
     monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
     check_programs(looped(SUM), (3, 2), 1)
 
@@ -162,7 +162,7 @@ def test_programs_of_unequal_length_are_run_once(
 
 
 def _runs(kernel: Kernel, grid: tuple[int, ...]) -> np.ndarray:
-    """Return what each program of a grid stores."""
+    """Return the values stored by each program of a grid."""
     width, height = (*grid, 1)[:2]
     x = np.arange(4 * 32, dtype=np.int32).reshape(4, 32)
     out = np.full((height * width, 32), -1, np.int32)
@@ -179,40 +179,43 @@ def test_rounds_go_to_and_fro_from_the_last_one_back() -> None:
 
 
 def test_parts_of_one_length_go_forward() -> None:
-    """As K that is split: each program begins elsewhere."""
+    """As in split-K: each program begins elsewhere."""
     for bounds in ("%i, %length", "%i, %n"):
         parts = UNEVEN.replace("scf.for(%zero, %length,", f"scf.for({bounds},")
         assert "arith.and" not in print_kernel(looped(parts))
 
 
 def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
-    """Return the programs that each CTA runs of a grid of one row."""
+    """Return the programs run by each CTA of a grid of one row."""
     kernel = looped(UNEVEN)
     loop = next(op for op in kernel.body if isinstance(op, scf.For))
     length = next(op for op in loop.body if isinstance(op, arith.Min))
     extents = dict.fromkeys(kernel.body.args, 1) | {kernel.body.args[-3]: num_programs}
 
-    def value(of: Value, known: dict[Value, int]) -> int:
-        if of in known:
-            return known[of]
+    def value(of: Value, values: dict[Value, int]) -> int:
+        if of in values:
+            return values[of]
         op = of.op
         if isinstance(op, arith.Constant):
             return int(op.value)
         assert op is not None
-        a, b = (value(each, known) for each in op.operands)
+        a, b = (value(operand, values) for operand in op.operands)
         return _MEANING[type(op)](a, b)
 
-    found: list[list[int]] = []
+    orders: list[list[int]] = []
     for cta in range(num_ctas):
-        known = dict(extents)
+        values = dict(extents)
         for op in kernel.body:
             if isinstance(op, tile.ProgramId | tile.NumPrograms):
-                known[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
-        bounds = (value(each, known) for each in (loop.lower, loop.upper, loop.step))
-        found.append(
-            [value(length.operands[1], known | {loop.induction: at}) for at in range(*bounds)]
+                values[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
+        bounds = (value(operand, values) for operand in (loop.lower, loop.upper, loop.step))
+        orders.append(
+            [
+                value(length.operands[1], values | {loop.induction: index})
+                for index in range(*bounds)
+            ]
         )
-    return found
+    return orders
 
 
 _MEANING: dict[type[Op], Callable[[int, int], int]] = {
@@ -287,7 +290,9 @@ def test_rows_that_threads_gather_gain_only_if_asked(
 ) -> None:
     signature = {"a_ptr": "*bf16:16", "b": "tensordesc<bf16[64,64]>", "rows_ptr": "*i32:16"}
     signature |= {"out_ptr": "*fp32:16", "n": "i32"}
-    made = compiled(tmp_path, GATHERED, signature, {}, map_pointers=True, persistent=persistent)
-    assert ("%nctaid" in made.ptx) == loops
-    assert "cp.async.cg" in made.ptx
-    assert "cp.async.bulk.tensor" in made.ptx
+    compiled_kernel = compiled(
+        tmp_path, GATHERED, signature, {}, map_pointers=True, persistent=persistent
+    )
+    assert ("%nctaid" in compiled_kernel.ptx) == loops
+    assert "cp.async.cg" in compiled_kernel.ptx
+    assert "cp.async.bulk.tensor" in compiled_kernel.ptx

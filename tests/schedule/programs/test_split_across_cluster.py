@@ -317,7 +317,7 @@ def test_a_row_is_split_and_the_ctas_combine_what_it_is_reduced_to(num_ctas) -> 
     assert not remarks
 
 
-# What is stored is computed beside what is reduced, and from a row that is loaded again.
+# Stores are computed beside reductions, from a row loaded again.
 AGAIN = ROW.replace("tile.reduce(%3)", "tile.reduce(%s)").replace(
     "  %4 =", "  %s = arith.mul(%3, %3) : tile<64xfp32>\n  %4 ="
 )
@@ -391,7 +391,7 @@ kernel @k(%out: *i32) {num_warps = 1} {
 @pytest.mark.parametrize("num_ctas", [1, 2])
 def test_threads_of_a_program_are_in_several_ctas(scope: str, num_ctas: int) -> None:
     kernel, _ = distributed(CROWDED.replace("SCOPE", scope), num_ctas)
-    is_kept = scope != "cta" or num_ctas == 1  # else it is "gpu", which is not printed
+    is_kept = scope != "cta" or num_ctas == 1  # otherwise "gpu", which is not printed
     assert (f'scope = "{scope}"' in print_kernel(kernel)) == is_kept
     assert ("scope = " in print_kernel(kernel)) == is_kept
 
@@ -414,7 +414,7 @@ kernel @k(%a: *bf16 {divisibility = 16}, %b: *bf16 {divisibility = 16}, %c: *bf1
 
 
 def test_maps_that_a_kernel_makes_are_of_the_slices_of_its_ctas() -> None:
-    """What all CTAs load is multicast: each has a map of its part."""
+    """Loads common to all CTAs are multicast: each has a map of its part."""
     kernel = parse_kernel(MADE)
     kernel.num_ctas = 2
     split_across_cluster(kernel, Schedule(TARGET, Config(4, 3, 2)))

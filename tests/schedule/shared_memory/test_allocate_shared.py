@@ -1,4 +1,4 @@
-"""Buffers that are live at different times share bytes; those that are live together do not."""
+"""Buffers live at different times share bytes; those live together do not."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def _kernel(uses: list[tuple[int, int, int]]) -> Kernel:
     """Return a kernel of buffers (log2 of elements, first, last): stores at the first op to loads."""
     layouts: list[str] = []
     lines: list[tuple[int, str]] = []
-    for at, (bits, first, last) in enumerate(uses):
+    for index, (bits, first, last) in enumerate(uses):
         columns = ",".join(f"[{1 << bit}]" for bit in range(bits))
-        size, held, placed = 1 << bits, 2 * at, 2 * at + 1
+        size, buffer, placed = 1 << bits, 2 * index, 2 * index + 1
         threads = "lane=[[0],[0],[0],[0],[0]] warp=[[0],[0]]"
-        layouts.append(f"#{held} = #ll<register=[{columns}] {threads} : [{size}]>\n")
+        layouts.append(f"#{buffer} = #ll<register=[{columns}] {threads} : [{size}]>\n")
         layouts.append(f"#{placed} = #ll<offset=[{columns}] : [{size}]>\n")
-        kind, memory = f"tile<{size}xfp32, #{held}>", f"shared<{size}xfp32, #{placed}>"
+        kind, memory = f"tile<{size}xfp32, #{buffer}>", f"shared<{size}xfp32, #{placed}>"
         alloc = f"gpu.shared_alloc {{element = fp32, shape = [{size}], layout = #{placed}}}"
-        load = f"gpu.shared_load(%b{at}) {{layout = #{held}, element = fp32}}"
+        load = f"gpu.shared_load(%b{index}) {{layout = #{buffer}, element = fp32}}"
         lines += [
-            (first, f"%z{at} = arith.constant {{value = 1.0, type = {kind}}} : {kind}"),
-            (first, f"%b{at} = {alloc} : {memory}"),
-            (first, f"gpu.shared_store(%z{at}, %b{at})"),
-            (last, f"%w{at} = {load} : {kind}"),
+            (first, f"%z{index} = arith.constant {{value = 1.0, type = {kind}}} : {kind}"),
+            (first, f"%b{index} = {alloc} : {memory}"),
+            (first, f"gpu.shared_store(%z{index}, %b{index})"),
+            (last, f"%w{index} = {load} : {kind}"),
         ]
-    body = "\n".join(line for _, line in sorted(lines, key=lambda each: each[0]))
+    body = "\n".join(line for _, line in sorted(lines, key=lambda numbered_line: numbered_line[0]))
     head = "kernel @k(%out: *fp32) {num_warps = 4} {\n"
     return parse_kernel(f"{''.join(layouts)}{head}{body}\nscf.return\n}}\n")
 
@@ -102,8 +102,8 @@ def test_buffers_that_are_live_together_have_bytes_of_their_own(
             assert end <= kernel.shared_bytes
             last = max(numbers[user] for user in op.out.users)
             spans.append((numbers[op], last, op.offset_bytes, end))
-    for one, other in itertools.combinations(spans, 2):
-        live_together = one[0] <= other[1] and other[0] <= one[1]
-        share_bytes = one[2] < other[3] and other[2] < one[3]
+    for span, other in itertools.combinations(spans, 2):
+        live_together = span[0] <= other[1] and other[0] <= span[1]
+        share_bytes = span[2] < other[3] and other[2] < span[3]
         assert not (live_together and share_bytes)
     assert kernel.shared_bytes <= sum(end - start for _, _, start, end in spans)

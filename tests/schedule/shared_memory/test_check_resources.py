@@ -1,4 +1,4 @@
-"""What no block has room for is refused before code is made of it, with what is large and what helps."""
+"""Oversized kernels are refused before code generation, with the largest users and a remedy."""
 
 from __future__ import annotations
 
@@ -61,21 +61,27 @@ def test_too_much_shared_memory_names_the_buffers_and_what_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_k", "asked", "used"),
+    ("block_k", "num_stages", "fitting_stages"),
     [(128, 5, 5), (128, 6, 5), (128, 9, 5), (256, 5, 2), (256, 2, 2), (512, 3, 1)],
 )
-def test_loops_have_no_more_stages_than_fit(block_k: int, asked: int, used: int) -> None:
+def test_loops_have_no_more_stages_than_fit(
+    block_k: int, num_stages: int, fitting_stages: int
+) -> None:
     """A stage of both operands is 16, 32 or 64 KiB, of 163."""
     shape = f"64x{block_k}xbf16"
     sizes = {"M": 64, "N": 64, "BLOCK_K": block_k}
     kernel = translate(SOURCE, "multiply", MULTIPLY, sizes, num_warps=WARPS, target="sm_80").kernel
-    schedule = Schedule(SM_80, Config(WARPS, num_stages=asked))
-    made = schedule_kernel(kernel, schedule)
-    check_resources(made, SM_80, DEFAULT_LIMITS)
-    rings = [op.num_stages for op in made.walk() if isinstance(op, gpu.SharedAlloc)]
-    assert max(rings) == used, shape
-    said = [line for line in schedule.remarks if f"at most {used} stages, not {asked}" in line]
-    assert len(said) == (used < asked)
+    schedule = Schedule(SM_80, Config(WARPS, num_stages=num_stages))
+    scheduled = schedule_kernel(kernel, schedule)
+    check_resources(scheduled, SM_80, DEFAULT_LIMITS)
+    rings = [op.num_stages for op in scheduled.walk() if isinstance(op, gpu.SharedAlloc)]
+    assert max(rings) == fitting_stages, shape
+    stage_remarks = [
+        line
+        for line in schedule.remarks
+        if f"at most {fitting_stages} stages, not {num_stages}" in line
+    ]
+    assert len(stage_remarks) == (fitting_stages < num_stages)
 
 
 PRODUCT = """def k(a, b, c, n):
@@ -86,23 +92,32 @@ PRODUCT = """def k(a, b, c, n):
 """
 
 
-@pytest.mark.parametrize(("asked", "used"), [(4, 4), (5, 4)])
-def test_fewer_stages_keep_the_producer(tmp_path: Path, asked: int, used: int) -> None:
+@pytest.mark.parametrize(("num_stages_asked", "fitting_stages"), [(4, 4), (5, 4)])
+def test_fewer_stages_keep_the_producer(
+    tmp_path: Path, num_stages_asked: int, fitting_stages: int
+) -> None:
     shapes = {"a": "128,64", "b": "64,256", "c": "128,256"}
     types = {name: f"tensordesc<bf16[{shape}]>" for name, shape in shapes.items()}
-    text, remarks = lowered(tmp_path, PRODUCT, {**types, "n": "i32"}, 8, num_stages=asked)
+    text, remarks = lowered(
+        tmp_path, PRODUCT, {**types, "n": "i32"}, 8, num_stages=num_stages_asked
+    )
     assert "a producer warp issues the loads" in remarks
-    assert (f"at most {used} stages, not {asked}" in remarks) == (used < asked)
-    assert f"num_stages = {used}}}" in text
+    assert (f"at most {fitting_stages} stages, not {num_stages_asked}" in remarks) == (
+        fitting_stages < num_stages_asked
+    )
+    assert f"num_stages = {fitting_stages}}}" in text
 
 
 def test_hopeless_registers_name_the_tile_and_the_warps_that_help() -> None:
     kernel = scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * 128})
-    held = 128 + 1  # and the part of each warp of the sum
-    check_resources(kernel, SM_80, replace(DEFAULT_LIMITS, live_registers=held))
-    error = refused(kernel, live_registers=held - 1)
+    live_registers = 128 + 1  # and the part of each warp of the sum
+    check_resources(kernel, SM_80, replace(DEFAULT_LIMITS, live_registers=live_registers))
+    error = refused(kernel, live_registers=live_registers - 1)
     assert "16384xfp32 at large_tiles.py:24 (128 registers)" in error.message
-    assert f"a thread has at most 255, and the limit live_registers is {held - 1}" in error.message
+    assert (
+        f"a thread has at most 255, and the limit live_registers is {live_registers - 1}"
+        in error.message
+    )
     assert error.remedy == "num_warps = 8, smaller tiles or a loop over parts of them"
 
 

@@ -50,7 +50,7 @@ def with_barriers(body: str) -> str:
 
 
 def pipeline(stages: int, ahead: int, first: int = 0) -> str:
-    """Return a loop that copies `ahead` stages ahead of the one it reads, after reading it."""
+    """Return a loop copying `ahead` stages ahead of the stage read, after the read."""
     early = "".join(
         f"""
   %e{k} = gpu.shared_stage(%b, %first) {{ahead = {k}}} : shared<512xfp32, #2>
@@ -84,7 +84,7 @@ def test_enough_stages_need_one_barrier(stages: int, first: int) -> None:
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_stage_too_few_needs_two(stages: int) -> None:
-    """The copy goes to the stage that was read just before it."""
+    """The copy goes to the stage read just before it."""
     text = with_barriers(pipeline(stages, stages).replace(f"ahead = {stages}}}", "ahead = 0}"))
     assert text.count("gpu.barrier") == 2
 
@@ -94,7 +94,7 @@ def test_a_slot_to_spare_needs_one() -> None:
 
 
 def test_stores_alternate_between_two_slots() -> None:
-    """As tiles that go to shared memory through registers do."""
+    """Like tiles stored to shared memory from registers."""
     body = """{buffer}
   %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %index: i32) {{
     %v = gpu.load(%at) {{vector = 4}} : tile<512xfp32, #0>
@@ -108,14 +108,14 @@ def test_stores_alternate_between_two_slots() -> None:
     turning = "gpu.next_stage(%index) {num_stages = 2}"
     text = with_barriers(body.format(buffer=_BUFFER.format(stages=2), next=turning))
     assert text.count("gpu.barrier") == 1
-    # A number that nobody can follow may be any stage's.
+    # An unanalysable index may be any stage's.
     unknown = "arith.xor(%index, %k)"
     text = with_barriers(body.format(buffer=_BUFFER.format(stages=2), next=unknown))
     assert text.count("gpu.barrier") == 2
 
 
 def test_a_barrier_that_only_what_came_before_a_loop_needs_stands_ahead_of_it() -> None:
-    """The loop's own barrier orders its iterations; those of the run before may have read any stage."""
+    """The loop's own barrier orders its iterations; the previous run may have read any stage."""
     body = f"""{_BUFFER.format(stages=2)}
   scf.for(%c0, %n, %c1) (%program: i32) {{
     %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %index: i32) {{
@@ -158,15 +158,15 @@ def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:
 
 
 def products(first: str, *, stages: int = 3, ahead: int = 1, pending: int = 1) -> str:
-    """Return a loop that multiplies what it copied; `first` is an op before its wait for copies."""
-    held, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
+    """Return a loop multiplying its copies; `first` is an op before its wait for copies."""
+    acc_layout, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
     a = wgmma_operand_a((64, 16), (1, 1), 16)
-    at = blocked((16, 16), (1, 2), (4, 8), (4, 1), (1, 0))
+    layout = blocked((16, 16), (1, 2), (4, 8), (4, 1), (1, 0))
     return f"""
-#10 = {held.to_text()}
+#10 = {acc_layout.to_text()}
 #11 = {stored.to_text()}
 #12 = {a.to_text()}
-#13 = {at.to_text()}
+#13 = {layout.to_text()}
 kernel @k(%x: *bf16 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
   %xs = tile.splat(%x) {{shape = [16, 16], layout = #13}} : tile<16x16x*bf16, #13>
   %v = arith.constant {{value = 1.0, type = tile<16x16xbf16, #13>}} : tile<16x16xbf16, #13>
@@ -214,7 +214,7 @@ def test_writers_fence_before_the_barrier_ahead_of_a_product() -> None:
 
 
 def test_stores_are_fenced_too() -> None:
-    """Two stages: the store goes to the one that the product before last has read."""
+    """Two stages: the store goes to the stage read by the product before last."""
     text = products("gpu.shared_store(%v, %s) {vector = 2}", stages=2)
     lines = [line for line in text.splitlines() if "async" not in line and "%t =" not in line]
     text = products_with_barriers("\n".join(lines))
@@ -288,11 +288,11 @@ def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> N
     )
 
 
-# ---- ops that this pass does not know ---------------------------------------------------------
+# ---- ops unknown to this pass -----------------------------------------------------------------
 
 
 def with_op(make: Callable[[Value], Op]) -> str:
-    """Return a kernel that stores to a buffer and then does an op with it."""
+    """Return a kernel with a store to a buffer, then an op on it."""
     body = (
         _BUFFER.format(stages=1)
         + """

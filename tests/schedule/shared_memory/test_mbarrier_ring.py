@@ -1,4 +1,4 @@
-"""Rings of mbarriers: what they are initialized with, and the phases of their waits."""
+"""Mbarrier rings: arrival counts and wait phases."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _place(kernel: Kernel) -> Builder:
 
 
 def _loads(kernel: Kernel) -> list[Load]:
-    found = [op for op in kernel.walk() if isinstance(op, tma.SyncTmaLoad)]
-    return [(op, op.buffer, op.inputs) for op in found]
+    loads = [op for op in kernel.walk() if isinstance(op, tma.SyncTmaLoad)]
+    return [(op, op.buffer, op.inputs) for op in loads]
 
 
 LOADS = f"  %a = {ALLOC}\n  gpu.sync_tma_load(%x, %a, %n)\n  %b = {ALLOC}\n  gpu.sync_tma_load(%z, %b, %n)\n"
@@ -48,12 +48,12 @@ LOADS = f"  %a = {ALLOC}\n  gpu.sync_tma_load(%x, %a, %n)\n  %b = {ALLOC}\n  gpu
 
 def test_a_stage_is_filled_once_all_have_released_it() -> None:
     def emit(kernel: Kernel) -> None:
-        place = _place(kernel)
-        ring = MbarrierRing(place, 3, num_warps=2, num_ctas=2)
+        builder = _place(kernel)
+        ring = MbarrierRing(builder, 3, num_warps=2, num_ctas=2)
         position = RingPosition(ring.start, ring.start)
-        ring.fill(_loads(kernel), position, place)
-        ring.await_full(position, place)
-        ring.release(position, place, before=1)
+        ring.fill(_loads(kernel), position, builder)
+        ring.await_full(position, builder)
+        ring.release(position, builder, before=1)
 
     _emitted(
         f"""{LOADS}
@@ -79,12 +79,12 @@ def test_a_stage_is_filled_once_all_have_released_it() -> None:
 
 def test_without_readers_that_release_there_is_no_empty() -> None:
     def emit(kernel: Kernel) -> None:
-        place = _place(kernel)
-        ring = MbarrierRing(place)
+        builder = _place(kernel)
+        ring = MbarrierRing(builder)
         assert ring.empty is None
         position = RingPosition(ring.start, ring.start)
-        ring.fill(_loads(kernel), position, place)
-        ring.await_full(ring.next(position, place), place)
+        ring.fill(_loads(kernel), position, builder)
+        ring.await_full(ring.next(position, builder), builder)
 
     _emitted(
         f"""{LOADS}
@@ -104,9 +104,9 @@ def test_without_readers_that_release_there_is_no_empty() -> None:
 @pytest.mark.parametrize("num_stages", [2, 5])
 def test_a_parity_flips_as_the_index_wraps(num_stages: int) -> None:
     def emit(kernel: Kernel) -> None:
-        place = _place(kernel)
-        ring = MbarrierRing(place, num_stages)
-        ring.await_full(ring.next(RingPosition(ring.start, ring.start), place), place)
+        builder = _place(kernel)
+        ring = MbarrierRing(builder, num_stages)
+        ring.await_full(ring.next(RingPosition(ring.start, ring.start), builder), builder)
 
     _emitted(
         f"""
@@ -126,9 +126,9 @@ def test_a_parity_flips_as_the_index_wraps(num_stages: int) -> None:
 def test_phase_bits_hold_the_parity_of_each_stage() -> None:
     def emit(kernel: Kernel) -> None:
         ring = MbarrierRing.at_entry(kernel, 4)
-        place = _place(kernel)
+        builder = _place(kernel)
         index = kernel.body.args[4]
-        ring.wait(index, ring.start, place)
+        ring.wait(index, ring.start, builder)
 
     _emitted(
         """
@@ -150,7 +150,7 @@ def test_phase_bits_hold_the_parity_of_each_stage() -> None:
 
 
 def _carry(kernel: Kernel) -> None:
-    """Carry the second value of the loop over `%j`, which the kernel's `%zero` starts."""
+    """Carry the second value of the loop over `%j`, starting at the kernel's `%zero`."""
     loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
     (loop,) = (op for op in loops if op.induction.hint == "j")
     start: Value = Builder(kernel.body, kernel.body.first)(arith.Constant(0, I32)).out

@@ -1,4 +1,4 @@
-"""Barriers and fences around tensor copies: those that are needed, and no others."""
+"""Barriers and fences around tensor copies: all needed ones, and no others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_reads_of_what_no_copy_writes_have_no_fence() -> None:
 
 
 def _arrivals(*lines: str) -> list[str]:
-    """Return the ops of a loop over a ring whose stages are let go by an arrival after `lines`."""
+    """Return the ops of a loop over a ring with stages released by an arrival after `lines`."""
     ring = BUFFER.replace("128}", "128, num_stages = 3}").replace("#0>", "#0, 3>")
     return _ops(
         f"%b = {ring}",
@@ -105,17 +105,21 @@ def _arrivals(*lines: str) -> list[str]:
 
 
 def test_an_arrival_after_a_read_of_a_ring_is_fenced() -> None:
-    """It lets the next copy write what was read, and no barrier comes first."""
+    """The arrival lets the next copy overwrite the buffer, without a barrier before it."""
     ops = _arrivals(_read("%s", "%r"))
-    at = ops.index("mbarrier_wait")
-    assert ops[at + 1 : at + 4] == ["shared_load", "proxy_fence", "mbarrier_arrive"]
+    wait_index = ops.index("mbarrier_wait")
+    assert ops[wait_index + 1 : wait_index + 4] == ["shared_load", "proxy_fence", "mbarrier_arrive"]
     assert ops.count("proxy_fence") == 1
 
 
 def test_one_fence_covers_what_was_read_before_two_arrivals() -> None:
     ops = _arrivals(_read("%s", "%r"), "gpu.mbarrier_arrive(%bar) {count = 2}")
-    at = ops.index("shared_load")
-    assert ops[at + 1 : at + 4] == ["proxy_fence", "mbarrier_arrive", "mbarrier_arrive"]
+    load_index = ops.index("shared_load")
+    assert ops[load_index + 1 : load_index + 4] == [
+        "proxy_fence",
+        "mbarrier_arrive",
+        "mbarrier_arrive",
+    ]
     assert ops.count("proxy_fence") == 1
 
 
@@ -132,18 +136,18 @@ def test_an_arrival_after_a_read_of_something_else_is_not_fenced() -> None:
 def test_what_only_products_read_needs_no_fence(
     tmp_path: Path, source: str, signature: dict[str, str], warp_specialize: bool
 ) -> None:
-    """They read as copies write, through the async proxy; only what is stored is fenced."""
+    """wgmma reads through the async proxy, like copies; only stores are fenced."""
     text, _ = lowered(tmp_path, source, signature, 4, warp_specialize=warp_specialize)
     ops = re.findall(r"\bgpu\.(\w+)", text)
     assert {"wgmma", "tma_load"} <= set(ops)
     assert ("mbarrier_arrive" in ops) == warp_specialize
-    fences = [at for at, op in enumerate(ops) if op == "proxy_fence"]
+    fences = [index for index, op in enumerate(ops) if op == "proxy_fence"]
     assert fences
-    assert {ops[at - 1] for at in fences} == {"shared_store"}
+    assert {ops[index - 1] for index in fences} == {"shared_store"}
 
 
 def test_a_producer_waits_for_reads_that_are_fenced(tmp_path: Path) -> None:
-    """So it is from source: rows through a ring, let go by the threads that read them."""
+    """Same from source: rows through a ring, released by the reading threads."""
     text, _ = lowered(
         tmp_path, READ_ROWS, {"x": "tensordesc<fp32[1,128]>", "out": "*fp32", "n": "i32"}, 4
     )
@@ -172,7 +176,7 @@ def test_what_threads_wrote_is_fenced_for_a_store() -> None:
 
 
 def test_a_wait_for_a_buffer_leaves_other_stores_in_flight() -> None:
-    """Which iteration stored from it last is known to who placed the wait."""
+    """The wait's position tells the iteration of its last store."""
     store = ("gpu.shared_store(%v, %b) {vector = 2}", "gpu.tma_store(%y, %b, %i)")
     other = tuple(line.replace("%b", "%c") for line in store)
     buffers = f"%b = {BUFFER}", f"%c = {BUFFER}"
@@ -198,7 +202,7 @@ def test_a_fence_is_not_forgotten_behind_a_barrier() -> None:
 
 
 def test_an_iteration_waits_for_the_one_before() -> None:
-    """Its reads are fenced ahead of the barrier, for the copy that comes next writes over them."""
+    """Its reads are fenced before the barrier, because the next copy overwrites them."""
     ops = _ops(
         f"%b = {BUFFER}",
         "%zero = arith.constant {value = 0, type = i32} : i32",
@@ -214,21 +218,21 @@ def test_an_iteration_waits_for_the_one_before() -> None:
 
 
 def test_a_mbarrier_is_never_written_over() -> None:
-    """Buffers that live later do not take its bytes, however many there are."""
+    """Buffers live later do not take its bytes, however many there are."""
     reads = [
         line
-        for at in range(12)
+        for index in range(12)
         for line in (
-            f"%b{at} = {BUFFER}",
-            f"gpu.tma_load(%x, %b{at}, %bar, %i)",
+            f"%b{index} = {BUFFER}",
+            f"gpu.tma_load(%x, %b{index}, %bar, %i)",
             WAIT,
-            _read(f"%b{at}", f"%r{at}"),
+            _read(f"%b{index}", f"%r{index}"),
         )
     ]
     kernel = parse_kernel(HEAD + "".join(f"  {line}\n" for line in reads) + "  scf.return\n}\n")
     allocate_shared(kernel, Schedule(TARGETS["sm_90a"]))
-    places = [int(at) for at in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
-    assert places[0] >= max(places[1:]) + 512
+    offsets = [int(index) for index in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
+    assert offsets[0] >= max(offsets[1:]) + 512
 
 
 # ---- warpgroups -------------------------------------------------------------------------------
@@ -277,10 +281,10 @@ def test_what_else_is_shared_needs_a_barrier_of_all() -> None:
     text = DIVIDED.replace("EXTRA", other)
     assert _barriers(text.replace("MORE", turn)) == [True, True, False, False]
     read = turn.partition("\n")[2]
-    put = turn.partition("\n")[0]
+    store = turn.partition("\n")[0]
     around = text.replace("scf.yield", f"{read}\n    scf.yield").replace("MORE", "")
     assert _barriers(
-        around.replace("gpu.shared_store(%v, %b)", f"{put}\n    gpu.shared_store(%v, %b)")
+        around.replace("gpu.shared_store(%v, %b)", f"{store}\n    gpu.shared_store(%v, %b)")
     ) == [*(False, True, False)]
 
 

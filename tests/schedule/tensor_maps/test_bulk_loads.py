@@ -1,4 +1,4 @@
-"""Which loads become bulk copies, with what remark, and that the kernel computes the same."""
+"""Loads selected for bulk copies, their remarks, and equal results."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def translated(
 
 
 def bulked(kernel: Kernel, config: Config | None = None, target: str = "sm_90a") -> Schedule:
-    """Run the passes up to the one under test; return what they were given."""
+    """Run the passes before the one under test; return their schedule."""
     schedule = Schedule(TARGETS[target], config or Config())
-    names = [each.__name__ for each in TILE_TO_GPU.passes]
+    names = [pass_.__name__ for pass_ in TILE_TO_GPU.passes]
     first = TILE_TO_GPU.passes[: names.index("bulk_loads")]
     kernel.num_warps, kernel.num_ctas = schedule.config.num_warps, schedule.config.num_ctas
     Pipeline((*first, bulk_loads)).run(kernel, schedule)
@@ -50,7 +50,7 @@ def bulked(kernel: Kernel, config: Config | None = None, target: str = "sm_90a")
 
 
 def remarks(schedule: Schedule) -> list[str]:
-    """Return what was remarked of bulk copies, without the places."""
+    """Return the remarks on bulk copies, without locations."""
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
     return [text for text in texts if "bulk copies" in text]
 
@@ -61,13 +61,13 @@ def num_fetches(kernel: Kernel) -> int:
 
 def output(kernel: Kernel, case: Rows, n: int, *, check_races: bool = True) -> np.ndarray:
     """Interpret a kernel; return its output."""
-    made = case.arguments(n)
-    args = [made[info.name] for info in kernel.params]
+    arrays = case.arguments(n)
+    args = [arrays[info.name] for info in kernel.params]
     run(kernel, (NUM_ROWS,), args, check_races=check_races)
-    return made["out_ptr"]
+    return arrays["out_ptr"]
 
 
-# ---- which loads ------------------------------------------------------------------------------
+# ---- selected loads ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", COPIED.values(), ids=COPIED)
@@ -97,10 +97,10 @@ def test_a_condition_that_does_not_hold_copies_nothing(tmp_path: Path) -> None:
     case = COPIED["a condition"]
     kernel = translated(tmp_path, case)
     bulked(kernel)
-    made = case.arguments(2 * case.block, m=1)
-    run(kernel, (NUM_ROWS,), [made[info.name] for info in kernel.params], check_races=False)
-    np.testing.assert_array_equal(made["out_ptr"][0], case.expected(made)[0])
-    assert not made["out_ptr"][1].any()
+    arrays = case.arguments(2 * case.block, m=1)
+    run(kernel, (NUM_ROWS,), [arrays[info.name] for info in kernel.params], check_races=False)
+    np.testing.assert_array_equal(arrays["out_ptr"][0], case.expected(arrays)[0])
+    assert not arrays["out_ptr"][1].any()
 
 
 WRITES = "tl.store(out_ptr + row * BLOCK + cols, x.to(tl.float32))"
@@ -110,11 +110,11 @@ def test_a_promise_lets_iterations_write(tmp_path: Path) -> None:
     promised = translated(tmp_path, Rows(MASKED.format("0.0"), turn=WRITES))
     bulked(promised)
     assert num_fetches(promised) == 1
-    asked = translated(
+    kernel = translated(
         tmp_path, Rows(MASKED.format("0.0"), turn=WRITES), None, warp_specialize=True
     )
-    schedule = bulked(asked)
-    assert num_fetches(asked) == 0
+    schedule = bulked(kernel)
+    assert num_fetches(kernel) == 0
     assert remarks(schedule)[0].endswith(
         "may be the same memory; num_stages of tl.range promises that it is not"
     )
@@ -134,7 +134,7 @@ NESTED = """def k(x_ptr, out_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
 def test_every_loop_around_has_to_promise(
     tmp_path: Path, num_stages: int | None, copied: int
 ) -> None:
-    """What an outer iteration wrote comes before what the next one loads."""
+    """An outer iteration's stores precede the next one's loads."""
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + NESTED, encoding="utf-8")
     signature = {"x_ptr": "*i32:16", "out_ptr": "*i32:16", "n": "i32:16"}
@@ -150,7 +150,7 @@ def test_every_loop_around_has_to_promise(
     np.testing.assert_array_equal(out, expected)
 
 
-# ---- which loops ------------------------------------------------------------------------------
+# ---- selected loops ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ kernel @k(%x: *fp32 {{divisibility = 16}}, %n: i32 {{divisibility = 16}}) {{num_
     assert num_fetches(written) == 0
 
 
-# ---- what comes after -------------------------------------------------------------------------
+# ---- code after the loop ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("warp_specialize", [None, False])

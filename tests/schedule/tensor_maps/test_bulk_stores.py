@@ -1,4 +1,4 @@
-"""Which stores become bulk copies, with what remark, and that the kernel computes the same."""
+"""Stores selected for bulk copies, their remarks, and equal results."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from tests.support.stored_rows import (
 def _bulked(
     folder: Path, case: Stored, config: Config | None = None, target: str = "sm_90a"
 ) -> tuple[Kernel, list[str]]:
-    """Return a kernel after the pass, and what was remarked of stores by copies."""
+    """Return a kernel after the pass, and the remarks on stores by copies."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + case.source, encoding="utf-8")
     kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel
     schedule = Schedule(TARGETS[target], config or Config())
-    names = [each.__name__ for each in TILE_TO_GPU.passes]
+    names = [phrase.__name__ for phrase in TILE_TO_GPU.passes]
     kernel.num_warps, kernel.num_ctas = schedule.config.num_warps, schedule.config.num_ctas
     Pipeline(TILE_TO_GPU.passes[: names.index("bulk_stores") + 1]).run(kernel, schedule)
     verify(kernel)
     text = print_kernel(kernel)
     assert print_kernel(parse_kernel(text)) == text
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
-    done = ("stored by bulk copies", "updated by bulk copies")
-    return kernel, [text for text in texts if any(each in text for each in done)]
+    phrases = ("stored by bulk copies", "updated by bulk copies")
+    return kernel, [text for text in texts if any(phrase in text for phrase in phrases)]
 
 
 def _num_copies(kernel: Kernel) -> int:
@@ -67,11 +67,11 @@ def test_it_stores_what_it_stored(tmp_path: Path, case: Stored) -> None:
     assert _num_copies(kernel) == len(remarks)
     unit = case.block if case is STORED["whole"] else 1
     for length in lengths(case.block):
-        made = case.arguments(length - length % unit, m=1)
-        expected = case.expected(made)
-        args = [made[info.name] for info in kernel.params]
+        arrays = case.arguments(length - length % unit, m=1)
+        expected = case.expected(arrays)
+        args = [arrays[info.name] for info in kernel.params]
         run(kernel, (NUM_ROWS,), args, check_races=False)  # barriers come later
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        np.testing.assert_array_equal(arrays["out_ptr"], expected)
 
 
 @pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
@@ -80,11 +80,11 @@ def test_it_adds_what_it_added(tmp_path: Path, case: Stored) -> None:
     assert f"out_ptr is updated by bulk copies of {case.size_bytes} bytes" in remarks
     assert _num_copies(kernel) == len(remarks)
     for length in lengths(case.block):
-        made = case.arguments(length, m=1)
-        expected = case.expected(made)
-        args = [made[info.name] for info in kernel.params]
+        arrays = case.arguments(length, m=1)
+        expected = case.expected(arrays)
+        args = [arrays[info.name] for info in kernel.params]
         run(kernel, (NUM_ROWS,), args, check_races=False)  # barriers come later
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        np.testing.assert_array_equal(arrays["out_ptr"], expected)
 
 
 @pytest.mark.parametrize(("case", "why"), NOT_UPDATED.values(), ids=NOT_UPDATED)
@@ -144,8 +144,8 @@ def test_a_store_runs_on_into_the_next_iteration(tmp_path: Path) -> None:
     assert loop is not None
     ops = [type(op) for op in loop.blocks[0]]
     order = [tma.TmaStoreWait, gpu.Barrier, gpu.SharedStore, tma.ProxyFence, gpu.Barrier]
-    at = ops.index(tma.TmaStoreWait)
-    assert ops[at : at + 6] == [*order, tma.BulkStore]
+    wait_index = ops.index(tma.TmaStoreWait)
+    assert ops[wait_index : wait_index + 6] == [*order, tma.BulkStore]
     assert isinstance(loop.next, tma.TmaStoreWait)
 
 

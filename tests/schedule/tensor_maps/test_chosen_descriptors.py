@@ -1,4 +1,4 @@
-"""Descriptors that branches and loops pass on: as what, and that accesses are of the same tensors."""
+"""Descriptors passed through branches and loops: their form, and accesses to the same tensors."""
 
 from __future__ import annotations
 

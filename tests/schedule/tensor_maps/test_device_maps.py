@@ -1,4 +1,4 @@
-"""Descriptors whose maps the kernel makes: which, and that empty tensors read as they did."""
+"""Device-made tensor maps: selection, and empty tensors read as before."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_it_loads_what_it_loaded(rows: int, columns: int) -> None:
 
 
 def test_rows_of_whole_pieces_are_stored_by_a_map() -> None:
-    """Rows of 6 elements are not: hardware would write what comes after them."""
+    """Rows of 6 elements are not: hardware would write past their ends."""
     kernel, remarks = _lowered(STORED.replace("COLUMNS", "8"))
     assert "the kernel makes the map of this tensor" in remarks
     assert "tile.descriptor_store" in print_kernel(kernel)

@@ -1,4 +1,4 @@
-"""Stores of products through pointers become tensor copies: which, and with what result."""
+"""Stores of products through pointers become tensor copies: selection and results."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ SHAPES = (
 )
 
 
-# ---- what is mapped ---------------------------------------------------------------------------
+# ---- mapped stores ----------------------------------------------------------------------------
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("case", MAPPED.values(), ids=MAPPED)
 def test_it_writes_what_it_wrote_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
-    wanted = request(tmp_path, case)
-    kernel, schedule = mapped(wanted)
-    plain, _ = mapped(wanted, map_them=False)
+    kernel_request = request(tmp_path, case)
+    kernel, schedule = mapped(kernel_request)
+    plain, _ = mapped(kernel_request, map_them=False)
     assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is stored by tensor copies")
     stores = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorStore)]
     assert [op.descriptor.hint for op in stores] == ["out_ptr.map"]
     for shape in SHAPES:
-        made = launch(case, *shape)
+        inputs = launch(case, *shape)
         m, n, k = shape
-        assert allows(kernel, made.args) == (k > 0 and case.holds(m, n))
-        np.testing.assert_array_equal(interpret(plain, made), made.expected)
-        if allows(kernel, made.args):
-            np.testing.assert_array_equal(interpret(kernel, made), made.expected)
+        assert allows(kernel, inputs.args) == (k > 0 and case.holds(m, n))
+        np.testing.assert_array_equal(interpret(plain, inputs), inputs.expected)
+        if allows(kernel, inputs.args):
+            np.testing.assert_array_equal(interpret(kernel, inputs), inputs.expected)
 
 
 @pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
 def test_it_adds_what_it_added_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
-    wanted = request(tmp_path, case)
-    kernel, schedule = mapped(wanted)
+    kernel_request = request(tmp_path, case)
+    kernel, schedule = mapped(kernel_request)
     assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is updated by tensor copies")
     reductions = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorReduce)]
     assert {op.descriptor.hint for op in reductions} == {"out_ptr.map"}
     for shape in ((1, 8, 8), (65, 24, 40), (63, 40, 16), (8, 2, 8)):
-        made = launch(case, *shape)
+        inputs = launch(case, *shape)
         m, n, _ = shape
-        assert allows(kernel, made.args) == case.holds(m, n)
-        if allows(kernel, made.args):
-            np.testing.assert_array_equal(interpret(kernel, made), made.expected)
+        assert allows(kernel, inputs.args) == case.holds(m, n)
+        if allows(kernel, inputs.args):
+            np.testing.assert_array_equal(interpret(kernel, inputs), inputs.expected)
 
 
 TEXT = """\
@@ -140,16 +140,16 @@ def test_two_outputs(tmp_path: Path) -> None:
     assert remarks_on("other_ptr", schedule)[0].startswith("other_ptr is stored by tensor copies")
     described = [info.tensor.address for info in kernel.params if info.tensor is not None]
     assert described == ["a_ptr", "b_ptr", "out_ptr", "other_ptr"]
-    made = launch(case, 65, 24, 16)
-    made.args["other_ptr"] = other_out = np.zeros(made.args["out_ptr"].shape[1:], np.float32)
-    np.testing.assert_array_equal(interpret(kernel, made), made.expected)
-    product = made.expected[0, :65, :24].astype(np.float32)
+    inputs = launch(case, 65, 24, 16)
+    inputs.args["other_ptr"] = other_out = np.zeros(inputs.args["out_ptr"].shape[1:], np.float32)
+    np.testing.assert_array_equal(interpret(kernel, inputs), inputs.expected)
+    product = inputs.expected[0, :65, :24].astype(np.float32)
     np.testing.assert_array_equal(other_out[:65, :24], product + 1)
     assert not other_out[65:].any()
     assert not other_out[:, 24:].any()
 
 
-# ---- what is left alone -----------------------------------------------------------------------
+# ---- left alone -------------------------------------------------------------------------------
 
 
 NOT_MAPPED = {
@@ -257,8 +257,8 @@ def test_a_remark_says_why_an_atomic_is_left_alone(tmp_path: Path, case: Case, r
 
 
 def test_an_atomic_whose_result_is_used_is_not_looked_at(tmp_path: Path) -> None:
-    used = Case(f"old = {ADDED}\n    tl.store(other_ptr, tl.sum(tl.sum(old, 1), 0).to(tl.int32))")
-    _, schedule = mapped(request(tmp_path, used))
+    case = Case(f"old = {ADDED}\n    tl.store(other_ptr, tl.sum(tl.sum(old, 1), 0).to(tl.int32))")
+    _, schedule = mapped(request(tmp_path, case))
     assert not remarks_on("out_ptr", schedule)
 
 
@@ -306,11 +306,12 @@ def test_a_kernel_gets_no_guards_for_its_store_alone(tmp_path: Path) -> None:
 
 def test_what_is_promised_to_be_other_memory_may_be_read_afterwards(tmp_path: Path) -> None:
     case, _ = NOT_MAPPED["another read"]
-    wanted = request(tmp_path, case)
+    kernel_request = request(tmp_path, case)
     signature = tuple(
-        (name, f"{text} noalias" if name == "out_ptr" else text) for name, text in wanted.signature
+        (name, f"{text} noalias" if name == "out_ptr" else text)
+        for name, text in kernel_request.signature
     )
-    _, schedule = mapped(replace(wanted, signature=signature))
+    _, schedule = mapped(replace(kernel_request, signature=signature))
     assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is stored by tensor copies")
 
 

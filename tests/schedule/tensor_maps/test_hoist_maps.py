@@ -28,8 +28,8 @@ def _at(pointer: str = "%p", element: str = "bf16") -> str:
 
 
 def _order(*lines: str) -> str:
-    """Return what stands where after the pass: m a map, w a wait, l a load, for and end."""
-    numbered = (re.sub(r"%([mxi])\b", rf"%\g<1>{at}", line) for at, line in enumerate(lines))
+    """Return the order after the pass: m a map, w a wait, l a load, for and end."""
+    numbered = (re.sub(r"%([mxi])\b", rf"%\g<1>{index}", line) for index, line in enumerate(lines))
     body = "\n".join(numbered)
     kernel = parse_kernel(
         "kernel @k(%p: *i8, %q: *i8, %n: i32, %c: i1, %t: tile<16x64x*bf16>)"

@@ -1,4 +1,4 @@
-"""What dots read of tensor copies outside of loops, and of one of which one dot reads the transpose."""
+"""Dot operands from tensor copies outside loops, also read transposed by one dot."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_a_tile_and_its_transpose_are_read_from_one_buffer(
     assert "gpu.shared_store(" not in between
     kernel = compiled(tmp_path, BOTH_WAYS, signature, **options)
     q, k = (
-        np.random.default_rng(at).integers(-2, 3, (size, 64)).astype(np.float16)
-        for at, size in enumerate((64, 320))
+        np.random.default_rng(index).integers(-2, 3, (size, 64)).astype(np.float16)
+        for index, size in enumerate((64, 320))
     )
     for n in (64, 128, 320):
         out = np.full((64, 64), np.nan, np.float32)

@@ -1,4 +1,4 @@
-"""Descriptors taken apart: parameters for what is asked, masked accesses without tensor copies."""
+"""Descriptors lowered to the parameters used, or to masked accesses without tensor copies."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ kernel @k(%x: desc<4x8xfp32>, %p: *fp32 {divisibility = 16}, %i: i32) {num_warps
 
 
 @pytest.mark.parametrize(
-    ("target", "num_ctas", "kept"), [("sm_80", 1, 0), ("sm_90a", 1, 1), ("sm_90a", 2, 0)]
+    ("target", "num_ctas", "num_prefetches"), [("sm_80", 1, 0), ("sm_90a", 1, 1), ("sm_90a", 2, 0)]
 )
 def test_prefetches_of_parameters_are_kept_where_there_are_whole_maps(
-    target: str, num_ctas: int, kept: int
+    target: str, num_ctas: int, num_prefetches: int
 ) -> None:
     kernel = parse_kernel(PREFETCHED)
     lower_descriptors(kernel, Schedule(TARGETS[target], config=Config(num_ctas=num_ctas)))
     verify(kernel)
-    assert print_kernel(kernel).count("tile.descriptor_prefetch(%x, %i, %i)") == kept
-    assert print_kernel(kernel).count("prefetch") == kept
+    assert print_kernel(kernel).count("tile.descriptor_prefetch(%x, %i, %i)") == num_prefetches
+    assert print_kernel(kernel).count("prefetch") == num_prefetches
 
 
 def test_a_kernel_without_descriptors_stays_as_it_is() -> None:
@@ -198,19 +198,19 @@ def test_rows_go_through_pointers_on_every_target(target: str, column: int) -> N
     # Without maps the parameter itself is the address.
     address = "x.base" if target == "sm_90a" else "x.address"
     assert promises[address] == 16
-    whole = [1, 4, 4] if target == "sm_90a" else [1, 1, 1]  # what a tensor map has to have
+    whole = [1, 4, 4] if target == "sm_90a" else [1, 1, 1]  # requirements of a tensor map
     assert [promises[name] for name in ("x.shape.0", "x.shape.1", "x.strides.0")] == whole
     results: list[np.ndarray] = []
-    for one in (parse_kernel(ROWS), kernel):
+    for variant in (parse_kernel(ROWS), kernel):
         x = np.arange(48, dtype=np.float32).reshape(6, 8)
         y = np.full((3, 8), 7, np.float32)
-        run(one, (1,), [x, y, np.array([5, -1, 5, 6], np.int32), column])
+        run(variant, (1,), [x, y, np.array([5, -1, 5, 6], np.int32), column])
         results.append(y)
     np.testing.assert_array_equal(*results)
-    places = np.arange(8)
+    columns = np.arange(8)
     for row, source in enumerate((5, None, 5)):
         read = np.arange(48).reshape(6, 8)[5] if source else np.full(8, np.nan)
-        inside = (places >= column) & (places < column + 8)
+        inside = (columns >= column) & (columns < column + 8)
         np.testing.assert_array_equal(results[0][row], np.where(inside, read, 7))
 
 

@@ -1,4 +1,4 @@
-"""Descriptors that a kernel makes: parameters where a launch knows the tensor, else pointers."""
+"""Descriptors made by a kernel: parameters where a launch knows the tensor, else pointers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_the_address_steps_along_is_an_axis() -> None:
     assert "%x.tensor: desc<1x4x8xfp32>" in text
     assert text.count("{num_dropped = 1}") == 2
     assert not remarks
-    assert kernel.guards == ("n % 4 == 0",)  # of %y, which is stored to
+    assert kernel.guards == ("n % 4 == 0",)  # of %y, the stored tensor
 
 
 def test_blocks_are_stored_along_such_axes() -> None:
@@ -149,7 +149,7 @@ def test_without_maps_all_goes_through_pointers(target: str, maps: bool) -> None
     ("columns", "guards"), [("%n", ("n % 4 == 0",)), ("%wide", ("4 * n % 4 == 0",))]
 )
 def test_rows_that_are_stored_to_end_at_whole_pieces(columns: str, guards: tuple[str, ...]) -> None:
-    # Hardware stores 16 bytes at a time: by a map with other rows it would write what comes after.
+    # Hardware stores 16 bytes at a time: a map with other rows would overwrite the bytes after them.
     text = _text().replace(
         "tile.descriptor_of(%y, %m, %n,", f"tile.descriptor_of(%y, %m, {columns},"
     )

@@ -1,4 +1,4 @@
-"""Loads through pointers become tensor copies: which, in what launches, and with what result."""
+"""Loads through pointers become tensor copies: selection, launch conditions, results."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ SHAPES = (
 )
 
 
-# ---- what is mapped ---------------------------------------------------------------------------
+# ---- mapped loads -----------------------------------------------------------------------------
 
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("case", MAPPED.values(), ids=MAPPED)
 def test_it_computes_what_it_computed_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
-    wanted = request(tmp_path, case)
-    kernel, schedule = mapped(wanted)
-    plain, _ = mapped(wanted, map_them=False)
+    kernel_request = request(tmp_path, case)
+    kernel, schedule = mapped(kernel_request)
+    plain, _ = mapped(kernel_request, map_them=False)
     assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded by tensor copies")
     assert not [op for op in kernel.walk() if isinstance(op, tile.Load)]
     for shape in SHAPES:
-        made = launch(case, *shape)
+        inputs = launch(case, *shape)
         m, n, k = shape
-        assert allows(kernel, made.args) == (k > 0 and n % 8 == 0 and case.holds(m, k))
-        np.testing.assert_array_equal(interpret(plain, made), made.expected)
-        if allows(kernel, made.args):
-            np.testing.assert_array_equal(interpret(kernel, made), made.expected)
+        assert allows(kernel, inputs.args) == (k > 0 and n % 8 == 0 and case.holds(m, k))
+        np.testing.assert_array_equal(interpret(plain, inputs), inputs.expected)
+        if allows(kernel, inputs.args):
+            np.testing.assert_array_equal(interpret(kernel, inputs), inputs.expected)
 
 
 @pytest.mark.parametrize("case", MAPPED.values(), ids=MAPPED)
@@ -57,7 +57,7 @@ def test_a_tensor_is_described_once(tmp_path: Path) -> None:
     loads = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorLoad)]
     assert len(loads) == 3
     described = [info.tensor for info in kernel.params if info.tensor is not None]
-    assert [(each.address, each.shape) for each in described] == [
+    assert [(tensor.address, tensor.shape) for tensor in described] == [
         ("a_ptr", ("M", "K")),
         ("b_ptr", ("K", "N")),
     ]
@@ -120,7 +120,7 @@ def test_a_pointer_that_walks_is_a_coordinate() -> None:
     check(TEXT, print_kernel(kernel))
 
 
-# ---- what is left alone -----------------------------------------------------------------------
+# ---- left alone -------------------------------------------------------------------------------
 
 
 def test_nobody_asked(tmp_path: Path) -> None:

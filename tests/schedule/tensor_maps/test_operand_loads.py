@@ -1,4 +1,4 @@
-"""Which loads of operands may become tensor copies: what comes before them, and what uses them."""
+"""Operand loads eligible for tensor copies, by earlier writes and by uses."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("place", ["setup", "turn"])
+@pytest.mark.parametrize("field", ["setup", "turn"])
 @pytest.mark.parametrize(("write", "reason"), WRITES.items(), ids=WRITES)
 def test_what_may_have_been_written_before_is_left_alone(
-    tmp_path: Path, write: str, reason: str, place: str
+    tmp_path: Path, write: str, reason: str, field: str
 ) -> None:
-    kernel, schedule = mapped(request(tmp_path, replace(Case(LOAD), **{place: write})))
+    kernel, schedule = mapped(request(tmp_path, replace(Case(LOAD), **{field: write})))
     (remark,) = remarks_on("a_ptr", schedule)
     assert remark.startswith(f"a_ptr is not loaded by tensor copies: {reason}")
     assert all(info.tensor is None or "a_ptr" not in info.name for info in kernel.params)
@@ -35,7 +35,7 @@ PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
 
 
 @pytest.mark.parametrize(
-    ("place", "write", "is_mapped"),
+    ("field", "write", "is_mapped"),
     [
         ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m)", True),
         ("turn", "tl.store(a_ptr + m, 1.0, mask=in_m)", False),
@@ -46,9 +46,9 @@ PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
     ],
 )
 def test_a_loop_may_promise_that_its_turns_do_not_meet(
-    tmp_path: Path, place: str, write: str, is_mapped: bool
+    tmp_path: Path, field: str, write: str, is_mapped: bool
 ) -> None:
-    case = replace(Case(LOAD), loop=PROMISED, **{place: write})
+    case = replace(Case(LOAD), loop=PROMISED, **{field: write})
     _, schedule = mapped(request(tmp_path, case))
     (remark,) = remarks_on("a_ptr", schedule)
     assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
@@ -79,12 +79,16 @@ def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
 
 def test_what_is_promised_to_be_other_memory_may_be_written_before(tmp_path: Path) -> None:
     case = replace(Case(LOAD), setup="tl.store(out_ptr + m, 1.0, mask=in_m)")
-    wanted = request(tmp_path, case)
+    kernel_request = request(tmp_path, case)
     signature = tuple(
-        (name, f"{text} noalias" if name == "out_ptr" else text) for name, text in wanted.signature
+        (name, f"{text} noalias" if name == "out_ptr" else text)
+        for name, text in kernel_request.signature
     )
-    for given, is_mapped in ((wanted, False), (replace(wanted, signature=signature), True)):
-        _, schedule = mapped(given)
+    for variant, is_mapped in (
+        (kernel_request, False),
+        (replace(kernel_request, signature=signature), True),
+    ):
+        _, schedule = mapped(variant)
         (remark,) = remarks_on("a_ptr", schedule)
         assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
         assert ("noalias of out_ptr in the signature" in remark) != is_mapped

@@ -1,4 +1,4 @@
-"""What a load may be issued ahead of, whoever issues it."""
+"""Ops that a load may not be issued ahead of, in any warp."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ FIRST = {
 def test_what_orders_a_fetch(case: str) -> None:
     body, reason = FIRST[case]
     ops = list(kernel_of(body).walk())
-    found = next(op for op in ops if isinstance(op, tma.SyncTmaLoad) and op.tensor.hint == "x")
-    assert reorder_hazard(found, ops) == reason
+    load = next(op for op in ops if isinstance(op, tma.SyncTmaLoad) and op.tensor.hint == "x")
+    assert reorder_hazard(load, ops) == reason

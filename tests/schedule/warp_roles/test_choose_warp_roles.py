@@ -1,4 +1,4 @@
-"""Which warps issue loads, and where to: rings of innermost loops, and why a kernel has no producer."""
+"""Warps that issue loads: rings of innermost loops, and reasons against a producer."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_a_limit_on_registers_leaves_one_warp_to_fetch(
     """More threads would take registers of another CTA on the SM."""
     operand = "tensordesc<bf16[64,64]>"
     signature = {"a": operand, "b": operand, "out_ptr": "*fp32", "n": "i32"}
-    made = compiled(tmp_path, PRODUCT, signature, {}, map_pointers=True, maxnreg=maxnreg)
-    assert f".reqntid {32 * warps}" in made.ptx
-    assert "wgmma.mma_async" in made.ptx
+    compiled_kernel = compiled(tmp_path, PRODUCT, signature, {}, map_pointers=True, maxnreg=maxnreg)
+    assert f".reqntid {32 * warps}" in compiled_kernel.ptx
+    assert "wgmma.mma_async" in compiled_kernel.ptx
 
 
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 16])
@@ -66,11 +66,11 @@ def test_an_innermost_loop_gets_a_ring_of_stages(hints: str, config: int, stages
     hints = f"{{num_stages = {hints}}} " if hints else ""
     text, _ = _ringed(kernel_of(loop(load("a", "%i") + read("a"), hints=hints)), num_stages=config)
     assert f"num_stages = {stages}}} : shared<128xi32, #0, {stages}>" in text
-    found = re.search(
+    match = re.search(
         r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %stage: i32\) {(.*)\n  }", text, re.DOTALL
     )
-    assert found is not None
-    start, body = found.groups()
+    assert match is not None
+    start, body = match.groups()
     assert re.search(rf"%{start} = arith.constant {{value = 0", text)
     assert re.search(r"gpu.shared_stage\(%\w+, %stage\)", body)
     assert f"gpu.next_stage(%stage) {{num_stages = {stages}}}" in body
@@ -151,10 +151,12 @@ def test_a_block_has_no_room_for_more_warps() -> None:
     assert remark.endswith("no producer warp: a CTA has no room for 33 warps")
 
 
-@pytest.mark.parametrize(("wanted", "has_producer"), [(None, True), (True, True), (False, False)])
-def test_the_config_has_a_say(wanted: bool | None, has_producer: bool) -> None:
+@pytest.mark.parametrize(
+    ("warp_specialize", "has_producer"), [(None, True), (True, True), (False, False)]
+)
+def test_the_config_has_a_say(warp_specialize: bool | None, has_producer: bool) -> None:
     kernel = kernel_of(LOOP)
-    _, (remark,) = _ringed(kernel, warp_specialize=wanted)  # type: ignore[arg-type]
+    _, (remark,) = _ringed(kernel, warp_specialize=warp_specialize)  # type: ignore[arg-type]
     assert bool(kernel.producer_warps) == has_producer
     assert ("warp_specialize is false" in remark) != has_producer
 

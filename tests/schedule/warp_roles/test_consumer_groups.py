@@ -1,4 +1,4 @@
-"""Groups of consumers: which kernels have them, whose turn it is, and what each has to itself."""
+"""Consumer groups: selected kernels, order of turns, and private resources."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
     """Divide the roles of a kernel for groups; return the remarks."""
     config = Config(kernel.num_warps, num_stages, num_consumer_groups=groups)
     schedule = Schedule(TARGETS["sm_90a"], config)
-    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
         verify(kernel)
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed
     return schedule.remarks
 
 
-# ---- which kernels have them ------------------------------------------------------------------
+# ---- selected kernels -------------------------------------------------------------------------
 
 STORE = "  gpu.store(%p, %n)\n"
 AT = "  %q = arith.addptr(%p, %i) : *i32\n"
@@ -112,12 +112,12 @@ def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
     assert [reason in remark for remark in remarks] == [True] * (num_groups - 1)
 
 
-# ---- whose turn it is, and what each has ------------------------------------------------------
+# ---- order and private resources --------------------------------------------------------------
 
 
 def _roles(kernel: Kernel) -> roles.Specialize:
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
-    return found
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    return specialize
 
 
 @pytest.mark.parametrize("groups", [2, 3])
@@ -135,34 +135,34 @@ def test_a_group_runs_what_is_its_turn(groups: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "num_stages", "each"), [(2, 4, 2), (2, 7, 3), (3, 4, 2), (2, 1, 1)]
+    ("groups", "num_stages", "stages_per_group"), [(2, 4, 2), (2, 7, 3), (3, 4, 2), (2, 1, 1)]
 )
 def test_groups_without_an_order_have_slots_of_their_own(
-    groups: int, num_stages: int, each: int
+    groups: int, num_stages: int, stages_per_group: int
 ) -> None:
     kernel = kernel_of(TILES, num_warps=4)
     _divided(kernel, groups, num_stages)
     rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
     assert all(isinstance(kind, SharedType) for kind in rings)
-    # What the inner loop loads, and what the outer one does; two mbarriers for each.
+    # Loads of the inner loop and of the outer one, with two mbarriers each.
     stages = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
-    assert stages == sorted([groups] * 3 + [groups * each] * 3)
+    assert stages == sorted([groups] * 3 + [groups * stages_per_group] * 3)
 
 
 def test_what_consumers_allocate_is_there_for_each() -> None:
-    one, two = kernel_of(TILES, num_warps=4), kernel_of(TILES, num_warps=4)
-    _divided(one, 1, 1)
+    first, two = kernel_of(TILES, num_warps=4), kernel_of(TILES, num_warps=4)
+    _divided(first, 1, 1)
     _divided(two, 2, 1)
-    own = [op for op in _roles(two).consumers.walk() if isinstance(op, gpu.SharedAlloc)]
+    allocs = [op for op in _roles(two).consumers.walk() if isinstance(op, gpu.SharedAlloc)]
     common = [op for op in two.body if isinstance(op, gpu.SharedAlloc)]
-    assert [(op.group_bytes, len(own)) for op in own] == [(512, 1)]
+    assert [(op.group_bytes, len(allocs)) for op in allocs] == [(512, 1)]
     assert not any(op.group_bytes for op in common)
     end = max(op.offset_bytes + op.num_stages * 8 for op in common)
-    assert own[0].offset_bytes >= end
-    assert two.shared_bytes == own[0].offset_bytes + 2 * 512
+    assert allocs[0].offset_bytes >= end
+    assert two.shared_bytes == allocs[0].offset_bytes + 2 * 512
 
 
-# ---- what comes of it -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 FLOWS = {
     "nested": TILES,
@@ -175,7 +175,7 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize(("groups", "num_stages"), [(2, 1), (2, 4), (3, 3)])
 def test_groups_do_together_what_the_kernel_did(flow: str, groups: int, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     whole, divided = (kernel_of(FLOWS[flow], num_warps=4) for _ in range(2))
     _divided(divided, groups, num_stages)
     assert divided.num_consumer_groups == groups
@@ -207,7 +207,9 @@ def test_a_slot_of_another_group_is_found() -> None:
     firsts = [op for op in group.users if op.opcode == "arith.mul"]
     assert firsts
     for op in firsts:
-        zero = next(each for each in kernel.body if each.opcode == "arith.constant").results[0]
+        zero = next(
+            constant for constant in kernel.body if constant.opcode == "arith.constant"
+        ).results[0]
         op.replace_with([zero])
     with pytest.raises(InterpretError, match="waits for ever|not landed|did not say|more often"):
         _run(kernel)

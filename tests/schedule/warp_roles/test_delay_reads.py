@@ -1,4 +1,4 @@
-"""What tensor loads bring to registers is read where it is used, and shares a stage with loads around it."""
+"""Tensor loads to registers are read at their use, and share a stage with loads around them."""
 
 from __future__ import annotations
 

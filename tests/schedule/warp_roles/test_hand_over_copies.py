@@ -1,4 +1,4 @@
-"""Gathered rows: the producer's threads copy them, if all that their addresses take is known there."""
+"""Gathered rows are copied by producer threads if they can compute the addresses."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _scheduled(
 
 
 def _roles(kernel: Kernel) -> roles.Specialize:
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
-    return found
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    return specialize
 
 
 def _ops(ops: roles.Specialize, block: str, *kinds: type[Op]) -> list[Op]:
@@ -73,13 +73,13 @@ def _ops(ops: roles.Specialize, block: str, *kinds: type[Op]) -> list[Op]:
 def test_the_producer_copies_rows_and_consumers_fence_after_the_wait(tmp_path: Path) -> None:
     kernel, remarks = _scheduled(tmp_path)
     assert "threads of the producer copy a" in remarks
-    found = _roles(kernel)
-    assert roles.copies_by_threads(found)
-    (copy,) = _ops(found, "producer", thread_copy.ThreadLoad)
+    specialize = _roles(kernel)
+    assert roles.copies_by_threads(specialize)
+    (copy,) = _ops(specialize, "producer", thread_copy.ThreadLoad)
     assert isinstance(copy, thread_copy.ThreadLoad)
     assert copy.num_threads == 128
-    assert not _ops(found, "consumers", gpu.AsyncCopy)
-    steps = _ops(found, "consumers", mbarrier.MbarrierWait, tma.ProxyFence, wgmma.Wgmma)
+    assert not _ops(specialize, "consumers", gpu.AsyncCopy)
+    steps = _ops(specialize, "consumers", mbarrier.MbarrierWait, tma.ProxyFence, wgmma.Wgmma)
     first = [type(op) for op in steps][:3]
     assert first == [mbarrier.MbarrierWait, tma.ProxyFence, wgmma.Wgmma]
     # One arrival for the tensor copy, and one of each thread.
@@ -97,21 +97,23 @@ AFTER = """
 
 def test_where_threads_copy_nothing_only_the_warp_that_issues_waits(tmp_path: Path) -> None:
     """Consumers do not wait for the other warps, which could sleep through two phases."""
-    found = _roles(_scheduled(tmp_path, source=SOURCE + AFTER)[0])
-    waits = _ops(found, "producer", mbarrier.MbarrierWait)
+    specialize = _roles(_scheduled(tmp_path, source=SOURCE + AFTER)[0])
+    waits = _ops(specialize, "producer", mbarrier.MbarrierWait)
     by_issuer = {
-        any(isinstance(each, thread_copy.ThreadLoad) for each in wait.block or ()): wait.by_issuer
+        any(isinstance(op, thread_copy.ThreadLoad) for op in wait.block or ()): wait.by_issuer
         for wait in waits
         if isinstance(wait, mbarrier.MbarrierWait)
     }
     assert by_issuer == {True: False, False: True}
 
 
-@pytest.mark.parametrize(("block", "each"), [(64, 4), (128, 8), (256, 16)])
-def test_more_rows_are_more_addresses_of_a_thread(tmp_path: Path, block: int, each: int) -> None:
-    found = _roles(_scheduled(tmp_path, block)[0])
-    assert roles.num_thread_copies(found.producer) == each
-    assert roles.num_thread_copies(found.consumers) == 0
+@pytest.mark.parametrize(("block", "num_copies"), [(64, 4), (128, 8), (256, 16)])
+def test_more_rows_are_more_addresses_of_a_thread(
+    tmp_path: Path, block: int, num_copies: int
+) -> None:
+    specialize = _roles(_scheduled(tmp_path, block)[0])
+    assert roles.num_thread_copies(specialize.producer) == num_copies
+    assert roles.num_thread_copies(specialize.consumers) == 0
 
 
 SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64)"
@@ -121,8 +123,8 @@ ROWS_SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64 + row
 @pytest.mark.parametrize("sum_", [SCALED, ROWS_SCALED])
 def test_loads_to_registers_for_later_come_after_wait_and_fence(tmp_path: Path, sum_: str) -> None:
     source = SOURCE.replace("acc = tl.dot(x, b.load([0, k]).T, acc)", sum_)
-    found = _roles(_scheduled(tmp_path, source=source)[0])
-    (loop,) = _ops(found, "consumers", scf.For)
+    specialize = _roles(_scheduled(tmp_path, source=source)[0])
+    (loop,) = _ops(specialize, "consumers", scf.For)
     assert isinstance(loop, scf.For)
     kinds = mbarrier.MbarrierWait, tma.ProxyFence, gpu.Load, wgmma.Wgmma
     order = [type(op) for op in loop.body if isinstance(op, kinds)]
@@ -130,7 +132,7 @@ def test_loads_to_registers_for_later_come_after_wait_and_fence(tmp_path: Path, 
 
 
 def test_without_copies_by_threads_tiles_are_loaded_before_the_wait(tmp_path: Path) -> None:
-    """They may take longer than an iteration; a scalar that all threads share does not."""
+    """They may take longer than an iteration; a scalar shared by all threads does not."""
     plain = SOURCE.replace("mask=(at < M)[:, None] & (column < K - k)[None, :], other=0.0", "")
     plain = plain.replace("tl.load(a_ptrs, )", "a.load([0, k])").replace("a_ptrs += 64", "pass")
     plain = plain.replace("a_ptrs = a + at[:, None] * K + column[None, :]", "pass")
@@ -139,16 +141,16 @@ def test_without_copies_by_threads_tiles_are_loaded_before_the_wait(tmp_path: Pa
     for sum_ in (SCALED, ROWS_SCALED):
         source = plain.replace("acc = tl.dot(x, b.load([0, k]).T, acc)", sum_)
         signature = SIGNATURE | {"a": "tensordesc<bf16[128,64]>"}
-        found = _roles(_scheduled(tmp_path, source=source, signature=signature)[0])
-        (loop,) = _ops(found, "consumers", scf.For)
+        specialize = _roles(_scheduled(tmp_path, source=source, signature=signature)[0])
+        (loop,) = _ops(specialize, "consumers", scf.For)
         assert isinstance(loop, scf.For)
         orders.append([type(op) for op in loop.body if isinstance(op, kinds)])
     assert orders == [list(kinds), list(reversed(kinds))]
 
 
 def test_copies_are_issued_after_those_of_one_thread(tmp_path: Path) -> None:
-    found = _roles(_scheduled(tmp_path)[0])
-    issued = _ops(found, "producer", thread_copy.ThreadLoad, tma.TmaLoad)
+    specialize = _roles(_scheduled(tmp_path)[0])
+    issued = _ops(specialize, "producer", thread_copy.ThreadLoad, tma.TmaLoad)
     assert [type(op) for op in issued] == [tma.TmaLoad, thread_copy.ThreadLoad]
 
 

@@ -1,4 +1,4 @@
-"""Which tensor loads fill a stage together, and which stages of their rings are whose."""
+"""Tensor loads grouped into a stage, and ring stages divided among owners."""
 
 from __future__ import annotations
 
@@ -49,65 +49,65 @@ def _grouped(num_stages: int, num_owners: int) -> tuple[LoadGroup, Builder]:
     kernel = kernel_of(loop(BOTH + read("a") + read("b")))
     choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
     (loads,) = adjacent_loads(kernel.body)
-    place = Builder(kernel.body, kernel.body.first)
-    return make_group([], loads, place, 2, num_owners), place
+    builder = Builder(kernel.body, kernel.body.first)
+    return make_group([], loads, builder, 2, num_owners), builder
 
 
 @pytest.mark.parametrize(
-    ("num_stages", "num_owners", "each"),
+    ("num_stages", "num_owners", "num_stages_owned"),
     [(4, 1, 4), (1, 1, 1), (4, 2, 2), (7, 2, 3), (3, 2, 2), (2, 3, 2), (1, 3, 1), (9, 3, 3)],
 )
-def test_owners_share_stages_out(num_stages: int, num_owners: int, each: int) -> None:
-    group, place = _grouped(num_stages, num_owners)
-    assert group.ring.num_stages == each
-    allocs = [buffers_of(each) for each in group.loads]
-    assert [alloc.num_stages for alloc in allocs] == [each * num_owners] * 2
-    assert all(alloc.block is place.block for alloc in allocs)
+def test_owners_share_stages_out(num_stages: int, num_owners: int, num_stages_owned: int) -> None:
+    group, builder = _grouped(num_stages, num_owners)
+    assert group.ring.num_stages == num_stages_owned
+    allocs = [buffers_of(num_stages_owned) for num_stages_owned in group.loads]
+    assert [alloc.num_stages for alloc in allocs] == [num_stages_owned * num_owners] * 2
+    assert all(alloc.block is builder.block for alloc in allocs)
     for barrier in (group.ring.full, group.ring.empty):
         assert barrier is not None
         assert isinstance(barrier.op, gpu.SharedAlloc)
-        assert barrier.op.num_stages == each * num_owners
+        assert barrier.op.num_stages == num_stages_owned * num_owners
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
 def test_an_owner_counts_its_stages_from_its_first(num_stages: int) -> None:
-    group, place = _grouped(num_stages, 2)
-    number, zero = (place(arith.Constant(value, I32)).out for value in (1, 0))
-    first = group.ring.first_stage(number, place)
+    group, builder = _grouped(num_stages, 2)
+    number, zero = (builder(arith.Constant(value, I32)).out for value in (1, 0))
+    first = group.ring.first_stage(number, builder)
     assert first is not None
     assert isinstance(first.op, arith.Mul)
     position = group.position([zero, zero], first)
     assert position == RingPosition(zero, zero, first)
-    here, before = (group.ring.stage_index(position, place, back) for back in (0, 1))
+    current, before = (group.ring.stage_index(position, builder, back) for back in (0, 1))
     if group.ring.num_stages == 1:
-        assert here is before is first
+        assert current is before is first
     else:
-        assert isinstance(here.op, arith.Add)
+        assert isinstance(current.op, arith.Add)
         assert isinstance(before.op, arith.Add)
-        assert (here.op.lhs, here.op.rhs) == (first, zero)
+        assert (current.op.lhs, current.op.rhs) == (first, zero)
         back = before.op.rhs.op
         assert isinstance(back, gpu.NextStage)
         stages = group.ring.num_stages
         assert (back.ahead, back.num_stages) == (stages - 1, stages)
-    stage = group.ring.stage(group.ring.full, position, place).op
+    stage = group.ring.stage(group.ring.full, position, builder).op
     assert isinstance(stage, gpu.SharedStage)
     assert stage.buffer is group.ring.full
 
 
 @pytest.mark.parametrize("num_stages", [1, 3])
 def test_who_shares_all_stages_goes_on_by_one(num_stages: int) -> None:
-    group, place = _grouped(num_stages, 1)
+    group, builder = _grouped(num_stages, 1)
     state = initial_state([group])
-    assert group.ring.first_stage(state[0], place) is None
-    index, parity = group.advanced(state, place)
+    assert group.ring.first_stage(state[0], builder) is None
+    index, parity = group.advanced(state, builder)
     assert isinstance(parity.op, arith.Xor)
-    full, here = group.ring.full, group.position(state)
+    full, position = group.ring.full, group.position(state)
     if num_stages == 1:
         assert index is state[0]
-        assert group.ring.stage(full, here, place) is full
+        assert group.ring.stage(full, position, builder) is full
     else:
         assert isinstance(index.op, gpu.NextStage)
-        before = group.ring.stage(full, here, place, before=1).op
+        before = group.ring.stage(full, position, builder, before=1).op
         assert isinstance(before, gpu.SharedStage)
         assert before.ahead == num_stages - 1
 
@@ -119,10 +119,10 @@ def _groups_of(body: str, num_stages: int = 3, num_owners: int = 1) -> list[Load
     """Return the groups of a kernel."""
     kernel = kernel_of(body)
     choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
-    place = Builder(kernel.body, kernel.body.first)
+    builder = Builder(kernel.body, kernel.body.first)
     groups: list[LoadGroup] = []
     for loads in list(adjacent_loads(kernel.body)):
-        groups.append(make_group(groups, loads, place, 2, num_owners))
+        groups.append(make_group(groups, loads, builder, 2, num_owners))
     return groups
 
 

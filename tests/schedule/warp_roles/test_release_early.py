@@ -1,4 +1,4 @@
-"""When consumers release what all iterations of a loop read: before what is left of the last one."""
+"""Early release of buffers read by all iterations: before the last iteration's remaining work."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SIGNATURE = {
 
 
 def _order(text: str) -> list[str]:
-    """Return what consumers do, in order: release the queries, or multiply."""
+    """Return the consumers' steps in order: release the queries, or multiply."""
     kernel = parse_kernel(text)
     (role,) = (op for op in kernel.walk() if isinstance(op, roles.Specialize))
-    found: list[str] = []
+    order: list[str] = []
     for op in role.consumers.walk():
         if isinstance(op, wgmma.Wgmma):
-            found.append("scores" if isinstance(op.a.type, SharedType) else "sum")
+            order.append("scores" if isinstance(op.a.type, SharedType) else "sum")
         elif isinstance(op, mbarrier.MbarrierArrive) and _has_one_stage(op):
-            found.append("release")
-    return found
+            order.append("release")
+    return order
 
 
 def _has_one_stage(op: mbarrier.MbarrierArrive) -> bool:
@@ -51,7 +51,7 @@ def _has_one_stage(op: mbarrier.MbarrierArrive) -> bool:
 def test_the_last_product_of_a_peeled_iteration_does_not_keep_the_queries(tmp_path: Path) -> None:
     text, remarks = lowered(tmp_path, SOURCE, SIGNATURE, 4, num_stages=2, mma_stages=2)
     assert "a dot is in flight while the result of the one before is used" in remarks
-    # The last two are of the paths that have no iteration.
+    # The last two are on the paths without iterations.
     assert _order(text) == ["scores", "scores", "sum", "release", "sum", "release", "release"]
 
 
@@ -62,13 +62,13 @@ def _given_back(text: str) -> list[bool]:
 
 
 def test_queries_are_given_back_in_the_last_iteration(tmp_path: Path) -> None:
-    """Its second dot is in flight at the end, after all that threads compute for it."""
+    """Its second dot is in flight at the end, after all computation of the threads."""
     config = {"num_stages": 2, "mma_stages": 2, "map_pointers": True, "persistent": True}
     text, _ = lowered(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, 4, **config)
-    # The last one is of the path that has no iteration.
+    # The last one is on the path without iterations.
     assert _order(text) == ["scores", "release", "sum", "release"]
     assert _given_back(text) == [True, False]
-    # Where a CTA runs one program nobody waits for it.
+    # With one program per CTA, no load waits for it.
     text, _ = lowered(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, 4, num_stages=2, mma_stages=2)
     assert _order(text) == ["release", "scores", "sum", "release"]
     assert _given_back(text) == [False, False]
@@ -82,7 +82,7 @@ def test_a_loop_that_is_left_whole_releases_them_after_it(tmp_path: Path) -> Non
 @pytest.mark.emulated
 @pytest.mark.parametrize("num_ctas", [1, 3])
 def test_results(tmp_path: Path, num_ctas: int) -> None:
-    """Of CTAs that run several programs: queries of the next one come early."""
+    """With several programs per CTA, the next queries are loaded early."""
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_warps=4, num_stages=2, mma_stages=2)
     for n in (0, 1, 64, 65, 64 * 4 + 1):
         rng = np.random.default_rng(n)

@@ -1,4 +1,4 @@
-"""Loops that come one after the other load through one ring, which does not drain between them."""
+"""Consecutive loops load through one ring, without draining it in between."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_sums_over_both_loops_are_right(tmp_path: Path, config: dict[str, Any]) 
     for seed, (low, high) in enumerate([(0, 0), (0, 1), (1, 1), (1, 2), (3, 4), (2, 7), (4, 9)]):
         depth = 64 * max(1, high)
         a, b = (
-            np.sign(tensor((size, depth), "fp16", seed=2 * seed + at))
-            for at, size in ((0, rows), (1, 64))
+            np.sign(tensor((size, depth), "fp16", seed=2 * seed + index))
+            for index, size in ((0, rows), (1, 64))
         )
         c = like(tensor((rows, 64), "fp32"))
         values = {"a": a, "b": b, "c": c, "low": low, "high": high, "tiles": tiles}

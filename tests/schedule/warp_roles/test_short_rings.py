@@ -78,12 +78,12 @@ def test_results(tmp_path: Path, num_stages: int) -> None:
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_warps=8, num_stages=num_stages)
     for n in (1, 64, 65, 64 * 4 + 1):
         a, b, v = (
-            (np.random.default_rng(n + at).normal(size=shape) / 8).astype(np.float16)
-            for at, shape in enumerate(((128, 256), (n, 256), (n, 256)))
+            (np.random.default_rng(n + index).normal(size=shape) / 8).astype(np.float16)
+            for index, shape in enumerate(((128, 256), (n, 256), (n, 256)))
         )
         c = like(tensor((128, 256), "fp16"))
         launch(kernel, (1,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=n)
-        wide = [each.astype(np.float64) for each in (a, b, v)]
+        wide = [matrix.astype(np.float64) for matrix in (a, b, v)]
         scores = (wide[0] @ wide[1].T) * (wide[0] @ wide[2].T)
         expected = scores @ wide[1]
         error = np.abs(c.astype(np.float64) - expected).max()

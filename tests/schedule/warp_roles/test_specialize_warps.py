@@ -1,4 +1,4 @@
-"""Roles: what each does in what order, when a stage is given back, and who gets which registers."""
+"""Warp roles: order of ops, release of stages, and register counts."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ STEPS = (
 def _specialized(kernel: Kernel, **config: int) -> roles.Specialize:
     """Divide the roles of a kernel and return them."""
     schedule = Schedule(TARGETS["sm_90a"], Config(kernel.num_warps, **config))
-    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
-        each(kernel, schedule)
+    for run_pass in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
+        run_pass(kernel, schedule)
         verify(kernel)
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed
@@ -57,60 +57,62 @@ def _specialized(kernel: Kernel, **config: int) -> roles.Specialize:
 
 
 def _roles(kernel: Kernel) -> roles.Specialize:
-    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
-    return found
+    (specialize,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    return specialize
 
 
 def _steps(block: Block) -> list[str]:
-    """Return what of a role has to do with copies and products, in program order."""
+    """Return a role's ops on copies and products, in program order."""
     return [op.opcode.removeprefix("gpu.") for op in block.walk() if isinstance(op, STEPS)]
 
 
-# ---- what is done in what order ---------------------------------------------------------------
+# ---- order of ops -----------------------------------------------------------------------------
 
 
 def test_fetches_that_stand_together_share_their_mbarriers() -> None:
     body = load("a", "%i") + load("b", "%i", "%z") + read("a") + read("b")
-    found = _specialized(kernel_of(loop(body)))
-    assert _steps(found.consumers) == [
+    specialize = _specialized(kernel_of(loop(body)))
+    assert _steps(specialize.consumers) == [
         *("mbarrier_wait", "shared_load", "shared_load", "mbarrier_arrive"),
     ]
-    assert _steps(found.producer) == ["mbarrier_wait", "tma_load", "tma_load"]
-    loads = [op for op in found.producer.walk() if isinstance(op, tma.TmaLoad)]
+    assert _steps(specialize.producer) == ["mbarrier_wait", "tma_load", "tma_load"]
+    loads = [op for op in specialize.producer.walk() if isinstance(op, tma.TmaLoad)]
     assert [op.arrive for op in loads] == [False, True]
 
 
 def test_a_use_of_what_was_fetched_ends_a_group() -> None:
     body = load("a", "%i") + read("a") + keep("a") + load("b", "%i", "%z")
     body += read("b") + read("a", "again")
-    found = _specialized(kernel_of(loop(body)))
-    assert _steps(found.consumers) == [
+    specialize = _specialized(kernel_of(loop(body)))
+    assert _steps(specialize.consumers) == [
         *("mbarrier_wait", "shared_load", "mbarrier_wait", "shared_load", "mbarrier_arrive"),
         *("shared_load", "mbarrier_arrive"),
     ]
-    assert _steps(found.producer) == ["mbarrier_wait", "tma_load"] * 2
+    assert _steps(specialize.producer) == ["mbarrier_wait", "tma_load"] * 2
 
 
 def test_a_slot_is_given_back_behind_the_loop_or_branch_that_reads_it_last() -> None:
     inner = loop(load("b", "%j", "%z") + read("b") + read("a"), variable="j")
-    found = _specialized(kernel_of(loop(load("a", "%i") + inner + branch("%c", read("a", "last")))))
-    assert _steps(found.consumers) == [
+    specialize = _specialized(
+        kernel_of(loop(load("a", "%i") + inner + branch("%c", read("a", "last"))))
+    )
+    assert _steps(specialize.consumers) == [
         *("mbarrier_wait", "mbarrier_wait", "shared_load", "mbarrier_arrive", "shared_load"),
         *("shared_load", "mbarrier_arrive"),
     ]
-    outer = next(op for op in found.consumers if op.opcode == "scf.for")
+    outer = next(op for op in specialize.consumers if op.opcode == "scf.for")
     assert [op.opcode for op in outer.blocks[0]][-2:] == ["gpu.mbarrier_arrive", "scf.yield"]
 
 
 def test_what_is_never_read_is_given_back_at_once() -> None:
-    found = _specialized(kernel_of(loop(load("a", "%i"))))
-    assert _steps(found.consumers) == ["mbarrier_wait", "mbarrier_arrive"]
+    specialize = _specialized(kernel_of(loop(load("a", "%i"))))
+    assert _steps(specialize.consumers) == ["mbarrier_wait", "mbarrier_arrive"]
 
 
 def test_no_barrier_of_the_block_stands_in_a_role() -> None:
     """One is in front of both: from there on everybody sees the mbarriers."""
     kernel = kernel_of(loop(load("a", "%i") + read("a")))
-    found = _specialized(kernel)
+    specialize = _specialized(kernel)
     before = [op.opcode for op in kernel.body if op.opcode.startswith("gpu.")]
     assert before[-4:] == [
         "gpu.mbarrier_init",
@@ -118,10 +120,10 @@ def test_no_barrier_of_the_block_stands_in_a_role() -> None:
         "gpu.barrier",
         "gpu.specialize",
     ]
-    assert not [op for op in found.producer.walk() if isinstance(op, gpu.Barrier)]
+    assert not [op for op in specialize.producer.walk() if isinstance(op, gpu.Barrier)]
 
 
-# ---- what comes of it -------------------------------------------------------------------------
+# ---- results ----------------------------------------------------------------------------------
 
 FLOWS = {
     "a loop": loop(copy("a", "%i")),
@@ -144,7 +146,7 @@ FLOWS = {
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_roles_do_together_what_the_kernel_did(flow: str, num_stages: int) -> None:
-    """Under the interpreter, which knows who may touch what and when."""
+    """Under the interpreter, which tracks permitted accesses."""
     whole, divided = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _specialized(divided, num_stages=num_stages)
     check_same_results(whole, divided, (0, 1, 2, 5))
@@ -183,17 +185,17 @@ def _matmul(
 def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
     tmp_path: Path,
 ) -> None:
-    found = _roles(_matmul(tmp_path, (64, 32, 32)))
-    assert _steps(found.consumers)[:6] == [
+    specialize = _roles(_matmul(tmp_path, (64, 32, 32)))
+    assert _steps(specialize.consumers)[:6] == [
         *("mbarrier_wait", "wgmma", "wgmma_wait", "mbarrier_arrive"),
         *("wgmma_wait", "mbarrier_arrive"),
     ]
-    inside, behind = (
-        op for op in found.consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)
+    inside, outside = (
+        op for op in specialize.consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)
     )
     assert inside.enabled is not None  # the first iteration has none before it
-    assert behind.enabled is None
-    for op in (inside, behind):
+    assert outside.enabled is None
+    for op in (inside, outside):
         stage = op.barrier.op
         assert isinstance(stage, gpu.SharedStage)
         assert stage.ahead == 2  # of three: the one before
@@ -212,22 +214,24 @@ def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
 def test_sums_take_the_registers_that_a_producer_has_no_use_for(
     tmp_path: Path, block: Sequence[int], num_warps: int, expected: tuple[int, int]
 ) -> None:
-    found = _roles(_matmul(tmp_path, block, num_warps, num_stages=2))
-    assert (found.consumer_registers, found.producer_registers) == expected
+    specialize = _roles(_matmul(tmp_path, block, num_warps, num_stages=2))
+    assert (specialize.consumer_registers, specialize.producer_registers) == expected
 
 
 def test_a_config_with_maxnreg_moves_no_registers(tmp_path: Path) -> None:
-    found = _roles(_matmul(tmp_path, (128, 256, 64), 8, 2, maxnreg=168))
-    assert not found.consumer_registers
+    specialize = _roles(_matmul(tmp_path, (128, 256, 64), 8, 2, maxnreg=168))
+    assert not specialize.consumer_registers
 
 
 def test_registers_fit_the_launch(tmp_path: Path) -> None:
-    """What consumers take is no more than what the producer's warps leave."""
+    """Consumers take no more registers than the producer's warps leave."""
     for block, num_warps in (((128, 128, 64), 4), ((128, 256, 64), 8), ((256, 128, 64), 16)):
         kernel = _matmul(tmp_path, block, num_warps, num_stages=2)
-        found = _roles(kernel)
-        taken = num_warps * found.consumer_registers + 4 * found.producer_registers
-        assert taken <= (num_warps + 4) * (65536 // 32 // (num_warps + 4) // 8 * 8)
+        specialize = _roles(kernel)
+        num_registers = (
+            num_warps * specialize.consumer_registers + 4 * specialize.producer_registers
+        )
+        assert num_registers <= (num_warps + 4) * (65536 // 32 // (num_warps + 4) // 8 * 8)
 
 
 def test_the_remark_says_so() -> None:
@@ -240,7 +244,7 @@ def test_the_remark_says_so() -> None:
     ]
 
 
-# ---- the IR that it leaves ----------------------------------------------------------------------
+# ---- the resulting IR ---------------------------------------------------------------------------
 
 CHECKS = """\
 // CHECK: [[RING:%.*]] = gpu.shared_alloc {element = i32, {{.*}}num_stages = 3}
@@ -281,7 +285,7 @@ def test_a_stage_is_filled_after_it_is_released_and_read_after_it_is_full() -> N
     applied(text, choose_warp_roles, specialize_warps)
 
 
-# Box number i of y is the box of x that a table says; the next entry is loaded an iteration ahead.
+# Box i of y is the box of x given by a table; the next entry is loaded an iteration ahead.
 PAGED = f"""\
   %wide = arith.constant {{value = 128, type = i32}} : i32
   %first = gpu.load(%p, _, _) : i32

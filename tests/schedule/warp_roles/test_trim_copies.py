@@ -1,4 +1,4 @@
-"""Gathered rows that are columns of a dot: what it does not use is not copied, and has no memory."""
+"""Gathered rows as columns of a dot: unused columns are neither copied nor allocated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SIGNATURE = {
     "out": "*fp32:16",
     "K": "i32:16",
 }
-STEP = 16  # columns that four warps copy at a time
+STEP = 16  # columns copied by four warps at a time
 
 
 def _scheduled(tmp_path: Path, block: int, columns: int, more: str = "pass") -> Kernel:
@@ -58,7 +58,7 @@ def _scheduled(tmp_path: Path, block: int, columns: int, more: str = "pass") -> 
 
 
 def _copied(kernel: Kernel) -> tuple[int, int, int]:
-    """Return the columns that are copied, the copies of a thread, and the unused bytes of the buffer."""
+    """Return the columns copied, the copies of a thread, and the buffer's unused bytes."""
     (copy,) = (op for op in kernel.walk() if isinstance(op, thread_copy.ThreadLoad))
     assert isinstance(copy.buffer.type, SharedType)
     return copy.num_columns, copy.num_copies, copy.buffer.type.unused_bytes
