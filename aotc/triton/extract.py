@@ -72,10 +72,12 @@ def is_extract(file: str, digest: str) -> bool:
 
 def has_other_source(function: Any) -> bool:
     """Return whether a jitted function was given another source than its file has."""
-    told = cast("dict[str, Any]", vars(function))
-    if "_src" not in told or "raw_src" not in told:
-        return "_src" in told  # the stand-in's has one only then
-    return _without_decorators(textwrap.dedent("".join(told["raw_src"]))) != source_of(function)
+    attributes = cast("dict[str, Any]", vars(function))
+    if "_src" not in attributes or "raw_src" not in attributes:
+        return "_src" in attributes  # the stand-in's has one only then
+    return _without_decorators(textwrap.dedent("".join(attributes["raw_src"]))) != source_of(
+        function
+    )
 
 
 class _Extractor:
@@ -148,8 +150,8 @@ class _Extractor:
             module = self.file_of(function)
         except (OSError, ValueError, TypeError):
             return ""
-        own = getattr(function, "fn", function).__name__
-        return f"from {module} import {own} as {name}" if module else ""
+        function_name = getattr(function, "fn", function).__name__
+        return f"from {module} import {function_name} as {name}" if module else ""
 
 
 def _innermost(value: Any) -> Any:
@@ -180,7 +182,7 @@ def _scope_of(function: Any) -> dict[str, Any]:
     """Return what a function sees from outside."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9
     captured = {name: _content(cell) for name, cell in cells}
-    bound = {name: one for name, one in captured.items() if one is not _ABSENT}
+    bound = {name: content for name, content in captured.items() if content is not _ABSENT}
     return {**function.__globals__, **bound}
 
 
@@ -194,12 +196,14 @@ def _content(cell: Any) -> Any:
 def _outer_names(tree: ast.AST) -> dict[str, list[str]]:
     """Return the names that a function reads and does not bind, with the attributes it reads of each."""
     nodes = list(ast.walk(tree))
-    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    own |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    bound_names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound_names |= {
+        n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+    }
     names: dict[str, list[str]] = {}
     for node in _in_order(tree):
         name = node.value if isinstance(node, ast.Attribute) else node
-        if isinstance(name, ast.Name) and name.id not in own:
+        if isinstance(name, ast.Name) and name.id not in bound_names:
             attributes = names.setdefault(name.id, [])
             if isinstance(node, ast.Attribute) and node.attr not in attributes:
                 attributes.append(node.attr)
@@ -239,7 +243,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, (bool, int, float, str)):
         return repr(value)
     if type(value) is tuple:
-        items = [_literal(one) for one in cast("tuple[Any, ...]", value)]
+        items = [_literal(element) for element in cast("tuple[Any, ...]", value)]
         return f"({', '.join(items)}{',' * (len(items) == 1)})" if all(items) else ""
     return ""
 

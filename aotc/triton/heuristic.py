@@ -54,17 +54,19 @@ def program_of(function: Callable[..., Any], names: Sequence[str]) -> Program | 
         return None
     if function.__defaults__ or function.__kwdefaults__:
         return None
-    found = next(_texts(function.__code__), None)
-    if found is None:
+    text = next(_texts(function.__code__), None)
+    if text is None:
         return None
-    given, body = found
-    translator = _Translator(given, names, function.__globals__)
+    parameter, body = text
+    translator = _Translator(parameter, names, function.__globals__)
     try:
         translator.expression(body)
     except _NoProgramError:
         return None
-    is_small = len(translator.made) <= MAX_INSTRUCTIONS and translator.most <= MAX_STACK
-    return tuple(translator.made) if is_small else None
+    is_small = (
+        len(translator.instructions) <= MAX_INSTRUCTIONS and translator.max_depth <= MAX_STACK
+    )
+    return tuple(translator.instructions) if is_small else None
 
 
 # ---- the text of a function ---------------------------------------------------------------------
@@ -84,20 +86,23 @@ def _functions(path: str) -> tuple[ast.Lambda | ast.FunctionDef, ...]:
 def _texts(code: types.CodeType) -> Iterator[tuple[str, ast.expr]]:
     """Yield parameter and expression of functions that compile to a code."""
     for node in _functions(code.co_filename):
-        lines = [node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]
+        lines = [
+            node.lineno,
+            *(decorator.lineno for decorator in getattr(node, "decorator_list", ())),
+        ]
         body = _body(node)
         if code.co_firstlineno not in lines or body is None:
             continue
-        given = node.args
+        arguments = node.args
         if (
-            given.vararg
-            or given.kwarg
-            or given.kwonlyargs
-            or len(given.posonlyargs + given.args) != 1
+            arguments.vararg
+            or arguments.kwarg
+            or arguments.kwonlyargs
+            or len(arguments.posonlyargs + arguments.args) != 1
         ):
             continue
-        if any(_is_same(code, one) for one in _compiled(node)):
-            yield (given.posonlyargs + given.args)[0].arg, body
+        if any(_is_same(code, compiled) for compiled in _compiled(node)):
+            yield (arguments.posonlyargs + arguments.args)[0].arg, body
 
 
 def _body(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
@@ -116,7 +121,7 @@ def _compiled(node: ast.Lambda | ast.FunctionDef) -> Iterator[types.CodeType]:
         plain = copy.copy(node)
         plain.decorator_list, plain.returns = [], None
         whole = compile(ast.Module([plain], []), "<heuristic>", "exec")
-    yield from (one for one in whole.co_consts if isinstance(one, types.CodeType))
+    yield from (code for code in whole.co_consts if isinstance(code, types.CodeType))
 
 
 def _is_same(a: types.CodeType, b: types.CodeType) -> bool:
@@ -126,7 +131,7 @@ def _is_same(a: types.CodeType, b: types.CodeType) -> bool:
 
 def _typed(code: types.CodeType) -> list[tuple[type, object]]:
     """Return constants with their types: 1, 1.0 and True are equal."""
-    return [(type(one), repr(one)) for one in code.co_consts]
+    return [(type(literal), repr(literal)) for literal in code.co_consts]
 
 
 # ---- translating ---------------------------------------------------------------------------------
@@ -135,25 +140,27 @@ def _typed(code: types.CodeType) -> list[tuple[type, object]]:
 class _Translator:
     """Instructions for an expression, and how deep the stack gets."""
 
-    def __init__(self, given: str, names: Sequence[str], scope: dict[str, Any]) -> None:
-        self.made: list[tuple[int, int]] = []
-        self.most = 0
-        self._given, self._names, self._globals = given, list(names), scope
+    def __init__(self, parameter: str, names: Sequence[str], scope: dict[str, Any]) -> None:
+        self.instructions: list[tuple[int, int]] = []
+        self.max_depth = 0
+        self._parameter, self._names, self._globals = parameter, list(names), scope
         self._depth = 0
 
     def add(self, opcode: int, operand: int = 0, *, change: int = 0) -> int:
-        self.made.append((opcode, operand))
+        self.instructions.append((opcode, operand))
         self._depth += change
-        self.most = max(self.most, self._depth)
-        return len(self.made) - 1
+        self.max_depth = max(self.max_depth, self._depth)
+        return len(self.instructions) - 1
 
     def land(self, jump: int) -> None:
         """Let a jump go to what comes next."""
-        self.made[jump] = (self.made[jump][0], len(self.made))
+        self.instructions[jump] = (self.instructions[jump][0], len(self.instructions))
 
     def expression(self, node: ast.expr) -> None:
         match node:
-            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self._given:
+            case ast.Subscript(ast.Name(owner), ast.Constant(str(name))) if (
+                owner == self._parameter
+            ):
                 if name not in self._names:
                     raise _NoProgramError
                 self.add(ARGUMENT, self._names.index(name), change=1)
@@ -241,12 +248,12 @@ class _Translator:
     def _resolve(self, node: ast.expr) -> object:
         """Return what a name means where the function was defined."""
         match node:
-            case ast.Name(name) if name != self._given:
+            case ast.Name(name) if name != self._parameter:
                 missing = object()
-                found = self._globals.get(name, getattr(builtins, name, missing))
-                if found is missing:
+                meaning = self._globals.get(name, getattr(builtins, name, missing))
+                if meaning is missing:
                     raise _NoProgramError
-                return found
+                return meaning
             case ast.Attribute(ast.Name() as owner, name):
                 module = self._resolve(owner)
                 if isinstance(module, types.ModuleType) and hasattr(module, name):

@@ -75,7 +75,9 @@ def _launcher_of(function: Any) -> Launcher | StructuredLauncher:
 
     Raises: ValueError if no archives are installed.
     """
-    constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
+    constexprs = frozenset(
+        parameter.name for parameter in function.params if parameter.is_constexpr
+    )
     hooks = getattr(function, "pre_run_hooks", [])
     archives = _the_installed().archives
     is_structured = archives.is_structured(function)
@@ -138,7 +140,7 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
             steps = None
         current = current.fn
     launcher = current.aotc_launcher
-    names = {name for one in steps or () for name, _ in one or ()}
+    names = {name for constants in steps or () for name, _ in constants or ()}
     if not isinstance(launcher, Launcher):
         return _ByRun(outermost)
     if steps is not None and not names <= {*launcher.names}:
@@ -146,10 +148,13 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
     tuning = _the_installed().tuning
     keys: frozenset[str] = frozenset() if tuner is None else tuning.keys(tuner, launcher.kernels)
     chosen = functools.partial(tuning.chosen, tuner)
-    found = None
+    programs = None
     if steps is not None:
-        found = tuple(one and _with_programs(one, launcher.names) for one in steps)
-    return Chain(launcher, found, tuner, keys, outermost.run, chosen)
+        programs = tuple(
+            step_constants and _with_programs(step_constants, launcher.names)
+            for step_constants in steps
+        )
+    return Chain(launcher, programs, tuner, keys, outermost.run, chosen)
 
 
 # The same of a class of decorators: `tuner.aotc_chain` and `tuner[grid]`.
@@ -180,9 +185,9 @@ def find(
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
     """Return the kernel that a launch would take; or none, and the error that it would be."""
     launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
-    found = launcher.probe(bound, options)
-    if found is not None:
-        return found, None
+    candidate = launcher.probe(bound, options)
+    if candidate is not None:
+        return candidate, None
     return None, launcher.miss(bound, options, "no kernel of its archive takes these arguments")
 
 

@@ -112,8 +112,8 @@ class Launcher(_native.Launcher):
         signature = signature or inspect.signature(function.fn)
         names = tuple(signature.parameters)
         defaults = tuple(
-            _MISSING if one.default is inspect.Parameter.empty else one.default
-            for one in signature.parameters.values()
+            _MISSING if parameter.default is inspect.Parameter.empty else parameter.default
+            for parameter in signature.parameters.values()
         )
         options = tuple(
             name for name in (*DEFAULTS, _FUSION, _FTZ, *_FIXED, *_IGNORED) if name not in names
@@ -141,10 +141,10 @@ class Launcher(_native.Launcher):
         missing = [name for name, value in bound.items() if value is _MISSING]
         if missing:
             raise TypeError(f"{self.function.fn.__name__} is launched without {', '.join(missing)}")
-        found = self.candidates(bound, options)
-        if not found:
+        candidates = self.candidates(bound, options)
+        if not candidates:
             raise self.miss(bound, options, self._reason or _OTHER_CONSTANTS)
-        return self._as_found(found, bound)
+        return self._as_found(candidates, bound)
 
     def _find_again(
         self, error: Exception, bound: dict[str, Any], options: dict[str, Any]
@@ -154,12 +154,12 @@ class Launcher(_native.Launcher):
         Raises: NotInArchiveError if nothing fits.
         """
         loaded = set(self._loaded)
-        found = self.candidates(bound, options)
+        candidates = self.candidates(bound, options)
         # The first launch on a device: its tensors say so, or the current context.
         is_first = loaded != self._loaded or getattr(error, "field", "") == "stream"
-        if not found or not is_first:
+        if not candidates or not is_first:
             self._refuse(error, bound, options)
-        return self._as_found(found, bound)
+        return self._as_found(candidates, bound)
 
     def _refuse(self, error: Exception, bound: dict[str, Any], options: dict[str, Any]) -> NoReturn:
         """Say that nothing fits.
@@ -168,18 +168,18 @@ class Launcher(_native.Launcher):
         """
         raise self.miss(bound, options, str(error)) from error
 
-    def _as_found(self, found: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
-        found = _joined(found)
-        candidates = tuple(
+    def _as_found(self, candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
+        candidates = _joined(candidates)
+        choices = tuple(
             (
-                one.kernel.kernel,
-                tuple(map(self.names.index, one.passed)),
-                one.config or {},
-                one.choices,
+                candidate.kernel.kernel,
+                tuple(map(self.names.index, candidate.passed)),
+                candidate.config or {},
+                candidate.choices,
             )
-            for one in found
+            for candidate in candidates
         )
-        return candidates, telling(found, bound)
+        return choices, telling(candidates, bound)
 
     # -- what is done once -----------------------------------------------------------------------
 
@@ -190,16 +190,16 @@ class Launcher(_native.Launcher):
             value = options.get(name)
             if value is not None and value not in built and not _is_libdevice(name, value):
                 raise self.miss(bound, options, f"{name}={value} is not built")
-        asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
-        found = [
-            one
+        requested = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
+        candidates = [
+            candidate
             for kernel in self.kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
             if kernel.reflects_ftz == (options.get(_FTZ) is not False)
-            for one in self._of_kernel(kernel, bound, asked)
+            for candidate in self._of_kernel(kernel, bound, requested)
             if self._is_loaded(kernel, devices or {None})
         ]
-        return sorted(found, key=lambda one: one.rank)
+        return sorted(candidates, key=lambda candidate: candidate.rank)
 
     def _is_loaded(self, kernel: ArchivedKernel, devices: Iterable[int | None]) -> bool:
         """Load a kernel where its arguments lie; return whether it runs there."""
@@ -213,11 +213,11 @@ class Launcher(_native.Launcher):
         return True
 
     def _of_kernel(
-        self, kernel: ArchivedKernel, bound: Mapping[str, Any], asked: Mapping[str, Any]
+        self, kernel: ArchivedKernel, bound: Mapping[str, Any], requested: Mapping[str, Any]
     ) -> Iterator[Candidate]:
         """Yield the configs of a kernel that were built with what the launch passes."""
         info = kernel.info
-        params = {one.name: one for one in info.params}
+        params = {param.name: param for param in info.params}
         if not params.keys() <= bound.keys() - self.constexprs:
             return
         if not kernel.functions.keys() <= bound.keys():  # those of tuples of other items
@@ -231,20 +231,20 @@ class Launcher(_native.Launcher):
                     return
                 width += int(param.element[1:]) if param.element[:1] in "iu" else 0
             elif name in info.choices:
-                if not any(is_same_constant(value, one) for one in info.choices[name]):
+                if not any(is_same_constant(value, choice) for choice in info.choices[name]):
                     return
             elif name in info.constants or name in kernel.functions:
                 if not self._is_built(kernel, name, value):
                     return
             else:
                 rest[name] = value
-        promises = sum(one.is_promise for one in info.guards)
+        promises = sum(guard.is_promise for guard in info.guards)
         promises += sum(name in info.constants for name in bound.keys() - self.constexprs)
         choices = {
-            name: next(one for one in values if is_same_constant(bound[name], one))
+            name: next(choice for choice in values if is_same_constant(bound[name], choice))
             for name, values in info.choices.items()
         }
-        for at, config in enumerate(info.configs):
+        for index, config in enumerate(info.configs):
             constants = {**info.constants, **choices, **config}
             if not all(
                 bound[name].block == block_of(kernel.blocks[name], constants)
@@ -253,9 +253,9 @@ class Launcher(_native.Launcher):
             ):
                 continue
             if all(self._is_default(name, value, config) for name, value in rest.items()):
-                strange = _strangeness(config, asked)
+                strange = _strangeness(config, requested)
                 if strange is not None:
-                    rank = (strange, -promises, width, kernel.order, at)
+                    rank = (strange, -promises, width, kernel.order, index)
                     whole = config if len(info.configs) > 1 else None
                     yield Candidate(rank, kernel, tuple(params), whole, choices)
 
@@ -281,13 +281,15 @@ class Launcher(_native.Launcher):
 
     def probe(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Candidate | None:
         """Return the kernel that a launch would take, if there is one."""
-        for one in self.candidates(bound, options):
-            arguments = [bound[name] for name in one.passed]
+        for candidate in self.candidates(bound, options):
+            arguments = [bound[name] for name in candidate.passed]
             try:
-                one.kernel.kernel.select(arguments, grid=1, config=one.config, choices=one.choices)
+                candidate.kernel.kernel.select(
+                    arguments, grid=1, config=candidate.config, choices=candidate.choices
+                )
             except _MISSES:
                 continue
-            return one._replace(arguments=arguments)
+            return candidate._replace(arguments=arguments)
         return None
 
     def bind(
@@ -301,8 +303,8 @@ class Launcher(_native.Launcher):
         if unknown:  # as Triton
             message = f"Keyword argument {unknown[0]} was specified but unrecognised"
             raise KeyError(message)
-        given = {name: value for name, value in kwargs.items() if name in self.names}
-        bound = self.signature.bind(*args, **given)
+        passed = {name: value for name, value in kwargs.items() if name in self.names}
+        bound = self.signature.bind(*args, **passed)
         bound.apply_defaults()
         return self, dict(bound.arguments), {name: kwargs.get(name) for name in self.options}
 
@@ -311,24 +313,27 @@ class Launcher(_native.Launcher):
     ) -> NotInArchiveError:
         """Return the error of a launch that no archive has."""
         unsaid = (*_IGNORED, *_FIXED)
-        said = {name: value for name, value in options.items() if name not in unsaid}
+        settings = {name: value for name, value in options.items() if name not in unsaid}
         if self._nested is not None:
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
         if reason == _OTHER_CONSTANTS:
             reason = f"{reason}: {self._built()}"
-        return not_in_archive(self.function.fn, self.constexprs, bound, said, reason)
+        return not_in_archive(self.function.fn, self.constexprs, bound, settings, reason)
 
     def _built(self) -> str:
         """Return the constants and configs of a function's kernels, the first few."""
         built = [
-            {**{k: v for k, v in one.info.constants.items() if k in self.constexprs}, **config}
-            for one in self.kernels
-            for config in one.info.configs or ({},)
+            {**{k: v for k, v in kernel.info.constants.items() if k in self.constexprs}, **config}
+            for kernel in self.kernels
+            for config in kernel.info.configs or ({},)
         ]
-        texts = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in built]
-        told = [*dict.fromkeys(filter(None, texts))]
-        more = "; …" if len(told) > _MAX_BUILT else ""
-        return f"{'; '.join(told[:_MAX_BUILT]) or 'without any'}{more}"
+        texts = [
+            ", ".join(f"{name}={value!r}" for name, value in constants.items())
+            for constants in built
+        ]
+        distinct = [*dict.fromkeys(filter(None, texts))]
+        more = "; …" if len(distinct) > _MAX_BUILT else ""
+        return f"{'; '.join(distinct[:_MAX_BUILT]) or 'without any'}{more}"
 
 
 def _is_libdevice(option: str, value: Any) -> bool:
@@ -346,7 +351,7 @@ def _nest(keys: Any, values: Mapping[str, Any]) -> Any:
     """Return tuples with values in place of their names."""
     if isinstance(keys, str):
         return values[keys]
-    items = [_nest(one, values) for one in keys]
+    items = [_nest(key, values) for key in keys]
     make: Callable[[list[Any]], Any] = getattr(keys, "_make", tuple)
     return make(items)
 
@@ -372,8 +377,10 @@ def block_of(
     """Return the block that a descriptor was built for with some constants, None if it is none."""
     try:
         extents = tuple(
-            one if isinstance(one, int) else _evaluated(ast.parse(one, mode="eval").body, constants)
-            for one in built[0]
+            extent
+            if isinstance(extent, int)
+            else _evaluated(ast.parse(extent, mode="eval").body, constants)
+            for extent in built[0]
         )
     except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError):
         return None
@@ -400,7 +407,7 @@ def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
             apply = _OPERATORS[type(op)]
             return apply(_evaluated(left, constants), _evaluated(right, constants))
         case ast.Call(ast.Name(name), [first, *others], []) if name in ("cdiv", "min", "max"):
-            values = [_evaluated(one, constants) for one in (first, *others)]
+            values = [_evaluated(argument, constants) for argument in (first, *others)]
             if name == "cdiv":
                 return -(-values[0] // values[1])
             return min(values) if name == "min" else max(values)
@@ -408,17 +415,17 @@ def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
             raise TypeError(f"an extent has a {type(node).__name__}")
 
 
-def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | None:
+def _strangeness(config: Mapping[str, Any], requested: Mapping[str, Any]) -> int | None:
     """Return how many options are not Triton's defaults though none were asked for.
 
     None: the config has not what was asked for.
     """
     strange = 0
     for name, default in DEFAULTS.items():
-        built, wanted = config.get(name, default), asked.get(name)
-        if wanted is not None and wanted != built:
+        built, setting = config.get(name, default), requested.get(name)
+        if setting is not None and setting != built:
             return None
-        strange += wanted is None and built != default
+        strange += setting is None and built != default
     return strange
 
 
@@ -427,38 +434,40 @@ def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         name: value
         for name, value in configs[0].items()
-        if all(name in one and is_same_constant(value, one[name]) for one in configs)
+        if all(name in config and is_same_constant(value, config[name]) for config in configs)
     }
 
 
-def _joined(found: Sequence[Candidate]) -> list[Candidate]:
+def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Join configs of a kernel that differ in nothing that a launch says: its selection decides."""
     groups: dict[object, list[Candidate]] = {}
-    for at, one in enumerate(found):
-        is_selected = one.kernel.info.num_selections and one.config is not None
-        groups.setdefault(one.rank[:-1] if is_selected else at, []).append(one)
+    for index, candidate in enumerate(candidates):
+        is_selected = candidate.kernel.info.num_selections and candidate.config is not None
+        groups.setdefault(candidate.rank[:-1] if is_selected else index, []).append(candidate)
     return [
-        group[0]._replace(config=common_config([one.config or {} for one in group]))
+        group[0]._replace(config=common_config([member.config or {} for member in group]))
         if len(group) > 1
         else group[0]
         for group in groups.values()
     ]
 
 
-def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
+def telling(candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
     """Return which arguments of the first of several kernels say which one takes a launch.
 
     Those are what one promises something of, and those whose dtypes differ.
     """
-    told = "\n".join(guard.text for one in found for guard in one.kernel.info.guards)
-    promised = set(re.findall(r"\w+", told))
+    guards = "\n".join(
+        guard.text for candidate in candidates for guard in candidate.kernel.info.guards
+    )
+    promised = set(re.findall(r"\w+", guards))
     elements: dict[str, set[str]] = {}
-    for one in found:
-        for param in one.kernel.info.params:
+    for candidate in candidates:
+        for param in candidate.kernel.info.params:
             elements.setdefault(param.name, set()).add(param.element)
     return tuple(
-        at
-        for at, name in enumerate(found[0].passed)
+        index
+        for index, name in enumerate(candidates[0].passed)
         if bound[name] is not None
         and (name in promised or len(elements[name]) > 1 or not elements[name] <= SCALARS)
     )

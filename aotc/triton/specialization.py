@@ -172,8 +172,9 @@ def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_te
         return "none"
     items = items_of(value)
     if items is not None:
-        fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
-        parts = [field + argument_type(one, function_text) for field, one in zip(fields, items)]  # noqa: B905 - as many
+        fields = [f"{label}: " for label in getattr(value, "_fields", ())] or [""] * len(items)
+        pairs = zip(fields, items)  # noqa: B905 - as many
+        parts = [field + argument_type(element, function_text) for field, element in pairs]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if is_descriptor(value):
         value = Described(value)
@@ -237,11 +238,11 @@ def _is_type_said(value: Any) -> bool:
 
 def _function_value(value: Any, function: Any) -> str:
     """Return a constant that is a function as a manifest names it, from the file of a kernel."""
-    file, own = value.fn.__code__.co_filename, function.__code__.co_filename
+    file, kernel_file = value.fn.__code__.co_filename, function.__code__.co_filename
     name = manifest_name(value.fn)
-    if file == own and "." not in name:
+    if file == kernel_file and "." not in name:
         return name
-    return f"{os.path.relpath(file, os.path.dirname(own))}:{name}"  # noqa: PTH120 - start-up time
+    return f"{os.path.relpath(file, os.path.dirname(kernel_file))}:{name}"  # noqa: PTH120 - start-up time
 
 
 def not_in_archive(
@@ -254,13 +255,13 @@ def not_in_archive(
     """Return the error of a launch that no archive has: kernel, specialisation, manifest rows."""
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
-    given = {name: value for name, value in options.items() if value is not None}
+    requested = {name: value for name, value in options.items() if value is not None}
     switches = ("enable_fp_fusion", "enable_reflect_ftz")
-    off = [name for name in switches if not given.pop(name, True)]
+    off = [name for name in switches if not requested.pop(name, True)]
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    said = {**given, **dict.fromkeys(off, False)}
-    settings = ", ".join(f"{name}={value}" for name, value in said.items())
+    shown = {**requested, **dict.fromkeys(off, False)}
+    settings = ", ".join(f"{name}={value}" for name, value in shown.items())
     text = (
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
         f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
@@ -275,7 +276,7 @@ def not_in_archive(
             for name, value in passed.items()
             if name in constexprs and is_function(value)
         }
-        rows = _rows(function, arguments, {**constants, **functions}, given, off)
+        rows = _rows(function, arguments, {**constants, **functions}, requested, off)
         text += "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
     error = NotInArchiveError(text)
     error.kernel = function.__qualname__
@@ -287,7 +288,7 @@ def _rows(
     function: Any,
     arguments: Mapping[str, str],
     constants: Mapping[str, Any],
-    given: Mapping[str, Any],
+    config: Mapping[str, Any],
     off: Sequence[str],
 ) -> list[str]:
     rows = ["[[kernel]]"]
@@ -296,8 +297,8 @@ def _rows(
     rows += ["[kernel.signature]", *(f"{name} = {_toml(text)}" for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]
-    if given:
-        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+    if config:
+        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in config.items())]
     return rows
 
 

@@ -43,7 +43,9 @@ class StructuredLauncher:
         if callable(grid):
             grid = grid(passed)
         launcher, flat = self._flattened(passed)
-        launcher[grid](**flat, **{name: one for name, one in words.items() if one is not None})
+        launcher[grid](
+            **flat, **{name: option for name, option in words.items() if option is not None}
+        )
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -60,9 +62,13 @@ class StructuredLauncher:
             is_whole = name in self._constexprs
             nested[name] = name if is_whole else _keys(name, value)
             flat.update([(name, value)] if is_whole else _leaves(name, value))
-        blocks = {name: one.block for name, one in flat.items() if isinstance(one, Described)}
+        blocks = {
+            name: argument.block
+            for name, argument in flat.items()
+            if isinstance(argument, Described)
+        }
         # Functions are constants: a kernel is built for one.
-        functions = sorted(name for name, one in flat.items() if is_function(one))
+        functions = sorted(name for name, argument in flat.items() if is_function(argument))
         key = repr((nested, blocks, functions))
         launcher = self._flat.get(key)
         if launcher is None:
@@ -70,10 +76,10 @@ class StructuredLauncher:
             empty = inspect.Parameter("_", inspect.Parameter.KEYWORD_ONLY)
             flattened = inspect.Signature(
                 [
-                    parameters.get(one, empty).replace(
-                        name=one, kind=inspect.Parameter.KEYWORD_ONLY
+                    parameters.get(argument_name, empty).replace(
+                        name=argument_name, kind=inspect.Parameter.KEYWORD_ONLY
                     )
-                    for one in flat
+                    for argument_name in flat
                 ]
             )
             constexprs = self._constexprs.union(functions)

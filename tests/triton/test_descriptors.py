@@ -190,8 +190,8 @@ seen.append(len(alive))
     ],
 )
 def test_extents_are_evaluated(extents: tuple[int | str, ...], expected: object) -> None:
-    found = block_of((extents, True), {"BM": 32, "NAME": "text"})
-    assert found == (None if expected is None else (expected, True))
+    block = block_of((extents, True), {"BM": 32, "NAME": "text"})
+    assert block == (None if expected is None else (expected, True))
 
 
 def test_descriptors_in_tuples_and_those_that_take_scratch_memory(program: Any) -> None:

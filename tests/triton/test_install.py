@@ -128,8 +128,8 @@ def test_what_is_missing_is_compiled_and_recorded(
 ) -> None:
     """Triton runs what no archive has, and `aotc record` makes a manifest of it."""
     body = TAKEN_OVER.format(words=f"strict=False, record={str(tmp_path / 'misses')!r}")
-    found = launches(body, path=(TRITON, str(simple)), folder=simple)
-    assert found == [[[4, 1, 1], 64], [[64, 1, 1], 64], None]
+    outcomes = launches(body, path=(TRITON, str(simple)), folder=simple)
+    assert outcomes == [[[4, 1, 1], 64], [[64, 1, 1], 64], None]
     monkeypatch.chdir(tmp_path)
     assert cli.run(["record", "-o", "misses", "--", sys.executable, "-c", ""]) == 0
     (kernel,) = tomli.loads((tmp_path / "misses" / "kernels.toml").read_text())["kernel"]
@@ -149,8 +149,8 @@ def test_the_command_line_runs_a_program_as_python_does(
     program = (str(tmp_path / "app.py"), str(tmp_path), "--flag")
     ran = run_program("-m", "aotc.triton", *archive, "--", *program)
     assert ran.returncode == 0, ran.stderr
-    told = ran.stdout.replace("'", '"').replace("True", "true")
-    assert json.loads(told) == ["__main__", [*program], True, "beside", "JITFunction"]
+    output = ran.stdout.replace("'", '"').replace("True", "true")
+    assert json.loads(output) == ["__main__", [*program], True, "beside", "JITFunction"]
 
 
 def test_a_module_is_run_too(run_program: Any, project: Path, tmp_path: Path) -> None:
@@ -189,18 +189,18 @@ def test_mistakes_on_the_command_line_show_no_traceback(
     ],
 )
 def test_an_archive_whose_sources_are_not_known_is_refused(
-    told: dict[str, Any] | None,
+    sources: dict[str, Any] | None,
     expected: str,
     project: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in [one for one in sys.modules if one.partition(".")[0] == "triton"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "triton"]:
         monkeypatch.delitem(sys.modules, name)  # another test may have imported it
     shutil.copy(project / "dist" / "ops.aotc", tmp_path)
-    if told is not None:
+    if sources is not None:
         right = json.loads((project / "dist" / "ops.sources.json").read_text())
-        (tmp_path / "ops.sources.json").write_text(json.dumps({**right, **told}))
+        (tmp_path / "ops.sources.json").write_text(json.dumps({**right, **sources}))
     with pytest.raises(ValueError, match=expected):
         aotc.triton.install(tmp_path / "ops.aotc", stand_in=True)
     assert "triton" not in sys.modules

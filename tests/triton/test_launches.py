@@ -49,11 +49,11 @@ for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1,
 
 
 def test_a_value_that_a_kernel_was_built_for_is_compared_at_every_launch(launches: Any) -> None:
-    found = launches(f"""{START}
+    outcomes = launches(f"""{START}
 for scale in (1.0, 0.5, 1.0, 1):
     launched(lambda: ops.add[(1,)](half, half, None, 100, 5, scale, BLOCK=64))
 """)
-    fits, misses, again, other = found
+    fits, misses, again, other = outcomes
     assert fits == again == [[1, 1, 1], 256]
     assert misses[0] == other[0] == "NotInArchiveError"
 
@@ -169,7 +169,7 @@ def test_an_autotuner_takes_what_it_chose_for_the_nearest_key(
     (tmp_path / "kernels.toml").write_text(manifest)
     assert cli.run(["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist")]) == 0
     sizes = (1000, 100000, 100000 - 128, 1024, 2, 1000)
-    found = launches(
+    launched = launches(
         f"""{START}
 from tests.support.gpu_arrays import torch
 class Tensor(CudaArray):
@@ -183,12 +183,12 @@ print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 
 """,
         folder=tmp_path,
     )
-    assert [block for _, block in found] == [64, 128, 128, 64, 64, 64, 128]
+    assert [block for _, block in launched] == [64, 128, 128, 64, 64, 64, 128]
 
 
 def test_launches_that_are_known_go_past_the_decorators(launches: Any) -> None:
     """`run` is called once for each key; heuristics see what is passed, and compute at each launch."""
-    *found, runs, seen_by_heuristic, best, kept = launches(f"""{START}
+    *launched, runs, seen_by_heuristic, best, is_alive = launches(f"""{START}
 tuner, heuristics = ops.copy, ops.copy.fn
 runs, passed, compute = [], [], heuristics.values["EVEN"]
 def counted(args):
@@ -220,12 +220,12 @@ gone = weakref.ref(extra)
 del extra
 seen.append(gone() is None)
 """)
-    assert found == [[[8, 1, 1], 128]] * 6
+    assert launched == [[[8, 1, 1], 128]] * 6
     assert runs == [1000, 1024]
     names = sorted(["x", "y", "n", "BLOCK", "num_warps", "num_ctas", "num_stages"])
     assert seen_by_heuristic == [[names, 1000]]
     assert best == [{"BLOCK": 128}, 4]
-    assert kept is True
+    assert is_alive is True
 
 
 def test_what_a_heuristic_raises_is_raised(launches: Any) -> None:
@@ -341,7 +341,7 @@ launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
 
 def test_options_that_mean_nothing_are_taken(launches: Any) -> None:
     """Others are said to be those that no kernel was built with."""
-    *taken, arch, libraries, unknown = launches(f"""{START}
+    *launched, arch, libraries, unknown = launches(f"""{START}
 def run(**words):
     launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1, **words))
 for words in (
@@ -354,7 +354,7 @@ run(arch="sm80")
 run(extern_libs={{"mine": "/mine.bc"}})
 run(num_warpz=3)
 """)
-    assert taken == [[[3, 1, 1], 32]] * 4
+    assert launched == [[[3, 1, 1], 32]] * 4
     assert arch[0] == libraries[0] == "NotInArchiveError"
     assert "arch=sm80 is not built" in arch[1]
     assert "extern_libs={'mine': '/mine.bc'} is not built" in libraries[1]
@@ -363,7 +363,7 @@ run(num_warpz=3)
 
 def test_any_object_with_an_address_and_a_dtype_is_taken(launches: Any) -> None:
     """As Triton does; promises and dtypes are checked as of tensors."""
-    *taken, odd, half, strange, raising = launches(f"""{START}
+    *launched, odd, half, strange, raising = launches(f"""{START}
 class Memory:
     def __init__(self, dtype, address=4096):
         self.dtype, self.address = dtype, address
@@ -378,10 +378,10 @@ run(Memory("torch.float16"))
 run(Memory("torch.complex64"))
 run(Memory("torch.float32", "nowhere"))
 """)
-    assert taken == [[[3, 1, 1], 32]] * 4
-    assert [one[0] for one in (odd, half, strange, raising)] == ["NotInArchiveError"] * 3 + [
-        raising[0]
-    ]
+    assert launched == [[[3, 1, 1], 32]] * 4
+    assert [outcome[0] for outcome in (odd, half, strange, raising)] == [
+        "NotInArchiveError"
+    ] * 3 + [raising[0]]
     assert 'x = "*fp32"' in odd[1]
     assert 'x = "*fp16:16"' in half[1]
     assert "complex64" in strange[1]

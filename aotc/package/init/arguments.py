@@ -78,7 +78,7 @@ class Signature:
 
     def integers(self) -> frozenset[str]:
         """Return the arguments that a grid or a condition may name."""
-        names = (name for name, one in self.lines.items() if one.value.startswith('"i'))
+        names = (name for name, line in self.lines.items() if line.value.startswith('"i'))
         return frozenset(name for name in names if not self.lines[name].is_todo)
 
 
@@ -86,16 +86,16 @@ def signature_of(
     subject: Subject, dtypes: Sequence[str] = (), *, has_all: bool = True
 ) -> Signature:
     """Return the types of all arguments; `dtypes` are those of data, if they are chosen."""
-    parameters = frozenset(one.name for one in subject.function.parameters)
-    made = Signature(parameters=parameters, dtypes=tuple(dtypes), has_all=has_all)
+    parameters = frozenset(parameter.name for parameter in subject.function.parameters)
+    signature = Signature(parameters=parameters, dtypes=tuple(dtypes), has_all=has_all)
     for parameter in subject.function.arguments:
         name = parameter.name
         reason = _left_out(subject, name)
         if reason:
-            made.left_out[name] = reason
+            signature.left_out[name] = reason
             continue
-        made.lines[name] = _typed(subject, name, made)
-    return made
+        signature.lines[name] = _typed(subject, name, signature)
+    return signature
 
 
 def _left_out(subject: Subject, name: str) -> str:
@@ -111,34 +111,40 @@ def _left_out(subject: Subject, name: str) -> str:
     return ""
 
 
-def _typed(subject: Subject, name: str, made: Signature) -> Line:
+def _typed(subject: Subject, name: str, signature: Signature) -> Line:
     written = _annotated(subject.annotations.get(name, ""))
     if written:
         return Line(f'"{written}"', is_given=True)
     use = subject.uses.of(name)
     if use & Use.DESCRIPTOR and not use & Use.POINTER:
-        return _descriptor(subject, name, made)
-    given = subject.given(name)
-    if given and len(given) == len(subject.launches) and all(_is_none(one) for _, one in given):
+        return _descriptor(subject, name, signature)
+    passed = subject.given(name)
+    if (
+        passed
+        and len(passed) == len(subject.launches)
+        and all(_is_none(node) for _, node in passed)
+    ):
         return Line('"none"', is_given=True)
-    kinds = {host.kind(one) for host, one in given}
+    kinds = {host.kind(node) for host, node in passed}
     is_named = _is_named_pointer(name, use)
     if use & Use.POINTER or is_named or kinds == {"tensor"}:
         is_mixed = bool(use & Use.POINTER and use & (Use.OFFSET | Use.BOUND)) and not is_named
-        line = _pointer(subject, name, made)
+        line = _pointer(subject, name, signature)
         return todo(line.value, "a pointer or an integer? it is used as both") if is_mixed else line
     return _scalar(subject, name, use, kinds)
 
 
-def _descriptor(subject: Subject, name: str, made: Signature) -> Line:
+def _descriptor(subject: Subject, name: str, signature: Signature) -> Line:
     """Return a descriptor whose block is by the multiples of its offsets."""
-    constexprs = {one.name for one in subject.function.constexprs}
+    constexprs = {constexpr.name for constexpr in subject.function.constexprs}
     blocks = subject.uses.blocks.get(name, (None, None))
     shape: list[str] = []
     for steps in blocks:
-        sizes = sorted(steps & constexprs, key=lambda one: not is_block_name(one)) if steps else []
+        sizes = (
+            sorted(steps & constexprs, key=lambda size: not is_block_name(size)) if steps else []
+        )
         shape.append("64" if steps is None else sizes[0] if sizes else "1")
-    text = f'"tensordesc<{made.variable(_DATA)}[{", ".join(shape)}]>"'
+    text = f'"tensordesc<{signature.variable(_DATA)}[{", ".join(shape)}]>"'
     if None in blocks:
         return todo(text, "its block shape, as in [BLOCK_M, BLOCK_K]")
     return Line(text, "by the multiples of its offsets")
@@ -184,13 +190,13 @@ def _is_none(node: ast.expr) -> bool:
 # ---- pointers ---------------------------------------------------------------------------------
 
 
-def _pointer(subject: Subject, name: str, made: Signature) -> Line:
+def _pointer(subject: Subject, name: str, signature: Signature) -> Line:
     use = subject.uses.of(name)
     stored = subject.uses.stored.get(name, set())
     element = _written_dtype(subject, name)
     note = "what is stored is cast to it" if len(stored) == 1 and not element else ""
     element = element or (
-        next(iter(stored)) if note else made.variable(_variable(subject, name, use))
+        next(iter(stored)) if note else signature.variable(_variable(subject, name, use))
     )
     promise = "" if name in subject.unspecialized else ":16?"
     text = f'"*{element}{promise}"'
@@ -199,9 +205,9 @@ def _pointer(subject: Subject, name: str, made: Signature) -> Line:
 
 def _written_dtype(subject: Subject, name: str) -> str:
     """Return the dtype with which every launch makes the tensor that it passes, or nothing."""
-    given = subject.given(name)
-    found = {host.dtype(one) for host, one in given}
-    return found.pop() if len(found) == 1 and len(given) == len(subject.launches) else ""
+    passed = subject.given(name)
+    dtypes = {host.dtype(node) for host, node in passed}
+    return dtypes.pop() if len(dtypes) == 1 and len(passed) == len(subject.launches) else ""
 
 
 def _variable(subject: Subject, name: str, use: Use) -> str:
@@ -213,7 +219,7 @@ def _variable(subject: Subject, name: str, use: Use) -> str:
         return _INDEX
     if "mask" in name.lower():
         return _MASK
-    is_own = any(host.has_own_dtype(one) for host, one in subject.given(name))
+    is_own = any(host.has_own_dtype(node) for host, node in subject.given(name))
     return _STAT if is_own or _STAT_NAMES.search(name) else _DATA
 
 

@@ -59,29 +59,31 @@ def constants_of(
 
     `integers` are arguments, `dtypes` those of parameters that values are cast to.
     """
-    made = Constants()
-    listed = sorted(subject.function.constexprs, key=lambda one: _is_block(subject, one.name))
+    drafted = Constants()
+    listed = sorted(
+        subject.function.constexprs, key=lambda constexpr: _is_block(subject, constexpr.name)
+    )
     for parameter in listed:  # blocks last: they may be made of the others
         name = parameter.name
         if name in tuned or name in CONFIG_KEYS:
             continue
         if name in subject.computed or (name in subject.defaults and not subject.is_passed(name)):
             continue  # what @triton.heuristics computes, or its default
-        _place(subject, name, made, integers, dtypes)
+        _place(subject, name, drafted, integers, dtypes)
     if is_tuned:
-        for name, line in made.configs.items():
-            made.choices[name] = line  # an autotuner's configs take no others
-        made.configs.clear()
-        made.where.clear()
+        for name, line in drafted.configs.items():
+            drafted.choices[name] = line  # an autotuner's configs take no others
+        drafted.configs.clear()
+        drafted.where.clear()
     else:
-        made.configs |= _options(subject, _ROW_WARPS if made.where else _WARPS)
-    return made
+        drafted.configs |= _options(subject, _ROW_WARPS if drafted.where else _WARPS)
+    return drafted
 
 
 def _place(
     subject: Subject,
     name: str,
-    made: Constants,
+    drafted: Constants,
     integers: Collection[str],
     dtypes: Sequence[str],
 ) -> None:
@@ -89,36 +91,36 @@ def _place(
     if values is not None:
         if values == [None]:
             if name not in subject.defaults:
-                made.constants[name] = todo('""', "launches pass None, which no constant can be")
+                drafted.constants[name] = todo('""', "launches pass None, which no constant can be")
         elif None in values:
-            made.choices[name] = todo(_listed(values), "launches pass None too")
+            drafted.choices[name] = todo(_listed(values), "launches pass None too")
         elif len(values) == 1:
-            made.constants[name] = Line(toml(values[0]), is_given=True)
+            drafted.constants[name] = Line(toml(values[0]), is_given=True)
         else:
-            made.choices[name] = Line(_listed(values), is_given=True)
+            drafted.choices[name] = Line(_listed(values), is_given=True)
         return
     use = subject.uses.of(name)
     compared = _compared(subject, name)
     if use & Use.DTYPE or name.lower().endswith("dtype"):
         is_sum = "acc" in name.lower()  # sums are wider than what is summed
-        made.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
+        drafted.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
     elif "precision" in name.lower():
-        made.constants[name] = todo('"tf32"', _passed(subject, name))
+        drafted.constants[name] = todo('"tf32"', _passed(subject, name))
     elif _is_switch(subject, name, use):
-        made.choices[name] = Line("[true, false]")
+        drafted.choices[name] = Line("[true, false]")
     elif len(compared) > 1:
-        made.choices[name] = Line(
+        drafted.choices[name] = Line(
             _listed(compared), "what the kernel compares it with; launches may pass others"
         )
-    elif _is_row_block(subject, name, made, integers):
+    elif _is_row_block(subject, name, drafted, integers):
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
-        made.configs[name] = Line(_listed(blocks), "those that your rows need")
+        drafted.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif is_block_name(name):
         block = _TRIPS if use & Use.TRIPS else BLOCK
-        made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
+        drafted.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
         value = toml(compared[0]) if compared else str(_guess(subject, name, use))
-        made.constants[name] = todo(value, _passed(subject, name))
+        drafted.constants[name] = todo(value, _passed(subject, name))
 
 
 def _guess(subject: Subject, name: str, use: Use) -> int:
@@ -133,21 +135,25 @@ def _guess(subject: Subject, name: str, use: Use) -> int:
     if "stride" not in name.lower():
         return BLOCK if _EXTENT_NAMES.search(name) else 1
     # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
-    alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
+    alike = [
+        constexpr.name
+        for constexpr in subject.function.constexprs
+        if constexpr.name[:-1] == name[:-1]
+    ]
     axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
     return int(BLOCK ** min(axis, _MAX_AXES))
 
 
 def _strides(subject: Subject, name: str) -> list[int]:
     """Return which strides of tensors launches pass, counted from the last axis they name."""
-    found: list[int] = []
+    axes: list[int] = []
     for launch in subject.launches:
         named = {key: _stride(value) for key, value in launch.arguments.items()}
         tensor, axis = named.get(name, ("", 0))
         if tensor:
             last = max(other for of, other in named.values() if of == tensor)
-            found.append(last - axis if axis >= 0 else -1 - axis)
-    return found
+            axes.append(last - axis if axis >= 0 else -1 - axis)
+    return axes
 
 
 def _stride(node: ast.expr) -> tuple[str, int]:
@@ -169,11 +175,11 @@ def _is_block(subject: Subject, name: str) -> bool:
 def _literals(subject: Subject, name: str) -> list[object] | None:
     """Return the different values that launches pass, or None where one is no literal."""
     values: list[object] = []
-    for one in subject.launches:
+    for launch in subject.launches:
         try:
-            if name in one.arguments:
-                value = one.host.literal(one.arguments[name])
-            elif one.is_whole:
+            if name in launch.arguments:
+                value = launch.host.literal(launch.arguments[name])
+            elif launch.is_whole:
                 value = subject.default(name)
             else:
                 return None
@@ -195,7 +201,7 @@ def _compared(subject: Subject, name: str) -> list[object]:
 
 
 def _is_switch(subject: Subject, name: str, use: Use) -> bool:
-    kinds = {host.kind(one) for host, one in subject.given(name)}
+    kinds = {host.kind(node) for host, node in subject.given(name)}
     if kinds == {"bool"} or (name in subject.defaults and _is_bool(subject.defaults[name])):
         return True
     if kinds - {"", "bool"} or use & (Use.EXTENT | Use.OFFSET | Use.INTEGER):
@@ -207,40 +213,42 @@ def _is_bool(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
-def _is_row_block(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> bool:
+def _is_row_block(
+    subject: Subject, name: str, drafted: Constants, integers: Collection[str]
+) -> bool:
     """Return whether a parameter is the next power of two of another one; note the condition."""
-    found: set[str] = set()
+    conditions: set[str] = set()
     for launch in subject.launches:
         if name not in launch.arguments:
             return False
         extent = _rounded_up(launch.host, launch.arguments[name], 0)
-        known = {ast.unparse(value): key for key, value in launch.arguments.items()}
-        argument = known.get(ast.unparse(extent)) if extent is not None else None
-        if argument is None or not (argument in integers or argument in made.constants):
+        parameters = {ast.unparse(value): key for key, value in launch.arguments.items()}
+        argument = parameters.get(ast.unparse(extent)) if extent is not None else None
+        if argument is None or not (argument in integers or argument in drafted.constants):
             return False
-        found.add(f"{argument} <= {name}")
+        conditions.add(f"{argument} <= {name}")
         if subject.uses.of(name) & Use.TRIPS:
-            made.counts.add(argument)
-    made.where += sorted(found)
-    return bool(found)
+            drafted.counts.add(argument)
+    drafted.where += sorted(conditions)
+    return bool(conditions)
 
 
 def _rounded_up(host: Host, node: ast.expr, depth: int) -> ast.expr | None:
     """Return x of `next_power_of_2(x)`: within `min`, `max` and what functions return, too."""
-    found = host.expand(node)
-    if depth > _MAX_DEPTH or isinstance(found, ast.FunctionDef):
+    expanded = host.expand(node)
+    if depth > _MAX_DEPTH or isinstance(expanded, ast.FunctionDef):
         return None
-    if isinstance(found, ast.Subscript) and isinstance(found.slice, ast.Constant):
-        return _returned(host, found.value, found.slice.value, depth)
-    if not isinstance(found, ast.Call):
+    if isinstance(expanded, ast.Subscript) and isinstance(expanded.slice, ast.Constant):
+        return _returned(host, expanded.value, expanded.slice.value, depth)
+    if not isinstance(expanded, ast.Call):
         return None
-    called = dotted_name(found.func).rpartition(".")[2]
-    if called == "next_power_of_2" and len(found.args) == 1:
-        return found.args[0]
+    called = dotted_name(expanded.func).rpartition(".")[2]
+    if called == "next_power_of_2" and len(expanded.args) == 1:
+        return expanded.args[0]
     if called in ("min", "max"):
-        parts = (_rounded_up(host, one, depth + 1) for one in found.args)
-        return next((one for one in parts if one is not None), None)
-    return _returned(host, found, None, depth)
+        parts = (_rounded_up(host, operand, depth + 1) for operand in expanded.args)
+        return next((part for part in parts if part is not None), None)
+    return _returned(host, expanded, None, depth)
 
 
 def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr | None:
@@ -249,7 +257,7 @@ def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr
     if function is None or not isinstance(call, ast.Call):
         return None
     inner = Host(host.survey, function.file, function.node)
-    returned = [one.value for one in ast.walk(function.node) if isinstance(one, ast.Return)]
+    returned = [child.value for child in ast.walk(function.node) if isinstance(child, ast.Return)]
     if len(returned) != 1 or returned[0] is None:
         return None
     value = returned[0]
@@ -259,36 +267,40 @@ def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr
             return None
         value = items[index]
     extent = _rounded_up(inner, value, depth + 1)
-    given = dict(zip(inner.parameters, call.args, strict=False))
-    return given.get(extent.id) if isinstance(extent, ast.Name) else None
+    arguments = dict(zip(inner.parameters, call.args, strict=False))
+    return arguments.get(extent.id) if isinstance(extent, ast.Name) else None
 
 
 def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
     """Return the config keys that launches set."""
-    made: dict[str, Line] = {}
-    keys = (key for one in subject.launches for key in one.options if key in CONFIG_KEYS)
+    lines: dict[str, Line] = {}
+    keys = (key for launch in subject.launches for key in launch.options if key in CONFIG_KEYS)
     for key in dict.fromkeys(keys):
-        nodes = [(one.host, one.options[key]) for one in subject.launches if key in one.options]
+        nodes = [
+            (launch.host, launch.options[key])
+            for launch in subject.launches
+            if key in launch.options
+        ]
         values = [value for host, node in nodes for value in _each_literal(host, node)]
-        known = [one for one in dict.fromkeys(values) if one is not None]
+        literals = [literal for literal in dict.fromkeys(values) if literal is not None]
         valid = [
-            one
-            for one in known
-            if isinstance(one, int | bool) and not config_value_problem(key, one)
+            literal
+            for literal in literals
+            if isinstance(literal, int | bool) and not config_value_problem(key, literal)
         ]
         if valid and len(valid) == len(dict.fromkeys(values)):
-            made[key] = Line(_listed(valid))
+            lines[key] = Line(_listed(valid))
         elif key == "num_warps":
             text = ast.unparse(nodes[0][1])
-            made[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
-    return made
+            lines[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
+    return lines
 
 
 def _each_literal(host: Host, node: ast.expr) -> list[object]:
     """Return what an expression is on either side of its conditions; None where that is not known."""
-    found = host.expand(node)
-    if isinstance(found, ast.IfExp):
-        return [*_each_literal(host, found.body), *_each_literal(host, found.orelse)]
+    expanded = host.expand(node)
+    if isinstance(expanded, ast.IfExp):
+        return [*_each_literal(host, expanded.body), *_each_literal(host, expanded.orelse)]
     return [_literal(host, node)]
 
 
@@ -301,13 +313,13 @@ def _literal(host: Host, node: ast.expr) -> object:
 
 def _passed(subject: Subject, name: str) -> str:
     """Return what launches pass for a parameter, for a note."""
-    texts = dict.fromkeys(ast.unparse(one) for _, one in subject.given(name))
-    short = [one for one in texts if len(one) < 40 and one.isprintable()]
+    texts = dict.fromkeys(ast.unparse(node) for _, node in subject.given(name))
+    short = [text for text in texts if len(text) < 40 and text.isprintable()]
     return f"launches pass {', '.join(short)}" if short else "no launch is in this file"
 
 
 def _listed(values: Iterable[object]) -> str:
-    return f"[{', '.join(toml(one) for one in values if one is not None)}]"
+    return f"[{', '.join(toml(literal) for literal in values if literal is not None)}]"
 
 
 def default_line(subject: Subject, name: str) -> Line | None:

@@ -41,7 +41,7 @@ class Draft:
     tuned: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     sections: dict[str, dict[str, Line]] = field(
-        default_factory=lambda: {one: {} for one in SECTIONS}
+        default_factory=lambda: {section: {} for section in SECTIONS}
     )
 
     def text(self, picked: Mapping[tuple[str, str], object] | None = None) -> str:
@@ -85,7 +85,7 @@ def listed(line: Line) -> tuple[object, ...]:
 
 def as_list(values: Sequence[object]) -> str:
     """Return values as a TOML list."""
-    return f"[{', '.join(toml(one) for one in values)}]"
+    return f"[{', '.join(toml(literal) for literal in values)}]"
 
 
 def _value(

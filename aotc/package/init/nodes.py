@@ -40,7 +40,7 @@ def dotted_path(node: ast.expr) -> str:
 
 def parameter_names(node: ast.FunctionDef) -> tuple[str, ...]:
     """Return the names of all parameters, in order."""
-    return tuple(one.arg for one in parameters(node))
+    return tuple(parameter.arg for parameter in parameters(node))
 
 
 def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
@@ -50,9 +50,9 @@ def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
 
 def defaults(node: ast.FunctionDef) -> dict[str, ast.expr]:
     """Return the defaults of parameters."""
-    positional = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-    found = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
-    for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+    positional = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    by_name = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
+    for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if default is not None:
-            found[one.arg] = default
-    return found
+            by_name[arg.arg] = default
+    return by_name

@@ -137,7 +137,7 @@ def _shrink(draft: Draft, trial: Trial) -> bool:
     Sizes that are equal are halved together: tiles of the same tensor must agree.
     """
     changes = list(smaller_changes(draft))
-    largest = max((one.size for one in changes), default=0)
+    largest = max((change.size for change in changes), default=0)
     before = {name: dict(lines) for name, lines in draft.sections.items()}
     for change in changes:
         if change.size == largest:
@@ -160,10 +160,12 @@ def widen(draft: Draft, trial: Trial, max_variants: int) -> None:
     """Keep those values of the axes that build with the first of the others, and as many as fit."""
     for axis in draft.axes():
         key = axis.section, axis.name
-        kept = [axis.values[0]]
-        kept += [one for one in axis.values[1:] if trial.right(draft.text({key: one})) is None]
-        if len(kept) < len(axis.values):
-            _keep(draft, axis, kept, "others do not build")
+        valid = [axis.values[0]]
+        valid += [
+            value for value in axis.values[1:] if trial.right(draft.text({key: value})) is None
+        ]
+        if len(valid) < len(axis.values):
+            _keep(draft, axis, valid, "others do not build")
     num_configs = trial.num_configs(draft.text({})) if draft.is_autotuned else 1
     _fit(draft, max(1, max_variants // num_configs))
     _drop_failing(draft, trial)
@@ -181,13 +183,13 @@ def _fit(draft: Draft, max_variants: int) -> None:
     """Give axes one value until there are few variants, guessed switches first."""
     order = ("choices", "signature", "types", "configs")
     while math.prod(len(axis.values) for axis in draft.axes()) > max_variants:
-        axes = [one for one in draft.axes() if one.section in order]
+        axes = [axis for axis in draft.axes() if axis.section in order]
         longest = min(
             axes,
-            key=lambda one: (
-                draft.sections[one.section][one.name].is_given,
-                order.index(one.section),
-                -len(one.values),
+            key=lambda axis: (
+                draft.sections[axis.section][axis.name].is_given,
+                order.index(axis.section),
+                -len(axis.values),
             ),
         )
         listed = as_list(longest.values)
@@ -204,14 +206,20 @@ def _drop_failing(draft: Draft, trial: Trial) -> None:
         except DiagnosticError:
             variants = []
         first = variants[0].config_index if draft.is_autotuned and variants else None
-        asked = [one for one in variants if not one.waived and first in (None, one.config_index)]
-        failing = [one for one in asked if trial.typed_variant(one) is not None]
+        selected = [
+            variant
+            for variant in variants
+            if not variant.waived and first in (None, variant.config_index)
+        ]
+        failing = [variant for variant in selected if trial.typed_variant(variant) is not None]
         if not failing:
             return
-        others = [(axis, value) for axis in axes for value in axis.values[1:]]
-        axis, value = max(others, key=lambda one: sum(_has(variant, *one) for variant in failing))
-        kept = [one for one in axis.values if one is not value]
-        _keep(draft, axis, kept, "others do not build with all of the rest")
+        alternatives = [(axis, value) for axis in axes for value in axis.values[1:]]
+        axis, value = max(
+            alternatives, key=lambda pair: sum(_has(variant, *pair) for variant in failing)
+        )
+        rest = [choice for choice in axis.values if choice is not value]
+        _keep(draft, axis, rest, "others do not build with all of the rest")
 
 
 def _has(variant: VariantSpec, axis: Axis, value: object) -> bool:
@@ -221,5 +229,5 @@ def _has(variant: VariantSpec, axis: Axis, value: object) -> bool:
     if axis.section == "types":
         names = list(variant.kernel.types)
         return variant.types[names.index(axis.name)] == value
-    held = variant.values.get(axis.name)
-    return (type(held), held) == (type(value), value)
+    variant_value = variant.values.get(axis.name)
+    return (type(variant_value), variant_value) == (type(value), value)

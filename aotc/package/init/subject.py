@@ -60,14 +60,14 @@ class Subject:
     @cached_property
     def annotations(self) -> Mapping[str, str]:
         """The text of each parameter's annotation; of a string, what it holds."""
-        found: dict[str, str] = {}
-        for one in parameters(self.node):
-            note = one.annotation
+        texts: dict[str, str] = {}
+        for parameter in parameters(self.node):
+            note = parameter.annotation
             if isinstance(note, ast.Constant) and isinstance(note.value, str):
-                found[one.arg] = note.value
+                texts[parameter.arg] = note.value
             elif note is not None:
-                found[one.arg] = ast.unparse(note)
-        return found
+                texts[parameter.arg] = ast.unparse(note)
+        return texts
 
     @cached_property
     def defaults(self) -> Mapping[str, ast.expr]:
@@ -78,8 +78,8 @@ class Subject:
     def computed(self) -> frozenset[str]:
         """The parameters that heuristics compute, when the kernel is built or launched."""
         path, name, target = self.file.path, self.node.name, self.survey.target
-        arguments = [one.name for one in self.function.arguments]
-        constants = [one.name for one in self.function.constexprs]
+        arguments = [parameter.name for parameter in self.function.arguments]
+        constants = [parameter.name for parameter in self.function.constexprs]
         try:
             problems = heuristic_problems(path, name, target=target)
             launched = launch_heuristics(path, name, arguments, constants, target=target)
@@ -98,22 +98,29 @@ class Subject:
         call = decorator_call(self.node, "jit")
         listed = [
             item.value
-            for one in (call.keywords if call is not None else ())
-            if one.arg is not None and one.arg.startswith("do_not_specialize")
-            if isinstance(one.value, ast.List | ast.Tuple)
-            for item in one.value.elts
+            for keyword in (call.keywords if call is not None else ())
+            if keyword.arg is not None and keyword.arg.startswith("do_not_specialize")
+            if isinstance(keyword.value, ast.List | ast.Tuple)
+            for item in keyword.value.elts
             if isinstance(item, ast.Constant)
         ]
-        names = [one.arg for one in parameters(self.node)]
-        return frozenset(names[one] if isinstance(one, int) else str(one) for one in listed)
+        names = [parameter.arg for parameter in parameters(self.node)]
+        return frozenset(
+            names[reference] if isinstance(reference, int) else str(reference)
+            for reference in listed
+        )
 
     def given(self, name: str) -> list[tuple[Host, ast.expr]]:
         """Return what each launch passes for a parameter, where that is seen."""
-        return [(one.host, one.arguments[name]) for one in self.launches if name in one.arguments]
+        return [
+            (launch.host, launch.arguments[name])
+            for launch in self.launches
+            if name in launch.arguments
+        ]
 
     def is_passed(self, name: str) -> bool:
         """Return whether a launch passes a parameter, or may."""
-        return any(name in one.arguments or not one.is_whole for one in self.launches)
+        return any(name in launch.arguments or not launch.is_whole for launch in self.launches)
 
     def default(self, name: str) -> object:
         """Return the value of a default. Raises: LookupError if there is none, or unknown."""

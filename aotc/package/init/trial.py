@@ -110,7 +110,9 @@ class Trial:
         """Return the elements of the largest tile of a table's first variant, which is right."""
         kernel = translate_request(self.variants(text)[0].request).kernel
         types = (result.type for op in kernel.walk() for result in op.results)
-        return max((math.prod(one.shape) for one in types if isinstance(one, TileType)), default=0)
+        return max(
+            (math.prod(tile.shape) for tile in types if isinstance(tile, TileType)), default=0
+        )
 
     def right(self, text: str) -> Problem | None:
         """Return why the first variant of a table is refused: by ptxas only if it has assembly."""

@@ -158,12 +158,12 @@ _EMPTY = _Value()
 
 def uses_of(survey: Survey, function: Function) -> Uses:
     """Return what a kernel does with its parameters; what is not known counts as no use."""
-    found = _Walk(survey, function.file, function.node, {}, 0).run()
+    uses = _Walk(survey, function.file, function.node, {}, 0).run()
     for decorator in function.node.decorator_list:
         for node in ast.walk(decorator):
             if isinstance(node, ast.Compare) and is_none(node.comparators[0]):
-                found.add(_asked_of(node.left), Use.NONE_TEST)
-    return found
+                uses.add(_asked_of(node.left), Use.NONE_TEST)
+    return uses
 
 
 def _asked_of(node: ast.expr) -> frozenset[str]:
@@ -181,15 +181,15 @@ class _Walk:
         survey: Survey,
         file: SourceFile,
         node: ast.FunctionDef,
-        known: dict[ast.FunctionDef, Uses],
+        uses_by_function: dict[ast.FunctionDef, Uses],
         depth: int,
     ) -> None:
         self.survey = survey
         self.file = file
         self.node = node
-        self.known = known
+        self.uses_by_function = uses_by_function
         self.depth = depth
-        self.found = Uses()
+        self.uses = Uses()
         self.parameters = parameter_names(node)
         self.counters: set[str] = set()
         self.is_in_loop = False
@@ -198,11 +198,11 @@ class _Walk:
         }
 
     def run(self) -> Uses:
-        self.known[self.node] = self.found
+        self.uses_by_function[self.node] = self.uses
         for _ in range(_PASSES):
             for statement in self.node.body:
                 self.statement(statement)
-        return self.found
+        return self.uses
 
     # -- statements ------------------------------------------------------------
 
@@ -218,14 +218,14 @@ class _Walk:
             whole = ast.BinOp(node.target, node.op, node.value)
             value = self.visit(whole)
             if self.is_in_loop and dotted_path(node.target) in self.counters:
-                self.found.add(value.loaded, Use.INDICES)
+                self.uses.add(value.loaded, Use.INDICES)
             self.bind(node.target, value, whole)
         elif isinstance(node, ast.For):
             self.bind(node.target, self.visit(node.iter), node.iter)
         elif isinstance(node, ast.If | ast.While):
             self.condition(node.test)
         elif isinstance(node, ast.Return) and node.value is not None:
-            self.found.returns_float |= self.visit(node.value).is_float
+            self.uses.returns_float |= self.visit(node.value).is_float
         else:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
@@ -250,11 +250,11 @@ class _Walk:
         elif isinstance(target, ast.Tuple | ast.List):
             parts = source.elts if isinstance(source, ast.Tuple | ast.List) else []
             if len(parts) == len(target.elts):
-                for one, part in zip(target.elts, parts, strict=True):
-                    self.bind(one, self.visit(part), part)
+                for element, part in zip(target.elts, parts, strict=True):
+                    self.bind(element, self.visit(part), part)
             else:
-                for one in target.elts:
-                    self.bind(one, value, source)
+                for element in target.elts:
+                    self.bind(element, value, source)
 
     def condition(self, test: ast.expr) -> None:
         if isinstance(test, ast.BoolOp):
@@ -265,7 +265,7 @@ class _Walk:
         else:
             value = self.visit(test)
             if isinstance(test, ast.Name):
-                self.found.add(value.bases, Use.CONDITION)
+                self.uses.add(value.bases, Use.CONDITION)
 
     # -- expressions -----------------------------------------------------------
 
@@ -296,14 +296,14 @@ class _Walk:
 
     def binary(self, node: ast.BinOp) -> _Value:
         left, right = self.visit(node.left), self.visit(node.right)
-        both = (left | right).plain
+        combined = (left | right).plain
         if isinstance(node.op, ast.Mult):
             factors = _direct(node.left, left) | _direct(node.right, right)
-            both = replace(both, steps=factors or both.steps)
+            combined = replace(combined, steps=factors or combined.steps)
         elif not isinstance(node.op, ast.Add | ast.Sub):
-            both = replace(both, steps=_NONE)
+            combined = replace(combined, steps=_NONE)
         if isinstance(node.op, _INTEGER_OPERATORS):
-            self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
+            self.uses.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
             self.note_bits(node, left, right)
         elif isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             self.note_float(node.left, left, right)
@@ -311,58 +311,60 @@ class _Walk:
         if isinstance(node.op, ast.Add | ast.Sub):
             for value, other in ((left, right), (right, left)):
                 if other.is_index and not (value.is_float or other.is_float or other.loaded):
-                    self.found.add(value.loaded, Use.INDICES)
-            return replace(both, bases=left.bases or right.bases)
-        return replace(both, is_float=both.is_float or isinstance(node.op, ast.Div))
+                    self.uses.add(value.loaded, Use.INDICES)
+            return replace(combined, bases=left.bases or right.bases)
+        return replace(combined, is_float=combined.is_float or isinstance(node.op, ast.Div))
 
     def note_bits(self, node: ast.BinOp, left: _Value, right: _Value) -> None:
         """Note that loaded values are integers: floats are not shifted, nor masked with integers."""
         if isinstance(node.op, ast.LShift | ast.RShift):
-            self.found.add(left.loaded | right.loaded, Use.BITS)
+            self.uses.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.FloorDiv):
-            self.found.add(left.loaded | right.loaded, Use.INDICES)
+            self.uses.add(left.loaded | right.loaded, Use.INDICES)
         elif isinstance(node.op, ast.BitXor):
-            self.found.add(left.loaded | right.loaded, Use.BITS)
+            self.uses.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.BitAnd | ast.BitOr):
             if is_integer_literal(node.right) or right.is_integer:
-                self.found.add(left.loaded, Use.BITS)
+                self.uses.add(left.loaded, Use.BITS)
             if is_integer_literal(node.left) or left.is_integer:
-                self.found.add(right.loaded, Use.BITS)
+                self.uses.add(right.loaded, Use.BITS)
 
     def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
         if other.is_float and not other.is_index:
-            self.found.add(_direct(node, value), Use.FLOAT)
+            self.uses.add(_direct(node, value), Use.FLOAT)
 
     def compare(self, node: ast.Compare) -> _Value:
         sides = [node.left, *node.comparators]
-        values = [self.visit(one) for one in sides]
-        for at, (side, value) in enumerate(zip(sides, values, strict=True)):
+        values = [self.visit(side) for side in sides]
+        for position, (side, value) in enumerate(zip(sides, values, strict=True)):
             direct = _direct(side, value)
-            others = [one for index, one in enumerate(sides) if index != at]
-            if any(is_none(one) for one in others):
-                self.found.add(direct, Use.NONE_TEST)
+            other_sides = [side for index, side in enumerate(sides) if index != position]
+            if any(is_none(side) for side in other_sides):
+                self.uses.add(direct, Use.NONE_TEST)
                 continue
-            if any(is_negative(one) for one in others):
-                self.found.add(value.loaded, Use.INDICES)
+            if any(is_negative(side) for side in other_sides):
+                self.uses.add(value.loaded, Use.INDICES)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
-                    self.found.compared.setdefault(name, []).extend(others)
+                    self.uses.compared.setdefault(name, []).extend(other_sides)
                 continue
-            rest = [one for index, one in enumerate(values) if index != at]
-            if any(one.is_index for one in rest):
-                self.found.add(value.parts, Use.BOUND | Use.INTEGER)
-                self.found.add(value.loaded, Use.INDICES)
-            elif any(one.is_integer for one in rest):
-                self.found.add(direct, Use.INTEGER)
-                if any(one.is_integer and not one.loaded and not one.is_float for one in rest):
-                    self.found.add(value.loaded, Use.INDICES)
-            elif any(one.is_float for one in rest):
-                self.found.add(direct, Use.FLOAT)
+            rest = [value for index, value in enumerate(values) if index != position]
+            if any(value.is_index for value in rest):
+                self.uses.add(value.parts, Use.BOUND | Use.INTEGER)
+                self.uses.add(value.loaded, Use.INDICES)
+            elif any(value.is_integer for value in rest):
+                self.uses.add(direct, Use.INTEGER)
+                if any(
+                    value.is_integer and not value.loaded and not value.is_float for value in rest
+                ):
+                    self.uses.add(value.loaded, Use.INDICES)
+            elif any(value.is_float for value in rest):
+                self.uses.add(direct, Use.FLOAT)
         return _EMPTY
 
     def attribute(self, node: ast.Attribute) -> _Value:
         if node.attr == "element_ty" and isinstance(node.value, ast.Attribute):
-            self.found.add(self.visit(node.value.value).bases, Use.POINTER)
+            self.uses.add(self.visit(node.value.value).bases, Use.POINTER)
             return _EMPTY
         value = self.visit(node.value)
         return _EMPTY if node.attr in _PROPERTIES else value
@@ -374,55 +376,53 @@ class _Walk:
         owner, _, name = path.rpartition(".")
         if isinstance(node.func, ast.Attribute) and not self.is_module(owner):
             return self.method(node, node.func)
-        args = [self.visit(one) for one in node.args]
-        named = {one.arg or "": self.visit(one.value) for one in node.keywords}
-        for one in node.keywords:
-            if one.arg in _CAST_KEYWORDS:
-                self.found.add(_direct(one.value, named[one.arg]), Use.DTYPE)
+        args = [self.visit(arg) for arg in node.args]
+        named = {keyword.arg or "": self.visit(keyword.value) for keyword in node.keywords}
+        for keyword in node.keywords:
+            if keyword.arg in _CAST_KEYWORDS:
+                self.uses.add(_direct(keyword.value, named[keyword.arg]), Use.DTYPE)
         callee = self.callee(node.func)
         if callee is not None:
             return self.called(callee, node, args, named)
-        everything = _EMPTY
-        for one in (*args, *named.values()):
-            everything |= one
+        joined = _EMPTY
+        for value in (*args, *named.values()):
+            joined |= value
         if name in _LOADS or name in _STORES or name.startswith("atomic_"):
             pointer = args[0] if args else named.get("pointer", _EMPTY)
             self.stored(pointer, node, args, is_atomic=name not in (*_LOADS, *_STORES))
             return self.access(pointer)
         if name in _MADE:
             base = args[0] if args else named.get("base", _EMPTY)
-            self.found.add(base.bases, Use.POINTER)
-            self.found.add(everything.parts - base.bases, Use.OFFSET | Use.INTEGER)
+            self.uses.add(base.bases, Use.POINTER)
+            self.uses.add(joined.parts - base.bases, Use.OFFSET | Use.INTEGER)
             return replace(base, is_made=True)
         if name in _RANGES:
-            self.found.add(everything.parts, Use.INTEGER)
-            self.found.add(everything.loaded, Use.INDICES)
+            self.uses.add(joined.parts, Use.INTEGER)
+            self.uses.add(joined.loaded, Use.INDICES)
             if name == "static_range":
                 for part, value in [*zip(node.args, args, strict=False)][:2]:
-                    self.found.add(_direct(part, value), Use.TRIPS)
+                    self.uses.add(_direct(part, value), Use.TRIPS)
             steps = _direct(node.args[2], args[2]) if len(args) > 2 else _NONE
-            return replace(everything.plain, is_index=False, is_integer=True, steps=steps)
+            return replace(joined.plain, is_index=False, is_integer=True, steps=steps)
         if name in _SHAPED:
             self.shaped(node, args, named)
-            values = replace(
-                everything.plain, is_index=name == "arange", is_integer=name == "arange"
-            )
+            values = replace(joined.plain, is_index=name == "arange", is_integer=name == "arange")
             return values if name in ("arange", "reshape", "view", "broadcast_to") else _EMPTY
         if name in _FLOAT_FUNCTIONS:
             for part, value in zip(node.args, args, strict=False):
-                self.found.add(_direct(part, value), Use.FLOAT)
-            return replace(everything.plain, is_float=True)
+                self.uses.add(_direct(part, value), Use.FLOAT)
+            return replace(joined.plain, is_float=True)
         if name in ("where", "advance", "multiple_of", "max_contiguous"):
             passed = args[1:] if name == "where" else args[:1]
-            kept = _EMPTY
-            for one in passed:
-                kept |= one
+            selected = _EMPTY
+            for value in passed:
+                selected |= value
             if name == "advance":
-                self.found.add(everything.parts - kept.bases, Use.OFFSET | Use.INTEGER)
-            return kept
+                self.uses.add(joined.parts - selected.bases, Use.OFFSET | Use.INTEGER)
+            return selected
         if name in _PLACES or name.startswith("arg"):
             return _Value(is_integer=True)
-        return everything.plain
+        return joined.plain
 
     def is_module(self, owner: str) -> bool:
         """Return whether what stands before a dot is no value of the kernel's."""
@@ -431,9 +431,9 @@ class _Walk:
 
     def access(self, pointer: _Value) -> _Value:
         """Note an access to memory; return what was loaded."""
-        self.found.add(pointer.bases, Use.POINTER)
-        self.found.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
-        self.found.add(pointer.loaded, Use.INDICES)
+        self.uses.add(pointer.bases, Use.POINTER)
+        self.uses.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
+        self.uses.add(pointer.loaded, Use.INDICES)
         return _Value(loaded=pointer.bases)
 
     def stored(
@@ -447,41 +447,46 @@ class _Walk:
         if is_cast and isinstance(part, ast.Call) and part.args:
             dtype = dtype_name(part.args[0])
             for name in pointer.bases if dtype in _INTEGERS else ():
-                self.found.stored.setdefault(name, set()).add(dtype)
+                self.uses.stored.setdefault(name, set()).add(dtype)
             return
         is_one = is_atomic and isinstance(part, ast.Constant) and type(part.value) is int
         is_integer = (value.is_integer or value.is_index) and not value.is_float
-        of = [self.found.of(one) for one in value.loaded]
-        are_integers = of and all(one & (Use.INDICES | Use.BITS) for one in of)
+        of = [self.uses.of(name) for name in value.loaded]
+        are_integers = of and all(use & (Use.INDICES | Use.BITS) for use in of)
         if is_one or (is_integer and not value.loaded) or (are_integers and not value.is_float):
-            self.found.add(pointer.bases, Use.INDICES)
+            self.uses.add(pointer.bases, Use.INDICES)
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
         """Note the extents of a tile."""
         name = dotted_path(node.func).rpartition(".")[2]
         first = name in ("zeros", "full")
         shapes = args if name == "arange" else args[:1] if first else args[1:2]
-        for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
-            self.found.add(one.parts, Use.EXTENT)
-        at = {"zeros": 1, "full": 2}.get(name, len(args))
-        if at < len(args):
-            self.found.add(_direct(node.args[at], args[at]), Use.DTYPE)
+        for extent in (
+            *shapes,
+            *(value for key, value in named.items() if key in ("shape", "end")),
+        ):
+            self.uses.add(extent.parts, Use.EXTENT)
+        dtype_index = {"zeros": 1, "full": 2}.get(name, len(args))
+        if dtype_index < len(args):
+            self.uses.add(_direct(node.args[dtype_index], args[dtype_index]), Use.DTYPE)
 
     def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
         value = self.visit(function.value)
-        args = [self.visit(one) for one in node.args]
-        named = [self.visit(one.value) for one in node.keywords]
+        args = [self.visit(arg) for arg in node.args]
+        named = [self.visit(keyword.value) for keyword in node.keywords]
         if function.attr in _CASTS and node.args:
-            keywords = [one.arg for one in node.keywords]
+            keywords = [keyword.arg for keyword in node.keywords]
             is_bitcast = "bitcast" in keywords or len(args) > 1
-            made = self.cast(function.value, value, node.args[0], args[0])
-            return replace(made, loaded=_NONE) if is_bitcast or made.is_float else made
+            converted = self.cast(function.value, value, node.args[0], args[0])
+            return (
+                replace(converted, loaded=_NONE) if is_bitcast or converted.is_float else converted
+            )
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
             if not value.is_made:
-                self.found.add(value.bases, Use.DESCRIPTOR)
+                self.uses.add(value.bases, Use.DESCRIPTOR)
                 self.note_blocks(value, node)
-            for one in (*args[:1], *named[:1]):
-                self.found.add(one.parts, Use.INTEGER)
+            for offset in (*args[:1], *named[:1]):
+                self.uses.add(offset.parts, Use.INTEGER)
             return _Value(loaded=value.bases)
         return value.plain
 
@@ -489,28 +494,28 @@ class _Walk:
         """Note by which multiples the offsets of a descriptor's load or store go."""
         offsets = node.args[0] if node.args else None
         if isinstance(offsets, ast.List | ast.Tuple):
-            values = [(one, self.visit(one)) for one in offsets.elts]
+            values = [(index, self.visit(index)) for index in offsets.elts]
             blocks = tuple(
-                None if isinstance(one, ast.Constant) else offset.steps or _direct(one, offset)
-                for one, offset in values
+                None if isinstance(index, ast.Constant) else offset.steps or _direct(index, offset)
+                for index, offset in values
             )
             for name in value.bases:
-                self.found.blocks[name] = blocks
+                self.uses.blocks[name] = blocks
 
     def cast(self, subject: ast.expr, value: _Value, node: ast.expr, dtype: _Value) -> _Value:
-        self.found.add(_direct(node, dtype), Use.DTYPE)
+        self.uses.add(_direct(node, dtype), Use.DTYPE)
         text = ast.unparse(node)
         if "pointer_type" in text:
-            self.found.add(value.loaded, Use.ADDRESSES)
+            self.uses.add(value.loaded, Use.ADDRESSES)
             return value.plain
         is_float = "float" in text or "element_ty" in text or ".dtype" in text
         is_integer = "int" in text
         if is_float:
-            self.found.add(_direct(subject, value), Use.FLOAT)
+            self.uses.add(_direct(subject, value), Use.FLOAT)
         elif is_integer:
-            self.found.add(_direct(subject, value), Use.INTEGER)
-        made = replace(value.plain, is_float="float" in text)
-        return replace(made, is_integer=is_integer) if is_float or is_integer else made
+            self.uses.add(_direct(subject, value), Use.INTEGER)
+        converted = replace(value.plain, is_float="float" in text)
+        return replace(converted, is_integer=is_integer) if is_float or is_integer else converted
 
     def callee(self, node: ast.expr) -> Function | None:
         """Return the jit function that is called, if the source tells."""
@@ -518,45 +523,50 @@ class _Walk:
         if not path or path.partition(".")[0] in self.values or self.depth >= _MAX_DEPTH:
             return None
         try:
-            found = self.survey.host_frame(self.file).visit(node)
+            function = self.survey.host_frame(self.file).visit(node)
         except CompileError:
             return None
-        return found if isinstance(found, Function) and found.is_jit else None
+        return function if isinstance(function, Function) and function.is_jit else None
 
     def called(
         self, callee: Function, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]
     ) -> _Value:
-        inner = self.known.get(callee.node)
+        inner = self.uses_by_function.get(callee.node)
         if inner is None:
-            walk = _Walk(self.survey, callee.file, callee.node, self.known, self.depth + 1)
+            walk = _Walk(
+                self.survey, callee.file, callee.node, self.uses_by_function, self.depth + 1
+            )
             inner = walk.run()
-        nodes = {one.arg or "": one.value for one in node.keywords}
-        given = [
+        nodes = {keyword.arg or "": keyword.value for keyword in node.keywords}
+        arguments = [
             *zip(parameter_names(callee.node), node.args, args, strict=False),
             *((name, nodes[name], value) for name, value in named.items()),
         ]
         result = _EMPTY
-        for name, part, value in given:
+        for name, part, value in arguments:
             use = inner.of(name)
-            self.found.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
-            self.found.add(value.bases, use & (Use.INDICES | Use.BITS))
+            self.uses.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
+            self.uses.add(value.bases, use & (Use.INDICES | Use.BITS))
             if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
-                self.found.add(
+                self.uses.add(
                     value.parts - (value.bases if use & Use.POINTER else _NONE),
                     use & (Use.OFFSET | Use.BOUND | Use.INTEGER),
                 )
-                self.found.add(value.loaded, Use.INDICES)
+                self.uses.add(value.loaded, Use.INDICES)
             direct = use & _DIRECT
-            self.found.add(_direct(part, value), direct)
-            for each in _direct(part, value):
-                self.found.compared.setdefault(each, []).extend(inner.compared.get(name, ()))
+            self.uses.add(_direct(part, value), direct)
+            for base in _direct(part, value):
+                self.uses.compared.setdefault(base, []).extend(inner.compared.get(name, ()))
             if name in inner.stored:
-                for each in value.bases:
-                    self.found.stored.setdefault(each, set()).update(inner.stored[name])
+                for base in value.bases:
+                    self.uses.stored.setdefault(base, set()).update(inner.stored[name])
             if name in inner.blocks:
-                outer = {key: one.steps or _direct(part, one) for key, part, one in given}
-                for each in value.bases:
-                    self.found.blocks[each] = _outer_blocks(inner.blocks[name], outer)
+                outer = {
+                    key: argument.steps or _direct(part, argument)
+                    for key, part, argument in arguments
+                }
+                for base in value.bases:
+                    self.uses.blocks[base] = _outer_blocks(inner.blocks[name], outer)
             result |= value
         is_float = result.is_float or inner.returns_float
         return replace(result.plain, steps=_NONE, is_float=is_float)
@@ -567,7 +577,7 @@ def _outer_blocks(
 ) -> tuple[frozenset[str] | None, ...]:
     """Return blocks in the names of a caller."""
     return tuple(
-        None if block is None else _NONE.union(*(outer.get(one, _NONE) for one in block))
+        None if block is None else _NONE.union(*(outer.get(step, _NONE) for step in block))
         for block in blocks
     )
 

@@ -45,7 +45,7 @@ class CheckedKernel:
     @property
     def is_supported(self) -> bool:
         """Whether it can be built, if only for some values of its constants."""
-        return all(one.when for one in self.missing)
+        return all(feature.when for feature in self.missing)
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Checked:
         """How many kernels use each feature that is missing, the most used first."""
         counts: dict[str, int] = {}
         for kernel in self.kernels:
-            for feature in dict.fromkeys(one.feature for one in kernel.missing):
+            for feature in dict.fromkeys(refusal.feature for refusal in kernel.missing):
                 counts[feature] = counts.get(feature, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -74,7 +74,7 @@ class Checked:
     def is_right(self) -> bool:
         """Whether every file was read and every kernel is supported."""
         wrong = self.unread or self.failures
-        return not wrong and all(one.is_supported for one in self.kernels)
+        return not wrong and all(kernel.is_supported for kernel in self.kernels)
 
     @property
     def is_whole(self) -> bool:
@@ -94,25 +94,30 @@ class Answer:
 def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
     """Check all kernels in files and folders. Raises: CompileError for a path that is not there."""
     absolute = _Absolute()
-    given = {absolute[file]: file for path in paths for file in _python_files(path)}
-    files = list(given.values())
+    path_as_given = {absolute[file]: file for path in paths for file in _python_files(path)}
+    files = list(path_as_given.values())
     candidates = [file for file in files if _may_hold_kernels(file)]
     checked = Checked(len(files))
-    found: dict[Key, FunctionSupport] = {}
-    for done in sorted(_answers(candidates, target, jobs), key=lambda done: done.task.request):
-        if isinstance(done.result, Failure):
-            checked.failures.append(done.result)
+    functions: dict[Key, FunctionSupport] = {}
+    for outcome in sorted(
+        _answers(candidates, target, jobs), key=lambda outcome: outcome.task.request
+    ):
+        if isinstance(outcome.result, Failure):
+            checked.failures.append(outcome.result)
             continue
-        checked.unread += done.result.unread
-        checked.unnamed += done.result.unnamed
-        for one in done.result.functions:
-            key = absolute.key(one.key)
-            if key not in found or one.is_launched:
-                found[key] = one
-    uses = {key: [absolute.key(used) for used in one.uses] for key, one in found.items()}
-    checked.kernels = _kernels(found, uses, given)
-    checked.unnamed += _made_by_decorators(found, uses, given)
-    checked.unnamed.sort(key=lambda one: (one.file, one.line))
+        checked.unread += outcome.result.unread
+        checked.unnamed += outcome.result.unnamed
+        for function in outcome.result.functions:
+            key = absolute.key(function.key)
+            if key not in functions or function.is_launched:
+                functions[key] = function
+    uses = {
+        key: [absolute.key(callee) for callee in function.uses]
+        for key, function in functions.items()
+    }
+    checked.kernels = _kernels(functions, uses, path_as_given)
+    checked.unnamed += _made_by_decorators(functions, uses, path_as_given)
+    checked.unnamed.sort(key=lambda function: (function.file, function.line))
     return checked
 
 
@@ -141,8 +146,8 @@ def _answers(
 ) -> Generator[Done[tuple[str, ...], Answer]]:
     """Yield the answers about files; a few are not worth a process."""
     tasks = [
-        Job(files[at], tuple(files[at : at + _FILES_PER_TASK]))
-        for at in range(0, len(files), _FILES_PER_TASK)
+        Job(files[start], tuple(files[start : start + _FILES_PER_TASK]))
+        for start in range(0, len(files), _FILES_PER_TASK)
     ]
     if len(tasks) <= 1 or jobs == 1:
         for task in tasks:
@@ -153,21 +158,21 @@ def _answers(
 
 def survey(files: Sequence[str], target: str) -> Answer:
     """Look at the functions of some files in this process."""
-    asked = Survey(target)
+    reader = Survey(target)
     functions: list[FunctionSupport] = []
     unnamed: list[UnnamedKernel] = []
     unread: list[str] = []
     for file in files:
-        answer = _read(asked, file)
+        answer = _read(reader, file)
         functions += answer.functions
         unnamed += answer.unnamed
         unread += answer.unread
     return Answer(tuple(functions), tuple(unnamed), tuple(unread))
 
 
-def _read(asked: Survey, file: str) -> Answer:
+def _read(reader: Survey, file: str) -> Answer:
     try:
-        return Answer(tuple(asked.functions(file)), tuple(asked.unnamed(file)), ())
+        return Answer(tuple(reader.functions(file)), tuple(reader.unnamed(file)), ())
     except CompileError as error:
         return Answer((), (), (error.render(),))
 
@@ -185,50 +190,58 @@ class _Absolute(dict[str, str]):
 
 
 def _kernels(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[CheckedKernel]:
     """Return the kernels of the files that were given, in order, with all that they use."""
     return [
         CheckedKernel(
-            given[key[0]],
-            one.name,
+            path_as_given[key[0]],
+            function.name,
             key[1],
-            tuple(each for used in _reached(uses, key) for each in found[used].refusals),
             tuple(
-                dict.fromkeys(each for used in _reached(uses, key) for each in found[used].captures)
+                refusal
+                for reachable in _reached(uses, key)
+                for refusal in functions[reachable].refusals
+            ),
+            tuple(
+                dict.fromkeys(
+                    capture
+                    for reachable in _reached(uses, key)
+                    for capture in functions[reachable].captures
+                )
             ),
         )
-        for key, one in _starts(found, uses, given)
-        if one.is_launched or not one.returns
+        for key, function in _starts(functions, uses, path_as_given)
+        if function.is_launched or not function.returns
     ]
 
 
 def _made_by_decorators(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[UnnamedKernel]:
     """Return the scalar functions of which a decorator of the library makes kernels."""
     return [
-        UnnamedKernel(given[key[0]], key[1], one.name, f"@{one.decorator}")
-        for key, one in _starts(found, uses, given)
-        if one.returns and one.decorator and not one.is_launched
+        UnnamedKernel(path_as_given[key[0]], key[1], function.name, f"@{function.decorator}")
+        for key, function in _starts(functions, uses, path_as_given)
+        if function.returns and function.decorator and not function.is_launched
     ]
 
 
 def _starts(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[tuple[Key, FunctionSupport]]:
     """Return the functions of the files that were given that no other one calls, or that are launched."""
-    called = {used for key, listed in uses.items() for used in listed if used != key}
+    called = {callee for key, listed in uses.items() for callee in listed if callee != key}
     return [
-        (key, found[key])
-        for key in sorted(found)
-        if key[0] in given and (key not in called or found[key].is_launched)
+        (key, functions[key])
+        for key in sorted(functions)
+        if key[0] in path_as_given and (key not in called or functions[key].is_launched)
     ]
 
 
@@ -237,10 +250,10 @@ def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
-        for used in uses[waiting.pop()]:
-            if used not in reached:
-                reached[used] = None
-                waiting.append(used)
+        for callee in uses[waiting.pop()]:
+            if callee not in reached:
+                reached[callee] = None
+                waiting.append(callee)
     return sorted(reached)
 
 
@@ -259,25 +272,30 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "captures": list(kernel.captures),
                 "missing": [
                     {
-                        "feature": one.feature,
-                        "line": one.line,
-                        "file": one.file,
-                        "message": one.message,
-                        "when": one.when,
+                        "feature": refusal.feature,
+                        "line": refusal.line,
+                        "file": refusal.file,
+                        "message": refusal.message,
+                        "when": refusal.when,
                     }
-                    for one in kernel.missing
+                    for refusal in kernel.missing
                 ],
             }
             for kernel in checked.kernels
         ],
         "unnamed": [
-            {"file": one.file, "line": one.line, "function": one.name, "maker": one.maker}
-            for one in checked.unnamed
+            {
+                "file": maker.file,
+                "line": maker.line,
+                "function": maker.name,
+                "maker": maker.maker,
+            }
+            for maker in checked.unnamed
         ],
         "features": checked.features,
         "files": checked.num_files,
         "unread": checked.unread,
-        "failures": [one.report for one in checked.failures],
+        "failures": [failure.report for failure in checked.failures],
     }
 
 
@@ -285,9 +303,9 @@ def text(checked: Checked) -> str:
     """Return a line for each use of what is missing, and how many kernels use each feature."""
     users: dict[Refusal, list[str]] = {}
     for kernel in checked.kernels:
-        for one in kernel.missing:
-            users.setdefault(one, []).append(kernel.name)
-    lines = [_refused(one, names) for one, names in sorted(users.items(), key=_place)]
+        for refusal in kernel.missing:
+            users.setdefault(refusal, []).append(kernel.name)
+    lines = [_refused(refusal, names) for refusal, names in sorted(users.items(), key=_place)]
     lines += unnamed_lines(checked.unnamed)
     if checked.features:
         width = len(str(max(checked.features.values())))
@@ -302,11 +320,11 @@ def text(checked: Checked) -> str:
 def unnamed_lines(unnamed: Sequence[UnnamedKernel]) -> list[str]:
     """Return a line for each maker of kernels, at its first use, and what has their names."""
     makers: dict[str, list[UnnamedKernel]] = {}
-    for one in unnamed:
-        makers.setdefault(one.maker, []).append(one)
+    for function in unnamed:
+        makers.setdefault(function.maker, []).append(function)
     return [
         one_line(
-            f"{of[0].file}:{of[0].line}: {maker} makes kernels of {_some([one.name for one in of])} "
+            f"{of[0].file}:{of[0].line}: {maker} makes kernels of {_some([function.name for function in of])} "
             "when a program runs; `aotc record -- COMMAND` sees them"
         )
         for maker, of in makers.items()
@@ -322,9 +340,9 @@ def _place(item: tuple[Refusal, list[str]]) -> tuple[str, int, str]:
     return item[0].file, item[0].line, item[0].message
 
 
-def _refused(one: Refusal, names: Sequence[str]) -> str:
-    when = f"; only if {one.when}" if one.when else ""
-    return one_line(f"{one.file}:{one.line}: {one.message} (in {_some(names)}{when})")
+def _refused(refusal: Refusal, names: Sequence[str]) -> str:
+    when = f"; only if {refusal.when}" if refusal.when else ""
+    return one_line(f"{refusal.file}:{refusal.line}: {refusal.message} (in {_some(names)}{when})")
 
 
 def summary(checked: Checked, seconds: float) -> str:
@@ -334,8 +352,8 @@ def summary(checked: Checked, seconds: float) -> str:
     unnamed = f", {len(checked.unnamed)} not named" if checked.unnamed else ""
     if not kernels:
         return f"no kernels{unnamed} in {in_files}"
-    supported = sum(one.is_supported for one in checked.kernels)
-    partly = sum(one.is_supported and bool(one.missing) for one in checked.kernels)
-    some = f", {partly} of them for some constants only" if partly else ""
+    supported = sum(kernel.is_supported for kernel in checked.kernels)
+    partly = sum(kernel.is_supported and bool(kernel.missing) for kernel in checked.kernels)
+    partial_note = f", {partly} of them for some constants only" if partly else ""
     share = f"{supported} of {kernels} kernel{'' if kernels == 1 else 's'} supported"
-    return f"{share} ({100 * supported / kernels:.1f} %){some}{unnamed}, in {in_files}"
+    return f"{share} ({100 * supported / kernels:.1f} %){partial_note}{unnamed}, in {in_files}"

@@ -27,26 +27,26 @@ def with_extracts(
     records: Sequence[dict[str, Any]], folder: Path, target: str
 ) -> list[dict[str, Any]]:
     """Write the extracts that are needed; return the records with kernels that name them."""
-    texts = {one["extract"]: one["text"] for one in records if "extract" in one}
+    texts = {record["extract"]: record["text"] for record in records if "extract" in record}
     extracts = _Extracts(texts, folder / "extracted", Survey(target))
-    return moved([one for one in records if "extract" not in one], extracts.of)
+    return moved([record for record in records if "extract" not in record], extracts.of)
 
 
 def moved(
-    records: Sequence[dict[str, Any]], place: Callable[[Kernel], Kernel]
+    records: Sequence[dict[str, Any]], relocate: Callable[[Kernel], Kernel]
 ) -> list[dict[str, Any]]:
-    """Return records whose kernels, and functions among constants, are where `place` says."""
+    """Return records whose kernels, and functions among constants, are where `relocate` says."""
     results: list[dict[str, Any]] = []
-    for one in records:
-        record = dict(one)
-        if "kernel" in one:
-            record["kernel"] = place(one["kernel"])
+    for original in records:
+        record = dict(original)
+        if "kernel" in original:
+            record["kernel"] = relocate(original["kernel"])
         record["constants"] = {
-            name: {"function": place(value["function"])} if "function" in value else value
-            for name, value in one.get("constants", {}).items()
+            name: {"function": relocate(value["function"])} if "function" in value else value
+            for name, value in original.get("constants", {}).items()
         }
-        if "launch" in one:
-            (record["launch"],) = moved([one["launch"]], place)
+        if "launch" in original:
+            (record["launch"],) = moved([original["launch"]], relocate)
         results.append(record)
     return results
 
@@ -109,26 +109,30 @@ class _Extracts:
             opened = self._survey.globals.open(file)
             if name not in function_names(opened):
                 read_function(file, name)
-            support = {one.key: one for one in self._survey.functions(file)}
+            support = {function.key: function for function in self._survey.functions(file)}
         except DiagnosticError as error:
             return f"is not in its file: {error.message}"
-        named = [one for one in support.values() if (one.key[0], one.name) == (file, name)]
-        if len(named) > 1:
+        definitions = [
+            function
+            for function in support.values()
+            if (function.key[0], function.name) == (file, name)
+        ]
+        if len(definitions) > 1:
             return "is in its file more than once"
-        waiting, seen = list(named), set[object]()
+        waiting, seen = list(definitions), set[object]()
         while waiting:
-            one = waiting.pop()
-            if one.refusals:
-                return f"has what only a run tells: {one.refusals[0].message}"
-            seen.add(one.key)
-            waiting += [support[key] for key in one.uses if key in support and key not in seen]
+            function = waiting.pop()
+            if function.refusals:
+                return f"has what only a run tells: {function.refusals[0].message}"
+            seen.add(function.key)
+            waiting += [support[key] for key in function.uses if key in support and key not in seen]
         return ""
 
     def _write(self, name: str) -> str:
         """Write an extract, and those that it imports; return its path."""
         make_folder(self._folder)
-        for one in self._with_imports(name):
-            write_text(self._folder / one, self._texts[one])
+        for file in self._with_imports(name):
+            write_text(self._folder / file, self._texts[file])
         return str((self._folder / name).resolve())
 
     def _with_imports(self, name: str) -> Iterator[str]:

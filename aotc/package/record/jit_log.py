@@ -82,12 +82,12 @@ class JitLog:
         event = _EVENT.search(text)
         try:
             _check_depth(text)
-            found = _of_text(text) if event else _of_json(text)
+            compiled = _of_text(text) if event else _of_json(text)
         except _UNREADABLE as error:
             name = event[1].rstrip(".") if event else "a kernel"
             self.problems.append(f"line {number}: {name}: {error or type(error).__name__}")
         else:
-            self.compiled += [] if found is None else [found]
+            self.compiled += [] if compiled is None else [compiled]
 
 
 def read_log(text: str) -> JitLog:
@@ -118,26 +118,26 @@ def _autotuned(text: str) -> Iterator[tuple[str, str]]:
 def _entries(text: str) -> Iterator[tuple[int, str]]:
     """Yield lines of events, and values of JSON, which may go over several lines, with their numbers."""
     decoder = json.JSONDecoder()
-    at, number = 0, 1
-    while at < len(text):
-        end = text.find("\n", at)
+    position, number = 0, 1
+    while position < len(text):
+        end = text.find("\n", position)
         end = len(text) if end < 0 else end
-        line = text[at:end]
+        line = text[position:end]
         if _EVENT.search(line):
             yield number, line
         elif (brace := line.find("{")) >= 0:
             try:
-                _, stop = decoder.raw_decode(text, at + brace)
+                _, stop = decoder.raw_decode(text, position + brace)
             except ValueError:
                 stop = 0
             except RecursionError:
                 stop = 0
                 yield number, line
             if stop:
-                yield number, text[at + brace : stop]
+                yield number, text[position + brace : stop]
                 end = max(end, stop if text.find("\n", stop) < 0 else text.find("\n", stop))
-        number += text.count("\n", at, end) + 1
-        at = end + 1
+        number += text.count("\n", position, end) + 1
+        position = end + 1
 
 
 def _check_depth(text: str) -> None:
@@ -179,17 +179,20 @@ def _of_key(name: str, text: str) -> Compiled:
     constants: dict[Path, dict[str, Any]] = {}
     divisible: set[Path] = set()
 
-    def walk(kind: Any, known: Any, path: Path) -> Any:
+    def walk(kind: Any, attributes: Any, path: Path) -> Any:
         if isinstance(kind, tuple):
             items = cast("tuple[Any, ...]", kind)
-            return [walk(one, known[at], (*path, at)) for at, one in enumerate(items)]
+            return [
+                walk(element, attributes[index], (*path, index))
+                for index, element in enumerate(items)
+            ]
         if kind == "constexpr":
-            constants[path] = _constant(known)
-        elif isinstance(known, str) and "D" in known:
+            constants[path] = _constant(attributes)
+        elif isinstance(attributes, str) and "D" in attributes:
             divisible.add(path)
         return kind
 
-    types = [walk(kind, known, (at,)) for at, (kind, known) in enumerate(listed)]
+    types = [walk(kind, attributes, (index,)) for index, (kind, attributes) in enumerate(listed)]
     return Compiled(name, "", types, constants, frozenset(divisible), _options(options))
 
 
@@ -202,8 +205,8 @@ def _of_sections(name: str, text: str) -> Compiled:
         constants[(owner, *map(int, indices))] = _constant(_value(value))
     extra = text[text.find("extra_compile_info=") :]
     divisible = {
-        tuple(map(int, re.findall(r"\d+", one)))
-        for one in _DIVISIBLE.findall(extra[extra.find("configs=") :].partition("...")[0])
+        tuple(map(int, re.findall(r"\d+", indices)))
+        for indices in _DIVISIBLE.findall(extra[extra.find("configs=") :].partition("...")[0])
     }
     is_cut = "..." in extra.partition("configs=")[2].partition(", device=")[0]
     arch = _ARCH.search(extra)
@@ -232,15 +235,15 @@ def _section(text: str, title: str) -> Iterator[tuple[str, str]]:
 
 def _split(text: str) -> list[str]:
     """Split at commas outside of brackets and quotes."""
-    parts, at = [""], 0
-    while at < len(text):
-        if text[at] == ",":
+    parts, position = [""], 0
+    while position < len(text):
+        if text[position] == ",":
             parts.append("")
-            at += 1
+            position += 1
             continue
-        end = _end_of(text, at) if text[at] in "([{'\"" else at + 1
-        parts[-1] += text[at:end]
-        at = end
+        end = _end_of(text, position) if text[position] in "([{'\"" else position + 1
+        parts[-1] += text[position:end]
+        position = end
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -249,20 +252,20 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 def _end_of(text: str, start: int) -> int:
     """Return where the bracket or the quotes end that open at `start`. Raises: ValueError."""
-    open_, at = list[str](), start
-    while at < len(text):
-        char = text[at]
+    open_, position = list[str](), start
+    while position < len(text):
+        char = text[position]
         if char in "'\"":
-            at += 1
-            while at < len(text) and text[at] != char:
-                at += 2 if text[at] == "\\" else 1
+            position += 1
+            while position < len(text) and text[position] != char:
+                position += 2 if text[position] == "\\" else 1
         elif char in _CLOSING:
             open_.append(_CLOSING[char])
         elif open_ and char == open_[-1]:
             open_.pop()
-        at += 1
+        position += 1
         if not open_:
-            return at
+            return position
     raise ValueError("the line is cut short")
 
 
@@ -283,7 +286,7 @@ class _Other:
 def _value(text: str) -> Any:
     """Return a value of which `text` is the representation; nothing is run. Raises: SyntaxError."""
     shown = _OBJECT.sub(
-        lambda found: repr(found[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
+        lambda match: repr(match[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
     )
     return _of_node(ast.parse(shown.strip(), mode="eval").body)
 
@@ -334,8 +337,8 @@ def _listed(kind: Any) -> Any:
     return list(map(_listed, cast("tuple[Any]", kind))) if isinstance(kind, tuple | list) else kind
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in _OPTION_NAMES if name in given}
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _OPTION_NAMES if name in options}
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
@@ -343,19 +346,19 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_json(text: str) -> Compiled | None:
     """Read the fields of Triton's hook; None if that is what they are not."""
-    told: Any = json.loads(text)
-    if not isinstance(told, dict):
+    event: Any = json.loads(text)
+    if not isinstance(event, dict):
         return None
-    fields = cast("dict[str, Any]", told)
+    fields = cast("dict[str, Any]", event)
     inner = fields.get("compile")
     fields = {**fields, **(cast("dict[str, Any]", inner) if isinstance(inner, dict) else {})}
     data = fields.get("specialization_data")
-    found: Any = json.loads(data) if isinstance(data, str) else data
-    if isinstance(found, dict):
-        fields = {**cast("dict[str, Any]", found), **fields}
-    if "signature" not in fields or not any(isinstance(fields.get(one), str) for one in _NAMES):
+    specialization: Any = json.loads(data) if isinstance(data, str) else data
+    if isinstance(specialization, dict):
+        fields = {**cast("dict[str, Any]", specialization), **fields}
+    if "signature" not in fields or not any(isinstance(fields.get(label), str) for label in _NAMES):
         return None
-    name = next(fields[one] for one in _NAMES if isinstance(fields.get(one), str))
+    name = next(fields[label] for label in _NAMES if isinstance(fields.get(label), str))
     module = fields.get("module") or ""
     if not module and "." in name:  # the full name: no kernel of a manifest is within a function
         module, _, name = name.rpartition(".")
@@ -368,8 +371,8 @@ def _of_json(text: str) -> Compiled | None:
         {path: _json_constant(value) for path, value in _paths(fields, "constant", "constants")},
         frozenset(
             path
-            for path, found in _paths(fields, "attrs", "attrs")
-            if ["tt.divisibility", 16] in [list(one) for one in found]
+            for path, attributes in _paths(fields, "attrs", "attrs")
+            if ["tt.divisibility", 16] in [list(attribute) for attribute in attributes]
         ),
         _options(options),
         int(arch[1]) if arch else 0,
@@ -378,19 +381,19 @@ def _of_json(text: str) -> Compiled | None:
 
 def _json_constant(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        found = cast("dict[str, Any]", value)
-        if "constexpr" in found:
-            return _constant(found["constexpr"])
-        if "jit_function" in found:
-            module, _, name = str(found["jit_function"]).partition(":")
+        tagged = cast("dict[str, Any]", value)
+        if "constexpr" in tagged:
+            return _constant(tagged["constexpr"])
+        if "jit_function" in tagged:
+            module, _, name = str(tagged["jit_function"]).partition(":")
             return {"function": {"module": module, "function": name}}
     return _constant(value)
 
 
 def _mapping(value: Any) -> dict[Any, Any]:
     """Return a mapping that is one, or is shown as text."""
-    found: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
-    return cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+    mapping: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
+    return cast("dict[Any, Any]", mapping) if isinstance(mapping, dict) else {}
 
 
 def _paths(fields: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[Path, Any]]:
@@ -400,7 +403,7 @@ def _paths(fields: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[
             yield tuple(cast("list[int]", key)) if isinstance(key, list) else (key,), value
         return
     configs: Any = fields.get("configs")
-    given: Any = fields.get(name, configs[0] if name == "attrs" and configs else {})
-    for key, value in _mapping(given).items():
-        known: Any = _word(key) if isinstance(key, str) else key
-        yield cast("Path", known) if isinstance(known, tuple) else (known,), value
+    values: Any = fields.get(name, configs[0] if name == "attrs" and configs else {})
+    for key, value in _mapping(values).items():
+        path: Any = _word(key) if isinstance(key, str) else key
+        yield cast("Path", path) if isinstance(path, tuple) else (path,), value

@@ -81,18 +81,18 @@ def add(records: Sequence[dict[str, Any]], folder: Path) -> None:
     """Add records to those of a folder."""
     parts = folder / "parts"
     make_folder(parts)
-    text = "".join(f"{json.dumps(one)}\n" for one in records)
+    text = "".join(f"{json.dumps(record)}\n" for record in records)
     write_text(parts / f"{os.getpid()}-log.jsonl", text)
     merge(folder)
 
 
 def merge(folder: Path) -> None:
     """Add the records of all processes to those of the folder."""
-    kept = folder / "launches.jsonl"
-    parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+    merged = folder / "launches.jsonl"
+    parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     lines: dict[str, None] = {}
     counts: dict[str, int] = {}
-    for path in (kept, *parts):
+    for path in (merged, *parts):
         numbered: dict[int, str] = {}  # launches of this process
         highest: dict[int, int] = {}
         for line, record in _lines(path):
@@ -110,9 +110,9 @@ def merge(folder: Path) -> None:
             counts[launch] = counts.get(launch, 0) + count
     counts.pop("null", None)
     lines |= dict.fromkeys(
-        f'{{"count": {count}, "launch": {one}}}' for one, count in counts.items()
+        f'{{"count": {count}, "launch": {launch}}}' for launch, count in counts.items()
     )
-    write_text(kept, "".join(f"{line}\n" for line in lines))
+    write_text(merged, "".join(f"{line}\n" for line in lines))
     for path in parts:
         path.unlink(missing_ok=True)
 

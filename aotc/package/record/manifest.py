@@ -80,23 +80,25 @@ def write_manifest(
 
     Raises: CompileError if nothing was launched that aotc has a target for.
     """
-    launches = [one for one in records if "signature" in one and target_of(one)]
+    launches = [record for record in records if "signature" in record and target_of(record)]
     if not launches:
         error = CompileError(
             "expected launches of Triton kernels on an NVIDIA GPU, got none",
             remedy="the program must launch them with kernel[grid](…), in a Python that is started "
             "without -S, -I and -E; of a log, lines with kernels' keys, and their --source",
         )
-        for problem in dict.fromkeys(one["problem"] for one in records if "problem" in one):
+        for problem in dict.fromkeys(
+            record["problem"] for record in records if "problem" in record
+        ):
             error.add_context(problem)
         raise error
     tuned = tuned_constants(records)
     listed_configs = _listed_configs(records) if has_all_configs else {}
     groups: dict[str, _Group] = {}
-    for one in launches:
-        group = groups.setdefault(table_key(one, tuned), _Group())
-        group.launches.append(one)
-    targets = sorted({target_of(one) for one in launches})
+    for launch in launches:
+        group = groups.setdefault(table_key(launch, tuned), _Group())
+        group.launches.append(launch)
+    targets = sorted({target_of(launch) for launch in launches})
     listed = ", ".join(map(toml, targets))
     head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
     written = Written(f"# Written from recorded launches.\n{head}")
@@ -112,15 +114,15 @@ def write_manifest(
             written.tables[key] = name
             built.setdefault(kernel, set()).update(group.first["signature"])
     written.text += _tuned(records, built, output.parent)
-    for one in records:
-        if "problem" in one:
-            written.refused.append(f"not recorded: {one['problem']}")
+    for record in records:
+        if "problem" in record:
+            written.refused.append(f"not recorded: {record['problem']}")
     return written
 
 
 def _listed_configs(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the configs of autotuners by kernel."""
-    return {_key(one["kernel"]): one["configs"] for one in records if "configs" in one}
+    return {_key(record["kernel"]): record["configs"] for record in records if "configs" in record}
 
 
 def _add(written: Written, head: str, table: _Table, name: str, output: Path) -> bool:
@@ -149,21 +151,23 @@ def _add(written: Written, head: str, table: _Table, name: str, output: Path) ->
 def _tuned(records: Sequence[dict[str, Any]], built: Mapping[str, set[str]], folder: Path) -> str:
     """Return the tables of what autotuners chose by their keys; of a key twice, the last."""
     tables: dict[str, str] = {}
-    for one in records:
-        parameters: set[str] = built.get(_key(one["kernel"]), set()) if "choice" in one else set()
-        if not parameters or "key" not in one:
+    for record in records:
+        parameters: set[str] = (
+            built.get(_key(record["kernel"]), set()) if "choice" in record else set()
+        )
+        if not parameters or "key" not in record:
             continue
-        key = {name: value for name, value in one["key"].items() if value is not None}
+        key = {name: value for name, value in record["key"].items() if value is not None}
         config = {
             name: value
-            for name, value in one["choice"].items()
+            for name, value in record["choice"].items()
             if name in parameters or name in CONFIG_KEYS
         }
         head = [
             "[[tuned]]",
-            f"source = {toml(_source(one['kernel'], folder))}",
+            f"source = {toml(_source(record['kernel'], folder))}",
             f"key = {_inline(key)}",
-            f"dtypes = {_inline({name: dtype_word(text) for name, text in one['dtypes'].items()})}",
+            f"dtypes = {_inline({name: dtype_word(text) for name, text in record['dtypes'].items()})}",
         ]
         tables["\n".join(head)] = f"config = {_inline(config)}"
     return "".join(f"\n{head}\n{config}\n" for head, config in tables.items())
@@ -190,7 +194,7 @@ def _key(kernel: Mapping[str, Any]) -> str:
 
 def recorded_target(records: Sequence[dict[str, Any]]) -> str:
     """Return the first target that was launched on, sm_90a if there is none."""
-    targets = sorted({target_of(one) for one in records if "signature" in one} - {""})
+    targets = sorted({target_of(record) for record in records if "signature" in record} - {""})
     return targets[0] if targets else "sm_90a"
 
 
@@ -203,9 +207,9 @@ def target_of(launch: Mapping[str, Any]) -> str:
 def tuned_constants(records: Sequence[dict[str, Any]]) -> dict[str, set[str]]:
     """Return the constants that autotuners set, by kernel."""
     tuned: dict[str, set[str]] = {}
-    for one in records:
-        if "tuned" in one:
-            tuned.setdefault(_key(one["kernel"]), set()).update(one["tuned"])
+    for record in records:
+        if "tuned" in record:
+            tuned.setdefault(_key(record["kernel"]), set()).update(record["tuned"])
     return tuned
 
 
@@ -270,8 +274,8 @@ class _Table:
         """Return a name that no other table has."""
         kernel = self.first["kernel"]
         base = re.sub(r"\W", "_", kernel["function"].rpartition(".")[2], flags=re.ASCII)
-        numbered = (f"{base}_{at}" for at in range(2, len(names) + 3))
-        return next(one for one in (base, *numbered) if one not in names)
+        numbered = (f"{base}_{index}" for index in range(2, len(names) + 3))
+        return next(candidate for candidate in (base, *numbered) if candidate not in names)
 
     def text(self, name: str, grid: Sequence[str]) -> str:
         signature = self.signature()
@@ -285,11 +289,11 @@ class _Table:
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:
-            grids = [one["grid"] for one in self.group.launches if "grid" in one]
-            seen = dict.fromkeys(str(tuple(one)) for one in grids)
+            grids = [launch["grid"] for launch in self.group.launches if "grid" in launch]
+            seen = dict.fromkeys(str(tuple(extents)) for extents in grids)
             more = ", …" if len(seen) > _MAX_GRIDS else ""
-            told = f"; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}" if seen else ""
-            lines.append(f"# grid: callers give it{told}")
+            note = f"; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}" if seen else ""
+            lines.append(f"# grid: callers give it{note}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
         lines += [f"{name} = false" for name in _switched_off(self.first)]
@@ -308,7 +312,10 @@ class _Table:
         configs = self.configs()
         axes = _axes(configs) if self.all_configs else {}
         if axes:
-            return ["[kernel.configs]", *(f"{name} = {toml(one)}" for name, one in axes.items())]
+            return [
+                "[kernel.configs]",
+                *(f"{name} = {toml(values)}" for name, values in axes.items()),
+            ]
         lines: list[str] = []
         for config in configs:
             lines.append("[[kernel.config]]")
@@ -317,11 +324,13 @@ class _Table:
 
     def overlaps(self) -> list[str]:
         """Return what was seen of overlapping memory, as a comment: a person may promise `noalias`."""
-        told = [one["overlaps"] for one in self.group.launches if "overlaps" in one]
-        if not told:
+        recorded = [launch["overlaps"] for launch in self.group.launches if "overlaps" in launch]
+        if not recorded:
             return []
-        pairs = dict.fromkeys(" and ".join(pair) for one in told for pair in one)
-        num = f"{len(told)} launch{'' if len(told) == 1 else 'es'}"
+        pairs = dict.fromkeys(
+            " and ".join(pair) for launch_pairs in recorded for pair in launch_pairs
+        )
+        num = f"{len(recorded)} launch{'' if len(recorded) == 1 else 'es'}"
         return [one_line(f"# overlaps seen in {num}: {', '.join(pairs) or 'none'}")]
 
     def signature(self) -> dict[str, str]:
@@ -333,56 +342,58 @@ class _Table:
             types[name] = self._type(name, text)
         return types
 
-    def _type(self, name: str, told: Any) -> str:
+    def _type(self, name: str, kind: Any) -> str:
         """Return the type of an argument, or of a tuple's item, which is named by its path."""
-        if isinstance(told, dict):
-            found = cast("dict[str, list[Any]]", told)
-            labels = [f"{field}: " for field in found["fields"]] or [""] * len(found["items"])
+        if isinstance(kind, dict):
+            structure = cast("dict[str, list[Any]]", kind)
+            labels = [f"{field}: " for field in structure["fields"]] or [""] * len(
+                structure["items"]
+            )
             items = [
-                label + self._type(f"{name}.{at}", item)
-                for at, (label, item) in enumerate(zip(labels, found["items"], strict=True))
+                label + self._type(f"{name}.{index}", item)
+                for index, (label, item) in enumerate(zip(labels, structure["items"], strict=True))
             ]
             return f"({', '.join(items)}{',' * (len(items) == 1)})"
-        if told == "constexpr":
+        if kind == "constexpr":
             value = self.first["constants"][name].get("value")
             return "none" if value is None else f"i32={int(value)}"
-        kept = [name in one["divisible"] for one in self.group.launches]
-        promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
-        element = str(told).replace("*k", "*", 1)
+        is_divisible = [name in launch["divisible"] for launch in self.group.launches]
+        promise = ":16" * any(is_divisible) + "?" * (any(is_divisible) and not all(is_divisible))
+        element = str(kind).replace("*k", "*", 1)
         if element.lstrip("*") == "u1":  # as Triton calls a bool
             element = element.replace("u1", "i1")
         return element + promise
 
     def constants(self) -> dict[str, Any]:
         """Return the constants that no autotuner sets."""
-        found: dict[str, Any] = {}
+        constants: dict[str, Any] = {}
         for name in self.first["constexprs"]:
             constant = self.first["constants"].get(name)
             if constant is None or name in self.tunes or name in CONFIG_KEYS:
                 continue  # a parameter may be called num_warps: its value is the config's
             if "function" in constant:
                 other = constant["function"]
-                beside = Path(self.first["kernel"]["file"]).parent
-                file = Path(os.path.relpath(other["file"], beside)).as_posix()
-                found[name] = f"{file}:{other['function']}"
+                folder = Path(self.first["kernel"]["file"]).parent
+                file = Path(os.path.relpath(other["file"], folder)).as_posix()
+                constants[name] = f"{file}:{other['function']}"
             elif "value" in constant:
-                found[name] = "None" if constant["value"] is None else constant["value"]
-        return found
+                constants[name] = "None" if constant["value"] is None else constant["value"]
+        return constants
 
     def configs(self) -> list[dict[str, Any]]:
         """Return the configs that were launched, each once, in order; then those that are asked for."""
         configs: dict[str, dict[str, Any]] = {}
-        for one in self.group.launches:
+        for launch in self.group.launches:
             config = {
-                name: one["constants"][name]["value"]
-                for name in sorted(self.tunes & one["constants"].keys())
+                name: launch["constants"][name]["value"]
+                for name in sorted(self.tunes & launch["constants"].keys())
             }
-            config |= self._options(one["options"])
+            config |= self._options(launch["options"])
             configs.setdefault(json.dumps(config), config)
-        for one in self.all_configs:
-            names = sorted(self.tunes & one.keys() & self.first["signature"].keys())
-            config = {name: one[name] for name in names} | self._options(
-                {**_DEFAULTS, **{name: one[name] for name in CONFIG_KEYS if name in one}}
+        for settings in self.all_configs:
+            names = sorted(self.tunes & settings.keys() & self.first["signature"].keys())
+            config = {name: settings[name] for name in names} | self._options(
+                {**_DEFAULTS, **{name: settings[name] for name in CONFIG_KEYS if name in settings}}
             )
             configs.setdefault(json.dumps(config), config)
         return list(configs.values())
@@ -407,7 +418,7 @@ class _Table:
         names = integers | set(self.constants()) | self.tunes
         kernel = _function(self.first["kernel"]).rpartition(".")[2]
         parameters = tuple(self.first["signature"])
-        found: list[str] | None = None
+        source_grid: list[str] | None = None
         for file, line in sorted(self._callers()):
             try:
                 launches = launches_of(
@@ -415,22 +426,22 @@ class _Table:
                 )
             except DiagnosticError:
                 return []
-            here = [one for one in launches if line is None or one.line <= line]
-            for launch in here if line is None else here[-1:]:
+            reached = [launch for launch in launches if line is None or launch.line <= line]
+            for launch in reached if line is None else reached[-1:]:
                 grid = grid_of(launch, names)
-                if grid is None or found not in (None, grid):
+                if grid is None or source_grid not in (None, grid):
                     return []
-                found = grid
-            if not here:
+                source_grid = grid
+            if not reached:
                 return []
-        agrees = found and all(_agrees(found, one) for one in self.group.launches)
-        return found if found and agrees else []
+        agrees = source_grid and all(_agrees(source_grid, launch) for launch in self.group.launches)
+        return source_grid if source_grid and agrees else []
 
     def _callers(self) -> set[tuple[str, int | None]]:
         """Return where launches are: files and lines, or the kernel's own file if no record says so."""
-        own = {"file": self.first["kernel"]["file"], "line": None}
-        callers = [one.get("caller", own) for one in self.group.launches]
-        return {(one["file"], one["line"]) for one in callers}
+        kernel_file = {"file": self.first["kernel"]["file"], "line": None}
+        callers = [launch.get("caller", kernel_file) for launch in self.group.launches]
+        return {(caller["file"], caller["line"]) for caller in callers}
 
 
 def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

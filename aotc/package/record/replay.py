@@ -34,7 +34,7 @@ def run_replayed(
             raise CompileError(
                 message, remedy="aotc build writes it: aotc build record/kernels.toml"
             )
-    told = {
+    settings = {
         "archives": [str(path.resolve()) for path in archives],
         "strict": strict,
         "stand_in": stand_in,
@@ -42,7 +42,7 @@ def run_replayed(
         "driver": driver,
     }
     path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "AOTC_REPLAY": json.dumps(told)}
+    environment = {**os.environ, "PYTHONPATH": path, "AOTC_REPLAY": json.dumps(settings)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -43,32 +43,34 @@ def recorded_timings(
     records: Sequence[dict[str, Any]], written: Written, manifest: Manifest
 ) -> TuningTable:
     """Return what autotuners measured of the manifest's kernels; of a launch twice, the last."""
-    own = {kernel.name: _configs(kernel) for kernel in manifest.kernels}
+    configs_by_kernel = {kernel.name: _configs(kernel) for kernel in manifest.kernels}
     tuned = tuned_constants(records)
     tunings: dict[tuple[str, str, str], _Times] = {}
     counted: dict[str, list[Mapping[str, Any]]] = {}
-    for one in records:
-        if "count" in one:
-            counted.setdefault(table_key(one["launch"], tuned), []).append(one)
-    for one in records:
-        if not one.get("timings") or "launch" not in one:
+    for record in records:
+        if "count" in record:
+            counted.setdefault(table_key(record["launch"], tuned), []).append(record)
+    for record in records:
+        if not record.get("timings") or "launch" not in record:
             continue
-        launch = one["launch"]
+        launch = record["launch"]
         table = table_key(launch, tuned)
         kernel = written.tables.get(table)
         if kernel is None:
             continue
-        times = tunings.setdefault((kernel, target_of(launch), one.get("gpu", "")), _Times())
+        times = tunings.setdefault((kernel, target_of(launch), record.get("gpu", "")), _Times())
         key = tuple(passed_integers(launch).items())
         measured = times.launches.setdefault(key, {})
-        for settings, told in one["timings"]:
-            config = own[kernel].get(completed(_config(settings, launch)))
-            seconds = seconds_of(told)
+        for settings, milliseconds in record["timings"]:
+            config = configs_by_kernel[kernel].get(completed(_config(settings, launch)))
+            seconds = seconds_of(milliseconds)
             if config is not None and seconds is not None:
                 measured[times.configs.setdefault(config, len(times.configs))] = seconds
-        times.weights[key] = _weight(one, counted.get(table, ()))
-    found = (_tuning(*key, tunings[key]) for key in sorted(tunings) if tunings[key].configs)
-    return TuningTable(tuple(found))
+        times.weights[key] = _weight(record, counted.get(table, ()))
+    kernel_tunings = (
+        _tuning(*key, tunings[key]) for key in sorted(tunings) if tunings[key].configs
+    )
+    return TuningTable(tuple(kernel_tunings))
 
 
 def add_timings(table: TuningTable, path: Path) -> None:
@@ -80,12 +82,16 @@ def add_timings(table: TuningTable, path: Path) -> None:
     write_tuning(merge_tunings(tables), path)
 
 
-def seconds_of(told: Any) -> float | None:
+def seconds_of(milliseconds: Any) -> float | None:
     """Return the seconds that an autotuner's milliseconds are: a number, or the first of quantiles.
 
     None if it is no time: configs that failed have infinity.
     """
-    first: Any = next(iter(cast("list[Any]", told)), None) if isinstance(told, list) else told
+    first: Any = (
+        next(iter(cast("list[Any]", milliseconds)), None)
+        if isinstance(milliseconds, list)
+        else milliseconds
+    )
     is_time = isinstance(first, int | float) and math.isfinite(first) and first > 0
     return float(first) / 1e3 if is_time else None
 
@@ -96,7 +102,7 @@ def _configs(kernel: KernelSpec) -> dict[tuple[object, ...], Config]:
     if isinstance(configs, CartesianConfigs):
         names = [name for name, _ in configs.axes]
         values = itertools.product(*(listed for _, listed in configs.axes))
-        listed = [tuple(zip(names, one, strict=True)) for one in values]
+        listed = [tuple(zip(names, combination, strict=True)) for combination in values]
     else:
         assert isinstance(configs, ListedConfigs)
         listed = [*configs.configs]
@@ -109,10 +115,10 @@ def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> dict
     return {name: value for name, value in settings.items() if name in names}
 
 
-def _weight(one: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
+def _weight(record: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
     """Return how many of a table's launches the autotuner's choice was for; at least 1."""
-    integers = one["launch"]["integers"]
-    names = [name for name in one.get("key", {}) if name in integers]
+    integers = record["launch"]["integers"]
+    names = [name for name in record.get("key", {}) if name in integers]
     return max(1, sum(
         other["count"]
         for other in counted

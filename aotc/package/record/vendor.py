@@ -42,7 +42,9 @@ class _Copies:
         if top in self._roots:
             return self._roots[top]
         # Two of one name from different places get folders of their own.
-        number = sum(one.name == top.name and one.parent != top.parent for one in self._roots)
+        number = sum(
+            copied.name == top.name and copied.parent != top.parent for copied in self._roots
+        )
         root = self._roots[top] = self._folder / str(number) if number else self._folder
         for path in top.rglob("*.py") if top.is_dir() else _imported(top):
             target = root / path.relative_to(top.parent)
@@ -65,8 +67,8 @@ def _imported(file: Path) -> Iterator[Path]:
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]
-            beside = (file.parent / f"{name.partition('.')[0]}.py" for name in names)
-            pending += [one for one in beside if one.is_file()]
+            neighbours = (file.parent / f"{name.partition('.')[0]}.py" for name in names)
+            pending += [neighbour for neighbour in neighbours if neighbour.is_file()]

@@ -29,9 +29,9 @@ def _install(words: dict[str, object]) -> str:
 
 def _start() -> None:
     # The program's own path is as it would be without this folder; children have the variable.
-    sys.path[:] = [one for one in sys.path if not one or Path(one).resolve() != _HERE]
-    told = os.environ.get(_VARIABLE)
-    problem = _install(json.loads(told)) if told else ""
+    sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != _HERE]
+    settings = os.environ.get(_VARIABLE)
+    problem = _install(json.loads(settings)) if settings else ""
     if problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.stderr.flush()

@@ -103,30 +103,30 @@ def _wrap_jit(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        given: Any = grid
-        seen: list[Any] | None = None
+        launch_grid: Any = grid
+        grids: list[Any] | None = None
         if callable(grid):
-            seen = []
+            grids = []
 
             def called(meta: Any) -> Any:
-                found = given(meta)
-                seen.append(found)
-                return found
+                extents = launch_grid(meta)
+                grids.append(extents)
+                return extents
 
             grid = called
         kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
         frame: Any = _frame(1)  # the code outside of Triton that launches
-        known = _inside.get(id(frame.f_code)) or _look_at(frame)
-        while known[0] and frame.f_back is not None:
+        site = _inside.get(id(frame.f_code)) or _look_at(frame)
+        while site[0] and frame.f_back is not None:
             frame = frame.f_back
-            known = _inside.get(id(frame.f_code)) or _look_at(frame)
-        code, line = known[1], frame.f_lineno
+            site = _inside.get(id(frame.f_code)) or _look_at(frame)
+        code, line = site[1], frame.f_lineno
         sample = _samples.get((id(kernel), id(code), line))
         if sample is None or sample[0] < _NUM_SAMPLES:
-            _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
+            _sample(self, kernel, grids[0] if grids else launch_grid, args, kwargs, (code, line))
         if not warmup:
             try:
-                _count(self, kernel, seen[0] if seen else given, args, kwargs)
+                _count(self, kernel, grids[0] if grids else launch_grid, args, kwargs)
             except Exception as error:  # noqa: BLE001 - the program goes on
                 _write_once(f"{type(error).__name__}: {error}")
         return kernel
@@ -148,10 +148,12 @@ def _sample(
     _samples.setdefault((id(kernel), id(code), line), [0, kernel, code])[0] += 1
     try:
         file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
-        place = {"file": file, "line": line}
+        location = {"file": file, "line": line}
         launch = _launch(function, kernel, grid, args, kwargs)
-        told = _overlaps(_passed(function.arg_names, args, kwargs))
-        _write({**launch, "caller": place, **({} if told is None else {"overlaps": told})})
+        overlaps = _overlaps(_passed(function.arg_names, args, kwargs))
+        _write(
+            {**launch, "caller": location, **({} if overlaps is None else {"overlaps": overlaps})}
+        )
     except Exception as error:  # noqa: BLE001 - the program goes on
         _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
 
@@ -165,7 +167,7 @@ def _launch(
     divisible = [
         _name(names, key)
         for key, attributes in dict(source.attrs).items()
-        if ["tt.divisibility", 16] in [list(one) for one in attributes]
+        if ["tt.divisibility", 16] in [list(attribute) for attribute in attributes]
     ]
     passed = _passed(names, args, kwargs)
     types = {_name(names, key): text for key, text in source.signature.items()}
@@ -174,47 +176,47 @@ def _launch(
     extents: Sequence[Any] = (grid,) if isinstance(grid, int) else grid
     return {
         "kernel": _kernel(function),
-        "constexprs": [one.name for one in function.params if one.is_constexpr],
+        "constexprs": [parameter.name for parameter in function.params if parameter.is_constexpr],
         "signature": signature,
         "divisible": divisible,
         "constants": {name: _constant(value) for name, value in constants.items()},
         "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
         **_unbuilt(metadata),
         "target": [metadata.target.backend, metadata.target.arch],
-        "grid": [int(one) for one in extents or ()],
+        "grid": [int(extent) for extent in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
 
 
 def _unbuilt(metadata: Any) -> dict[str, Any]:
     """Return the options of a compiled kernel that no archive is built with, if it has any."""
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: str(getattr(metadata, name))
         for name, usual in _USUAL.items()
         if getattr(metadata, name, usual) not in (usual, None, "")
     }
     libraries: dict[str, Any] = dict(getattr(metadata, "extern_libs", None) or ())
-    told.update(
+    options.update(
         {f"extern_libs {name}": path for name, path in libraries.items() if name != "libdevice"}
     )
-    return {"unbuilt": told} if told else {}
+    return {"unbuilt": options} if options else {}
 
 
 def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
     """Return the pairs of arguments whose memory overlaps, None of fewer than two that say theirs."""
-    ranges = [(name, *one) for name, value in passed.items() for one in _ranges(value)]
+    ranges = [(name, *bounds) for name, value in passed.items() for bounds in _ranges(value)]
     if len(ranges) < 2:
         return None
     pairs = itertools.combinations(ranges, 2)
-    found = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
-    return [list(one) for one in dict.fromkeys(map(tuple, found))]
+    overlaps = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
+    return [list(pair) for pair in dict.fromkeys(map(tuple, overlaps))]
 
 
 def _ranges(value: Any) -> Iterable[tuple[int, int]]:
     """Yield where the memory of an argument, or of a tuple's items, begins and ends."""
     if isinstance(value, tuple):
-        for one in _items(value):
-            yield from _ranges(one)
+        for element in _items(value):
+            yield from _ranges(element)
         return
     value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
     try:
@@ -256,9 +258,9 @@ class _Sized(dict[type, bool]):
     """Whether values of a type are sizes: integers, tuples, tensor descriptors. Asked at every launch."""
 
     def __missing__(self, kind: type) -> bool:
-        found = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
-        self[kind] = found
-        return found
+        is_size = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
+        self[kind] = is_size
+        return is_size
 
 
 _sized = _Sized()
@@ -281,7 +283,7 @@ def _counted_launch(
     passed = _passed(function.arg_names, args, kwargs)
     return {
         **launch,
-        "integers": {k: v for name, one in passed.items() for k, v in _key(name, one)},
+        "integers": {k: v for name, argument in passed.items() for k, v in _key(name, argument)},
     }
 
 
@@ -293,9 +295,9 @@ def _key(name: str, value: Any) -> list[tuple[str, int]]:
         items = _items(value)
         labels = _fields(value) or range(len(items))
         pairs = zip(labels, items)  # noqa: B905 - Python 3.9
-        return [pair for label, one in pairs for pair in _key(f"{name}_{label}", one)]
+        return [pair for label, element in pairs for pair in _key(f"{name}_{label}", element)]
     if _sized[type(value)]:
-        return [(f"{name}.shape[{at}]", int(one)) for at, one in enumerate(value.shape)]
+        return [(f"{name}.shape[{axis}]", int(extent)) for axis, extent in enumerate(value.shape)]
     return []
 
 
@@ -350,14 +352,14 @@ def _fields(value: Any) -> list[str]:
 def _kernel(function: Any) -> dict[str, Any]:
     inner = function.fn
     code = inner.__code__
-    told: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "file": os.path.abspath(code.co_filename),  # noqa: PTH100 - start-up time
         "function": inner.__qualname__,
         "module": inner.__module__,
     }
     if code.co_freevars:
-        told["captured"] = list(code.co_freevars)
-    return {**told, **_extracted(function)}
+        identity["captured"] = list(code.co_freevars)
+    return {**identity, **_extracted(function)}
 
 
 _extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by function, which is kept alive
@@ -365,21 +367,21 @@ _extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by function, which is k
 
 def _extracted(function: Any) -> dict[str, Any]:
     """Return the name of a function's extract, which is written when it is first asked for."""
-    known = _extracts.get(id(function))
-    if known is None:
-        known = _extracts[id(function)] = (_extract(function), function)
-    return known[0]
+    extracted = _extracts.get(id(function))
+    if extracted is None:
+        extracted = _extracts[id(function)] = (_extract(function), function)
+    return extracted[0]
 
 
 def _extract(function: Any) -> dict[str, Any]:
     try:
-        made = _extracting().extract(function)
+        extract = _extracting().extract(function)
         is_changed = _extracting().has_other_source(function)
     except Exception as error:  # noqa: BLE001 - the program goes on, and the kernel's file may do
         return {"unsaid": str(error)}
-    for file, text in made.files.items():
+    for file, text in extract.files.items():
         _write({"extract": file, "text": text})
-    return {"extract": made.file, **({"changed": True} if is_changed else {})}
+    return {"extract": extract.file, **({"changed": True} if is_changed else {})}
 
 
 @functools.lru_cache(None)
@@ -420,9 +422,9 @@ def _look_at(frame: FrameType) -> tuple[bool, Any]:
     """Return whether a frame is of Triton or of this module, and its code."""
     code = frame.f_code
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
-    known = (package in ("triton", "aotc") or code.co_filename == __file__, code)
-    _inside[id(code)] = known
-    return known
+    site = (package in ("triton", "aotc") or code.co_filename == __file__, code)
+    _inside[id(code)] = site
+    return site
 
 
 # ---- the autotuner ----------------------------------------------------------------------------
@@ -430,7 +432,7 @@ def _look_at(frame: FrameType) -> tuple[bool, Any]:
 
 def _wrap_autotuner(module: ModuleType) -> None:
     bench, original = module.Autotuner._bench, module.Autotuner.run  # noqa: SLF001 - no other place
-    known: dict[int, list[Any]] = {}
+    cache_sizes: dict[int, list[Any]] = {}
 
     @functools.wraps(bench)
     def tried(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -444,9 +446,9 @@ def _wrap_autotuner(module: ModuleType) -> None:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         size = len(self.cache)
-        one = known.get(id(self))
-        if one is None or one[0] != size:  # it has chosen a config for these arguments
-            known[id(self)] = [size, self]
+        last_size = cache_sizes.get(id(self))
+        if last_size is None or last_size[0] != size:  # it has chosen a config for these arguments
+            cache_sizes[id(self)] = [size, self]
             try:
                 _write(_tuned(self, result, args, kwargs))
             except Exception as error:  # noqa: BLE001 - the program goes on

@@ -85,13 +85,13 @@ class JITFunction(Jitted, KernelInterface):
         self.params = [
             KernelParam(
                 i,
-                one,
-                i in self.do_not_specialize or one.name in self.do_not_specialize,
-                i in unaligned or one.name in unaligned,
+                parameter,
+                i in self.do_not_specialize or parameter.name in self.do_not_specialize,
+                i in unaligned or parameter.name in unaligned,
             )
-            for i, one in enumerate(self.signature.parameters.values())
+            for i, parameter in enumerate(self.signature.parameters.values())
         ]
-        self.arg_names = [one.name for one in self.params]
+        self.arg_names = [parameter.name for parameter in self.params]
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
