@@ -1,4 +1,4 @@
-"""What else a guessed line may say, the likeliest first."""
+"""Alternatives for the guessed lines of a draft, likeliest first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIZE_NOTE = "the sizes that launches pass"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another line for one name; `size` is what the line says now, if that is halved."""
+    """A replacement line for one name; `size` is the current size if the change halves it."""
 
     section: str
     name: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def type_changes(draft: Draft) -> Iterator[Change]:
-    """Yield other types for what is guessed: of type variables, arguments and descriptors."""
+    """Yield other types for guessed type variables, arguments and descriptors."""
     lines = draft.sections["signature"]
     for name, line in lines.items():
         if not line.is_given and "none" in listed(line)[1:]:
@@ -57,7 +57,7 @@ def type_changes(draft: Draft) -> Iterator[Change]:
 
 
 def computed_changes(draft: Draft) -> Iterator[Change]:
-    """Yield values of constants whose heuristics need a launch: false, and sizes."""
+    """Yield values (false, sizes) for constants computed by heuristics at launch."""
     for name in draft.computed:
         if not any(name in lines for lines in draft.sections.values()):
             for value in (False, 1, 16, 64):
@@ -88,7 +88,7 @@ def choice_changes(draft: Draft) -> Iterator[Change]:
 
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:
-    """Yield halves of the sizes that are guessed."""
+    """Yield changes halving the guessed sizes."""
     for section in ("configs", "choices", "constants", "captures"):
         for name, line in draft.sections[section].items():
             if line.is_given or name.startswith("num_"):

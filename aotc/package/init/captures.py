@@ -1,7 +1,7 @@
-"""Variables of the functions around a kernel, which `[kernel.captures]` gives.
+"""Values for the variables a kernel captures from enclosing functions (`[kernel.captures]`).
 
-What calls of such a function in the same file agree on is a value of the source. The others are guessed
-as if they were `tl.constexpr` parameters, since a kernel uses them alike.
+If all calls of the enclosing function in the file agree on a value, it is taken. The others are
+guessed like `tl.constexpr` parameters, since a kernel uses both alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aotc.package.manifest.toml_text import toml
 
 
 def with_captures(node: ast.FunctionDef, captures: Collection[str]) -> ast.FunctionDef:
-    """Return a function that takes what it captures as constants."""
+    """Return a copy of a function with its captures as constexpr parameters."""
     extended = copy.copy(node)
     extended.args = copy.copy(node.args)
     annotation = ast.Attribute(ast.Name("tl", ast.Load()), "constexpr", ast.Load())
@@ -39,7 +39,7 @@ def with_captures(node: ast.FunctionDef, captures: Collection[str]) -> ast.Funct
 
 
 def with_constants(function: Function, captures: Collection[str]) -> Function:
-    """Return a function's record with what it captures among its constants."""
+    """Return a function's record with its captures added to the constants."""
     more = tuple(Parameter(name, is_constexpr=True, has_default=False) for name in captures)
     return replace(function, parameters=(*function.parameters, *more))
 
@@ -47,7 +47,7 @@ def with_constants(function: Function, captures: Collection[str]) -> Function:
 def passed_captures(
     survey: Survey, file: SourceFile, kernel: str, captures: Collection[str]
 ) -> dict[str, Line]:
-    """Return the captured parameters whose value calls in the file, or a default, tell."""
+    """Return lines for captured parameters with a known value, from calls or a default."""
     outer = [*_outer_functions(file.tree, kernel.split(".")[:-1])]
     lines: dict[str, Line] = {}
     for name in captures:
@@ -63,7 +63,7 @@ def passed_captures(
 
 
 def move_captures(constants: Constants, captures: Mapping[str, Line | None]) -> dict[str, Line]:
-    """Return the lines of captures; the guesses for them, of one value each, are taken out."""
+    """Move the lines of captures out of `constants`, with one value each."""
     capture_lines: dict[str, Line] = {}
     for name, passed in captures.items():
         guessed: Line | None = None
@@ -108,7 +108,7 @@ def _parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def _values(survey: Survey, file: SourceFile, node: ast.FunctionDef, name: str) -> list[str]:
-    """Return what calls pass for a parameter, as TOML; nothing if one of them passes what varies."""
+    """Return the values calls pass for a parameter, as TOML; none if any value varies."""
     names = [parameter for parameter in _parameters(node) if parameter not in ("self", "cls")]
     default = _default(node, name)
     passed: list[ast.expr] = []
@@ -140,7 +140,7 @@ def _default(node: ast.FunctionDef, name: str) -> ast.expr | None:
 
 
 def _value(survey: Survey, file: SourceFile, node: ast.expr) -> str:
-    """Return an expression's value as TOML, or "" if it varies or no manifest can say it."""
+    """Return an expression's value as TOML; "" if it varies or TOML cannot express it."""
     try:
         value = Host(survey, file, None).literal(node)
     except LookupError:

@@ -1,7 +1,7 @@
-"""The grid of a launch, as expressions of a manifest: over arguments and constants of the kernel.
+"""Translate a launch's grid to manifest expressions over the kernel's arguments and constants.
 
-A tuple, or a lambda or function that returns one, is written out with what each name stands for:
-the argument that the launch passes it as, a constant, or what a local variable was assigned.
+The grid is a tuple, or a lambda or function returning one. Host names are replaced by the kernel
+argument they are passed as, by a constant, or by the value assigned to a local variable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_RANK, _MAX_DEPTH = 3, 20
 
 
 def grid_of(launch: Launch, names: Collection[str]) -> list[str] | None:
-    """Return the grid's expressions over `names` of the kernel; None if it has other names."""
+    """Return the grid's expressions over the kernel's `names`; None if it needs others."""
     grid = launch.host.expand(launch.grid)
     meta = ""
     if isinstance(grid, ast.Lambda):
@@ -52,7 +52,7 @@ def _parameter(args: ast.arguments) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Write an expression of the host in names of the kernel; LookupError if it has others."""
+    """Rewrite host expressions in the kernel's names; LookupError if one needs others."""
 
     host: Host
     meta: str

@@ -1,7 +1,7 @@
-"""The places where a file launches a kernel, and what the code around them says of the arguments.
+"""Find a file's launches of a kernel, and infer their arguments from the host code.
 
-Nothing of it is run. A local variable is followed where it is assigned once; what it is then, a
-literal, a constant of the module or an expression over other variables, is all that is said.
+Nothing is executed. A local variable assigned once is followed to its expression: a literal, a
+module constant, or an expression over other variables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MANY = object()
 
 @dataclass
 class Host:
-    """The function around a launch, or the module; answers what its expressions are."""
+    """The function (or module) around a launch; resolves its expressions."""
 
     survey: Survey
     file: SourceFile
@@ -47,7 +47,7 @@ class Host:
 
     @cached_property
     def assigned(self) -> dict[str, ast.expr | object]:
-        """What each local variable is assigned, if that is one expression."""
+        """The expression assigned to each local variable, `_MANY` for several."""
         assigned: dict[str, ast.expr | object] = {}
         for node in ast.walk(self.node) if self.node is not None else ():
             if isinstance(node, ast.Assign):
@@ -64,7 +64,7 @@ class Host:
 
     @cached_property
     def module_lambdas(self) -> dict[str, ast.expr]:
-        """The lambdas that names of the module are, each assigned once there."""
+        """Module-level lambdas by name, if assigned once."""
         assigned: dict[str, list[ast.expr]] = {}
         for node in _module_level(self.file.tree):
             for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -83,7 +83,7 @@ class Host:
         return {arg.arg: arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
     def expand(self, node: ast.expr) -> ast.expr | ast.FunctionDef:
-        """Return what a local variable, or a lambda of the module, was assigned, or the expression itself."""
+        """Follow local variables and module lambdas to their expression."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, ast.Name):
                 break
@@ -94,7 +94,7 @@ class Host:
         return node
 
     def literal(self, node: ast.expr) -> object:
-        """Return what an expression is if no launch changes it. Raises: LookupError."""
+        """Return an expression's value if constant. Raises: LookupError."""
         expanded = self.expand(node)
         names = {child.id for child in ast.walk(expanded) if isinstance(child, ast.Name)}
         is_local = any(name in self.parameters or name in self.assigned for name in names)
@@ -115,7 +115,7 @@ class Host:
         raise LookupError
 
     def function(self, node: ast.expr) -> Function | None:
-        """Return the function of the host's that an expression calls, if the source tells."""
+        """Return the host function called by an expression, None if unknown."""
         if not isinstance(node, ast.Call):
             return None
         try:
@@ -125,7 +125,7 @@ class Host:
         return callee if isinstance(callee, Function) and not callee.is_jit else None
 
     def kind(self, node: ast.expr, depth: int = 0) -> Kind:
-        """Return what Python type an argument has, as far as the code says."""
+        """Return the Python type of an argument, "" if unknown."""
         if depth > _MAX_DEPTH:
             return ""
         if isinstance(node, ast.Name):
@@ -182,7 +182,7 @@ class Host:
         return "tensor" if name in _ALLOCATIONS or name.endswith("_like") else ""
 
     def dtype(self, node: ast.expr) -> str:
-        """Return the dtype that a tensor is made with, if the code names it."""
+        """Return the dtype named in a tensor's allocation, "" if none is."""
         allocation = self.expand(node)
         if not isinstance(allocation, ast.Call):
             return ""
@@ -193,7 +193,7 @@ class Host:
         return ""
 
     def has_own_dtype(self, node: ast.expr) -> bool:
-        """Return whether a tensor is made with a dtype that it need not share with others."""
+        """Return whether a tensor's allocation names a dtype other than another tensor's."""
         allocation = self.expand(node)
         return isinstance(allocation, ast.Call) and any(
             keyword.arg == "dtype" and not ast.unparse(keyword.value).endswith(".dtype")
@@ -216,7 +216,7 @@ class Launch:
 def launches_of(
     survey: Survey, file: SourceFile, kernel: str, parameters: tuple[str, ...]
 ) -> list[Launch]:
-    """Return where a file launches a kernel, in order."""
+    """Return a file's launches of a kernel, by line."""
     launches = [
         _launch(Host(survey, file, around), node, node.func.slice, parameters)
         for around, node in _calls(file.tree, None)
@@ -227,7 +227,7 @@ def launches_of(
 
 
 def _launched(host: Host, node: ast.expr, depth: int = 0) -> list[str]:
-    """Return the kernels that may stand before a grid: by name, by variable, as in `wrap(kernel)`."""
+    """Return the possible kernels before a grid: by name, variable, or `wrap(kernel)`."""
     if isinstance(node, ast.Call) and node.args:
         return _launched(host, node.args[0], depth)
     if isinstance(node, ast.IfExp):
@@ -268,7 +268,7 @@ def _calls(
 
 
 def _module_level(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a module has outside of its functions and classes."""
+    """Yield a module's nodes outside functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child
@@ -280,7 +280,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | object]]:
-    """Yield what each name of an assignment's target is given."""
+    """Yield each name of an assignment's target with its value."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List):

@@ -1,9 +1,9 @@
-"""Write a manifest for the kernels of sources, from what the sources say.
+"""Write a manifest for the kernels of source files.
 
-Each kernel's table is built before it is written, as far as PTX, and guesses change until it is
-right. One that does not build is a comment with the reason, so that the rest can be used.
+Each kernel's table is compiled to PTX before it is written; guesses are revised until it compiles.
+A table with errors becomes a comment with the reason, and the rest stays usable.
 
-Invariant: what is written builds, and a value that the source does not tell has a TODO.
+Invariant: every table in the output builds, and every guessed value has a TODO.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 @dataclass
 class Written:
-    """A manifest's text, and what it leaves to the reader.
+    """A manifest's text, and the work left to the reader.
 
-    `refused` are comments of the text, and `unnamed` the makers of kernels that it cannot name.
+    `refused` kernels are comments in the text; `unnamed` are makers of kernels without a name.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which variants a manifest asks for: `dtypes` of data, and with `all` every combination."""
+    """The variants to request: `dtypes` of data, and with `all` every combination."""
 
     dtypes: tuple[str, ...] = ()
     all: bool = False
@@ -132,7 +132,7 @@ def _package(paths: Sequence[str], targets: Sequence[str]) -> str:
 
 
 def _built(draft: Draft, trial: Trial, selection: Wanted) -> tuple[str, str]:
-    """Return the text of a table that builds, and why it is a comment if it is one."""
+    """Return a table's text and its problem; with a problem, the text is a comment."""
     problem = draft.problem
     if not problem:
         failed = settle(draft, trial)
@@ -231,7 +231,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, selection: Want
 
 
 def _tuned(subject: Subject, kernel: CheckedKernel) -> tuple[set[str] | None, str]:
-    """Return what the autotuner sets, None if there is none, and why it cannot be read."""
+    """Return the names set by the autotuner (None without one), and the reading error."""
     try:
         configs = autotune_configs(kernel.file, kernel.name, target=subject.survey.target)
     except CompileError as error:
@@ -246,7 +246,7 @@ def _add_grid(
     constants: Constants,
     tuned: Sequence[str] | set[str],
 ) -> None:
-    """Add the grid that all launches agree on; what it was where it cannot be said."""
+    """Add the grid shared by all launches, else a comment."""
     if not subject.launches:
         return
     defaults = {
@@ -271,7 +271,7 @@ def _add_grid(
 
 
 def _guess_fewer(constants: Constants, factors: Sequence[str]) -> None:
-    """Guess that few programs go along an axis, such as that of heads, so that launches are verified."""
+    """Guess few programs along an axis (such as heads), to keep verification cheap."""
     for name in factors:
         for lines in (constants.constants, constants.configs):
             line = lines.get(name)

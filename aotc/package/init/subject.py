@@ -1,4 +1,4 @@
-"""One kernel that a manifest is written for: its source, its launches, and the lines about it."""
+"""The kernel being described: its source, its launches, and lines of the manifest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from aotc.package.manifest.parameters import Function
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A value of the manifest as TOML, and what is said beside it.
+    """A manifest value as TOML, with a note.
 
-    With `is_todo` the source does not tell the value, and the note says what to look for. With
-    `is_given` the source writes the value out, so that nothing else is tried.
+    `is_todo`: the value is a guess, and the note tells the user how to find the right one.
+    `is_given`: the source states the value, and no alternative is tried.
     """
 
     value: str
@@ -33,20 +33,20 @@ class Line:
 
     @property
     def comment(self) -> str:
-        """The end of the line."""
+        """The line's comment."""
         if not self.note:
             return ""
         return f"  # TODO: {self.note}" if self.is_todo else f"  # {self.note}"
 
 
 def todo(value: str, note: str) -> Line:
-    """Return a line that stands for what the source does not tell."""
+    """Return a line with a guessed value, marked TODO."""
     return Line(value, note, is_todo=True)
 
 
 @dataclass
 class Subject:
-    """A kernel, and all that its file says of it."""
+    """A kernel, with the facts its file gives."""
 
     survey: Survey
     file: SourceFile
@@ -55,11 +55,11 @@ class Subject:
     uses: Uses
     launches: list[Launch]
     captures: Mapping[str, Line | None] = field(default_factory=dict[str, "Line | None"])
-    """Variables of the functions around the kernel that it reads, and what callers pass for each."""
+    """Variables captured from enclosing functions, with the value callers pass."""
 
     @cached_property
     def annotations(self) -> Mapping[str, str]:
-        """The text of each parameter's annotation; of a string, what it holds."""
+        """The text of each parameter's annotation, without quotes."""
         texts: dict[str, str] = {}
         for parameter in parameters(self.node):
             note = parameter.annotation
@@ -76,7 +76,7 @@ class Subject:
 
     @cached_property
     def computed(self) -> frozenset[str]:
-        """The parameters that heuristics compute, when the kernel is built or launched."""
+        """The parameters computed by heuristics, at build or launch."""
         path, name, target = self.file.path, self.node.name, self.survey.target
         arguments = [parameter.name for parameter in self.function.arguments]
         constants = [parameter.name for parameter in self.function.constexprs]
@@ -94,7 +94,7 @@ class Subject:
 
     @cached_property
     def unspecialized(self) -> frozenset[str]:
-        """The parameters of which Triton is told to promise nothing."""
+        """The parameters in Triton's `do_not_specialize` lists."""
         call = decorator_call(self.node, "jit")
         listed = [
             item.value
@@ -111,7 +111,7 @@ class Subject:
         )
 
     def given(self, name: str) -> list[tuple[Host, ast.expr]]:
-        """Return what each launch passes for a parameter, where that is seen."""
+        """Return the expressions launches pass for a parameter, where visible."""
         return [
             (launch.host, launch.arguments[name])
             for launch in self.launches
@@ -119,7 +119,7 @@ class Subject:
         ]
 
     def is_passed(self, name: str) -> bool:
-        """Return whether a launch passes a parameter, or may."""
+        """Return whether any launch passes a parameter, or may pass it by `*args`."""
         return any(name in launch.arguments or not launch.is_whole for launch in self.launches)
 
     def default(self, name: str) -> object:

@@ -1,11 +1,10 @@
-"""What a kernel does with each of its parameters, as far as that tells types and values.
+"""Collect the uses of a kernel's parameters, as evidence for their types and values.
 
-Each function's body is walked with values that remember the parameters they come from: what a sum
-of addresses begins with, what else went into it, and through which pointer a value was loaded.
-Functions that are called are walked as well, in whatever file they are. Branches and loops are not
-told apart: whatever a name is ever given, it may be.
+A flow-insensitive walk of the function's body and of all called jit functions. Abstract values
+track the base pointer of an address sum, the parameters in its offset, and the pointer a value
+was loaded through. A variable's value is the join of all its assignments.
 
-Invariant: a use is noted only where the source shows it; nothing here goes by a name.
+Invariant: uses come from operations in the source, never from a parameter's name.
 """
 
 from __future__ import annotations
@@ -30,17 +29,23 @@ from aotc.package.init.nodes import (
 )
 
 _MAX_DEPTH = 8
-_PASSES = 3  # a loop's end reaches its begin, through one more variable
+_PASSES = (
+    3  # passes over a body: loop-carried values reach the loop's head, through one more variable
+)
 _LOADS = ("load",)
 _STORES = ("store",)
-_MADE = ("make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor")
+_DESCRIPTOR_MAKERS = (
+    "make_block_ptr",
+    "make_tensor_descriptor",
+    "_experimental_make_tensor_descriptor",
+)
 _SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
 _RANGES = ("range", "static_range")
 _PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
-_PLACES = ("program_id", "num_programs")
+_PROGRAM_INDICES = ("program_id", "num_programs")
 _CASTS = ("to", "cast")
 _CAST_KEYWORDS = ("dtype", "out_dtype")
-# Functions of floats alone: an integer is no argument of theirs.
+# Functions of float arguments only.
 _FLOAT_FUNCTIONS = (
     *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
     *("erf", "fma", "fdiv", "div_rn"),
@@ -53,7 +58,7 @@ _INTEGER_OPERATORS = (
 
 
 class Use(Flag):
-    """What is done with a parameter."""
+    """The ways a kernel uses a parameter."""
 
     NOTHING = 0
     POINTER = auto()
@@ -67,24 +72,24 @@ class Use(Flag):
     INTEGER = auto()
     FLOAT = auto()
     CONDITION = auto()
-    """It decides an `if` by itself."""
+    """It is the whole condition of an `if`."""
     NONE_TEST = auto()
     """It is compared with None."""
     EXTENT = auto()
     """It is an extent of a tile."""
     TRIPS = auto()
-    """A loop that is unrolled begins or ends at it."""
+    """It bounds an unrolled loop."""
     DTYPE = auto()
     """Values are cast to it."""
     INDICES = auto()
-    """What is loaded or stored through it are integers, such as parts of an address."""
+    """It points to integers, such as offsets."""
     ADDRESSES = auto()
-    """What is loaded through it is a pointer."""
+    """It points to pointers."""
     BITS = auto()
-    """What is loaded through it is shifted or masked, as packed values are."""
+    """It points to packed integers: loads are shifted or masked."""
 
 
-# What a function does with an argument tells of what is passed as it stands.
+# Uses in a callee that apply to the caller's parameter only when it is passed unchanged.
 _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | Use.DTYPE
 
 
@@ -92,8 +97,8 @@ _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | U
 class Uses:
     """The uses of each parameter of one function, and the constants it is compared with.
 
-    `stored` are the integer types to which what is stored through a pointer is cast. `blocks` are
-    for each axis of a descriptor the parameters by whose multiples its offsets go, None if unknown.
+    `stored` are the integer types of casts before stores through a pointer. `blocks` are, for each
+    axis of a descriptor, the parameters its offsets are multiples of; None if unknown.
     """
 
     uses: dict[str, Use] = field(default_factory=dict[str, Use])
@@ -105,11 +110,11 @@ class Uses:
     returns_float: bool = False
 
     def of(self, name: str) -> Use:
-        """Return what is done with a parameter."""
+        """Return a parameter's uses."""
         return self.uses.get(name, Use.NOTHING)
 
     def add(self, names: frozenset[str], use: Use) -> None:
-        """Note a use of parameters."""
+        """Record a use of parameters."""
         for name in names:
             self.uses[name] = self.of(name) | use
 
@@ -119,11 +124,11 @@ _NONE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a value comes from: parameters by name.
+    """The provenance of a value, as parameter names.
 
-    `bases` is what a sum begins with, or what the value itself is; `parts` all that was computed
-    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements. It
-    goes by multiples of `steps`.
+    `bases`: the parameter itself, or the base of a pointer sum. `parts`: all operands. `loaded`:
+    pointers it was loaded through. `is_index`: it enumerates elements (`arange`). `steps`: it is a
+    multiple of these.
     """
 
     bases: frozenset[str] = _NONE
@@ -132,7 +137,7 @@ class _Value:
     is_float: bool = False
     is_index: bool = False
     is_integer: bool = False
-    is_made: bool = False
+    is_kernel_descriptor: bool = False
     steps: frozenset[str] = _NONE
 
     def __or__(self, other: _Value) -> _Value:
@@ -143,31 +148,31 @@ class _Value:
             self.is_float or other.is_float,
             self.is_index or other.is_index,
             self.is_integer or other.is_integer,
-            self.is_made or other.is_made,
+            self.is_kernel_descriptor or other.is_kernel_descriptor,
             self.steps | other.steps,
         )
 
     @property
     def plain(self) -> _Value:
-        """The value once something was computed of it."""
-        return replace(self, bases=_NONE, is_made=False)
+        """The value after an operation: no longer a parameter itself."""
+        return replace(self, bases=_NONE, is_kernel_descriptor=False)
 
 
 _EMPTY = _Value()
 
 
 def uses_of(survey: Survey, function: Function) -> Uses:
-    """Return what a kernel does with its parameters; what is not known counts as no use."""
+    """Return the uses of a kernel's parameters; unknown operations count as none."""
     uses = _Walk(survey, function.file, function.node, {}, 0).run()
     for decorator in function.node.decorator_list:
         for node in ast.walk(decorator):
             if isinstance(node, ast.Compare) and is_none(node.comparators[0]):
-                uses.add(_asked_of(node.left), Use.NONE_TEST)
+                uses.add(_heuristic_argument(node.left), Use.NONE_TEST)
     return uses
 
 
-def _asked_of(node: ast.expr) -> frozenset[str]:
-    """Return the argument that a heuristic means by `args["name"]`."""
+def _heuristic_argument(node: ast.expr) -> frozenset[str]:
+    """Return the argument named by a heuristic's `args["name"]`."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
         return _NONE
     return frozenset([node.slice.value]) if isinstance(node.slice.value, str) else _NONE
@@ -238,7 +243,7 @@ class _Walk:
         self.is_in_loop = outer
 
     def note_counter(self, target: ast.expr, value: ast.expr) -> None:
-        """Note a variable that begins as an integer: in a loop it stays one."""
+        """Record a variable initialized to an integer; a loop keeps it one."""
         if isinstance(target, ast.Name):
             self.counters.discard(target.id)
             if isinstance(value, ast.Constant) and type(value.value) is int:
@@ -316,7 +321,7 @@ class _Walk:
         return replace(combined, is_float=combined.is_float or isinstance(node.op, ast.Div))
 
     def note_bits(self, node: ast.BinOp, left: _Value, right: _Value) -> None:
-        """Note that loaded values are integers: floats are not shifted, nor masked with integers."""
+        """Record integer loads: only integers are shifted or masked."""
         if isinstance(node.op, ast.LShift | ast.RShift):
             self.uses.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.FloorDiv):
@@ -391,11 +396,11 @@ class _Walk:
             pointer = args[0] if args else named.get("pointer", _EMPTY)
             self.stored(pointer, node, args, is_atomic=name not in (*_LOADS, *_STORES))
             return self.access(pointer)
-        if name in _MADE:
+        if name in _DESCRIPTOR_MAKERS:
             base = args[0] if args else named.get("base", _EMPTY)
             self.uses.add(base.bases, Use.POINTER)
             self.uses.add(joined.parts - base.bases, Use.OFFSET | Use.INTEGER)
-            return replace(base, is_made=True)
+            return replace(base, is_kernel_descriptor=True)
         if name in _RANGES:
             self.uses.add(joined.parts, Use.INTEGER)
             self.uses.add(joined.loaded, Use.INDICES)
@@ -420,17 +425,17 @@ class _Walk:
             if name == "advance":
                 self.uses.add(joined.parts - selected.bases, Use.OFFSET | Use.INTEGER)
             return selected
-        if name in _PLACES or name.startswith("arg"):
+        if name in _PROGRAM_INDICES or name.startswith("arg"):
             return _Value(is_integer=True)
         return joined.plain
 
     def is_module(self, owner: str) -> bool:
-        """Return whether what stands before a dot is no value of the kernel's."""
+        """Return whether the owner of an attribute is a module, not a value of the kernel."""
         root = owner.partition(".")[0]
         return bool(root) and root not in self.values
 
     def access(self, pointer: _Value) -> _Value:
-        """Note an access to memory; return what was loaded."""
+        """Record a memory access; return the loaded value."""
         self.uses.add(pointer.bases, Use.POINTER)
         self.uses.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
         self.uses.add(pointer.loaded, Use.INDICES)
@@ -439,7 +444,7 @@ class _Walk:
     def stored(
         self, pointer: _Value, node: ast.Call, args: Sequence[_Value], *, is_atomic: bool
     ) -> None:
-        """Note that integers are stored, where the source shows it."""
+        """Record stores of integers."""
         value = args[1] if len(args) > 1 else _EMPTY
         part = node.args[1] if len(node.args) > 1 else None
         method = part.func if isinstance(part, ast.Call) else None
@@ -457,7 +462,7 @@ class _Walk:
             self.uses.add(pointer.bases, Use.INDICES)
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
-        """Note the extents of a tile."""
+        """Record the extents of a tile."""
         name = dotted_path(node.func).rpartition(".")[2]
         first = name in ("zeros", "full")
         shapes = args if name == "arange" else args[:1] if first else args[1:2]
@@ -482,7 +487,7 @@ class _Walk:
                 replace(converted, loaded=_NONE) if is_bitcast or converted.is_float else converted
             )
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
-            if not value.is_made:
+            if not value.is_kernel_descriptor:
                 self.uses.add(value.bases, Use.DESCRIPTOR)
                 self.note_blocks(value, node)
             for offset in (*args[:1], *named[:1]):
@@ -491,7 +496,7 @@ class _Walk:
         return value.plain
 
     def note_blocks(self, value: _Value, node: ast.Call) -> None:
-        """Note by which multiples the offsets of a descriptor's load or store go."""
+        """Record the steps of a descriptor access's offsets, as its block."""
         offsets = node.args[0] if node.args else None
         if isinstance(offsets, ast.List | ast.Tuple):
             values = [(index, self.visit(index)) for index in offsets.elts]
@@ -518,7 +523,7 @@ class _Walk:
         return replace(converted, is_integer=is_integer) if is_float or is_integer else converted
 
     def callee(self, node: ast.expr) -> Function | None:
-        """Return the jit function that is called, if the source tells."""
+        """Return the called jit function, None if unknown."""
         path = dotted_path(node)
         if not path or path.partition(".")[0] in self.values or self.depth >= _MAX_DEPTH:
             return None
@@ -575,7 +580,7 @@ class _Walk:
 def _outer_blocks(
     blocks: tuple[frozenset[str] | None, ...], outer: Mapping[str, frozenset[str]]
 ) -> tuple[frozenset[str] | None, ...]:
-    """Return blocks in the names of a caller."""
+    """Translate blocks to the caller's names."""
     return tuple(
         None if block is None else _NONE.union(*(outer.get(step, _NONE) for step in block))
         for block in blocks
@@ -583,5 +588,5 @@ def _outer_blocks(
 
 
 def _direct(node: ast.expr, value: _Value) -> frozenset[str]:
-    """Return the parameters that an expression is as it stands."""
-    return value.bases if isinstance(node, ast.Name) and not value.is_made else _NONE
+    """Return the parameters an expression names unchanged."""
+    return value.bases if isinstance(node, ast.Name) and not value.is_kernel_descriptor else _NONE
