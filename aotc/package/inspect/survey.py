@@ -1,13 +1,13 @@
-"""Which kernels of files and folders aotc takes, and what the others use that it does not have.
+"""Survey the kernels of files and folders: the supported ones, and the missing features.
 
-A kernel is a `@triton.jit` function that no other one calls and that returns nothing, or one that its
-file launches. It uses all that its own body uses, and the bodies of the functions it reaches, in any file.
-`aotc.frontend.survey.support` looks at each function once; this module joins their answers.
+A kernel is a `@triton.jit` function without callers and without a return value, or one launched in
+its file. Its features are those of its own body and of all functions reachable from it, in any file.
+`aotc.frontend.survey.support` analyzes each function once; this module joins the results.
 
-Most files of a package hold no kernel, and a text search tells them; the rest are read in processes,
-a few neighbours at a time, since those import the same files.
+A text search skips files without kernels, the majority of a package. The rest are analyzed in
+worker processes, several neighbouring files per task, since they import the same files.
 
-Invariant: the answer depends on the files, never on the number of processes or their order.
+Invariant: the outcome depends on the files, never on the number of processes or their order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """One kernel, and what it uses that is not supported, in the order of its functions.
+    """A kernel and its unsupported features, in the order of its functions.
 
-    `captures` are variables of the functions around it, which a manifest has to give.
+    `captures` are variables of enclosing functions; a manifest must give their values.
     """
 
     file: str
@@ -44,15 +44,15 @@ class CheckedKernel:
 
     @property
     def is_supported(self) -> bool:
-        """Whether it can be built, if only for some values of its constants."""
+        """True if it can be built, at least for some values of its constants."""
         return all(feature.when for feature in self.missing)
 
 
 @dataclass
 class Checked:
-    """Hold what came of a check; `unread` are the reports of files that are not Python.
+    """The outcome of a check; `unread` are the errors of files failing to parse.
 
-    `unnamed` are made when a program runs: by decorators of scalar functions, or by `triton.jit(…)`.
+    `unnamed` kernels are created at run time: by decorators of scalar functions, or by `triton.jit(…)`.
     """
 
     num_files: int
@@ -63,7 +63,7 @@ class Checked:
 
     @property
     def features(self) -> dict[str, int]:
-        """How many kernels use each feature that is missing, the most used first."""
+        """The number of kernels using each missing feature, the most used first."""
         counts: dict[str, int] = {}
         for kernel in self.kernels:
             for feature in dict.fromkeys(refusal.feature for refusal in kernel.missing):
@@ -72,19 +72,19 @@ class Checked:
 
     @property
     def is_right(self) -> bool:
-        """Whether every file was read and every kernel is supported."""
+        """True if every file was read and every kernel is supported."""
         wrong = self.unread or self.failures
         return not wrong and all(kernel.is_supported for kernel in self.kernels)
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are kernels, and a manifest can name all of them."""
+        """True if there are kernels, and a manifest can name all of them."""
         return bool(self.kernels) and not self.unnamed
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one process says of its files."""
+    """One process's results for its files."""
 
     functions: tuple[FunctionSupport, ...]
     unnamed: tuple[UnnamedKernel, ...]
@@ -92,7 +92,7 @@ class Answer:
 
 
 def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
-    """Check all kernels in files and folders. Raises: CompileError for a path that is not there."""
+    """Check all kernels in files and folders. Raises: CompileError for a missing path."""
     absolute = _Absolute()
     path_as_given = {absolute[file]: file for path in paths for file in _python_files(path)}
     files = list(path_as_given.values())
@@ -122,7 +122,7 @@ def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
 
 
 def _python_files(path: str) -> Iterator[str]:
-    """Yield the Python files at a path, those of a folder in order, hidden ones left out."""
+    """Yield the Python files at a path, sorted, without hidden ones."""
     if not Path(path).is_dir():
         if not Path(path).exists():
             raise CompileError(f"cannot read {path}: there is no such file or folder")
@@ -144,7 +144,7 @@ def _may_hold_kernels(path: str) -> bool:
 def _answers(
     files: Sequence[str], target: str, jobs: int
 ) -> Generator[Done[tuple[str, ...], Answer]]:
-    """Yield the answers about files; a few are not worth a process."""
+    """Yield the results for files; a few files do not need a process."""
     tasks = [
         Job(files[start], tuple(files[start : start + _FILES_PER_TASK]))
         for start in range(0, len(files), _FILES_PER_TASK)
@@ -157,7 +157,7 @@ def _answers(
 
 
 def survey(files: Sequence[str], target: str) -> Answer:
-    """Look at the functions of some files in this process."""
+    """Analyze the functions of some files in this process."""
     reader = Survey(target)
     functions: list[FunctionSupport] = []
     unnamed: list[UnnamedKernel] = []
@@ -178,14 +178,14 @@ def _read(reader: Survey, file: str) -> Answer:
 
 
 class _Absolute(dict[str, str]):
-    """Give each path as it is from the root, however an import or the user wrote it."""
+    """Cache of absolute paths, for paths given by imports or the user."""
 
     def __missing__(self, path: str) -> str:
         self[path] = str(Path(path).absolute())
         return self[path]
 
     def key(self, key: Key) -> Key:
-        """Return where a function is, from the root."""
+        """Return a function's key with an absolute path."""
         return self[key[0]], key[1]
 
 
@@ -194,7 +194,7 @@ def _kernels(
     uses: Mapping[Key, Sequence[Key]],
     path_as_given: Mapping[str, str],
 ) -> list[CheckedKernel]:
-    """Return the kernels of the files that were given, in order, with all that they use."""
+    """Return the kernels of the given files in order, with all their refusals."""
     return [
         CheckedKernel(
             path_as_given[key[0]],
@@ -223,7 +223,7 @@ def _made_by_decorators(
     uses: Mapping[Key, Sequence[Key]],
     path_as_given: Mapping[str, str],
 ) -> list[UnnamedKernel]:
-    """Return the scalar functions of which a decorator of the library makes kernels."""
+    """Return the scalar functions made into kernels by a library's decorator."""
     return [
         UnnamedKernel(path_as_given[key[0]], key[1], function.name, f"@{function.decorator}")
         for key, function in _starts(functions, uses, path_as_given)
@@ -236,7 +236,7 @@ def _starts(
     uses: Mapping[Key, Sequence[Key]],
     path_as_given: Mapping[str, str],
 ) -> list[tuple[Key, FunctionSupport]]:
-    """Return the functions of the files that were given that no other one calls, or that are launched."""
+    """Return the root functions of the given files: launched, or without callers."""
     called = {callee for key, listed in uses.items() for callee in listed if callee != key}
     return [
         (key, functions[key])
@@ -246,7 +246,7 @@ def _starts(
 
 
 def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
-    """Return a kernel and all the functions it leads to, in order."""
+    """Return a kernel and all functions reachable from it, sorted."""
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
@@ -257,7 +257,7 @@ def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
     return sorted(reached)
 
 
-# ---- what is shown ----------------------------------------------------------------------------
+# ---- reports ----------------------------------------------------------------------------------
 
 
 def describe(checked: Checked) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def describe(checked: Checked) -> dict[str, Any]:
 
 
 def text(checked: Checked) -> str:
-    """Return a line for each use of what is missing, and how many kernels use each feature."""
+    """Return a line for each use of a missing feature, and the number of kernels per feature."""
     users: dict[Refusal, list[str]] = {}
     for kernel in checked.kernels:
         for refusal in kernel.missing:
@@ -318,7 +318,7 @@ def text(checked: Checked) -> str:
 
 
 def unnamed_lines(unnamed: Sequence[UnnamedKernel]) -> list[str]:
-    """Return a line for each maker of kernels, at its first use, and what has their names."""
+    """Return a line for each maker of kernels, at its first use, with their names."""
     makers: dict[str, list[UnnamedKernel]] = {}
     for function in unnamed:
         makers.setdefault(function.maker, []).append(function)
@@ -346,7 +346,7 @@ def _refused(refusal: Refusal, names: Sequence[str]) -> str:
 
 
 def summary(checked: Checked, seconds: float) -> str:
-    """Return one line: how many kernels were found and how many are supported."""
+    """Return one line with the numbers of kernels and of supported kernels."""
     kernels, files = len(checked.kernels), checked.num_files
     in_files = f"{files} file{'' if files == 1 else 's'} ({seconds:.1f} s)"
     unnamed = f", {len(checked.unnamed)} not named" if checked.unnamed else ""

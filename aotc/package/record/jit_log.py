@@ -1,16 +1,16 @@
-"""Read the log of a JIT monitor: which kernels Triton compiled while a program ran, and for what.
+"""Read the log of a JIT monitor: the kernels compiled by Triton, with their specialisations.
 
 Monitors are hooks of Triton's JIT (`knobs.runtime.jit_cache_hook`, `jit_post_compile_hook`, or around
-`triton.compile`); what they print has one of three forms, with any prefix of a logger before it:
+`triton.compile`). Their lines have one of three forms, after any logger's prefix:
 
     …: NAME (key=[('*fp16', 'D'), ('i32', ''), ('constexpr', 64)]{'num_warps': 4}). …
     …: NAME (constexprs={BLOCK=64}; signature={x='*fp16', …}; extra_compile_info={…}; key=…). …
     {"name": …, "module": …, "specialization_data": "…"}, or the fields of that, one by one
 
-The first two are vLLM's monitor's, by position and, with `--jit-monitor-verbose`, by name; the last is
-what a hook is passed, as JSON. Of `TRITON_PRINT_AUTOTUNING=1` the configs that were chosen are read.
+The first two are from vLLM's monitor: by position, and by name with `--jit-monitor-verbose`. The
+last is a hook's argument as JSON. From `TRITON_PRINT_AUTOTUNING=1`, the chosen configs are read.
 
-Invariant: the log's text is never evaluated as code; what cannot be read is told, with its line.
+Invariant: the log's text is never evaluated as code; unreadable lines are reported by number.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
 Path: TypeAlias = tuple[int | str, ...]
-"""A parameter, by position or name, and the index in its tuple, in the tuple of that, and so on."""
+"""A parameter, by position or name, then the indices into its nested tuples."""
 
 _EVENT = re.compile(r"JIT compilation during inference: ([\w.<>]+)")
 _AUTOTUNED = re.compile(r"Triton autotuning for function ([\w.<>]+)")
 _CHOSEN = re.compile(r"best config selected: ([^\n;]*);")
-_MAX_LINES_TO_CHOICE = 4  # that an autotuner's message goes on for
+_MAX_LINES_TO_CHOICE = 4  # length of an autotuner's message
 _PAIR = re.compile(r"(\w+): ([^,]+)(?:, |$)")
 _DIVISIBLE = re.compile(r"\(([\d, ]+)\): \[\[['\"]tt\.divisibility['\"], 16\]\]")
 _OPTION = re.compile(
@@ -38,8 +38,8 @@ _OPTION = re.compile(
 _ARCH = re.compile(r"(?:sm_?|arch=['\"]?(?:sm_?)?)(\d{2,3})")
 _OBJECT = re.compile(r"<[^<>]*>")
 _BRACKETS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
-_MAX_DEPTH = 50  # what records are made of is written and read by functions that call themselves
-# What reading a text that anybody may have written ends with.
+_MAX_DEPTH = 50  # recursive functions write and read the records
+# Exceptions from parsing untrusted text.
 _UNREADABLE = (
     ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -52,9 +52,9 @@ _OPTION_NAMES = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """A specialisation that was compiled; `types` are by position or by name, a tuple's a list.
+    """A compiled specialisation; `types` are by position or by name, lists for tuples.
 
-    `constants` are as the recorder has them; promises of `open_promises` the log does not say.
+    `constants` are in the recorder's form. With `open_promises`, the log omits the promises.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Compiled:
 
 @dataclass
 class JitLog:
-    """What a log says: specialisations, autotuners' choices by function, what could not be read."""
+    """The contents of a log: specialisations, autotuners' choices by function, problems."""
 
     compiled: list[Compiled] = field(default_factory=list[Compiled])
     choices: dict[str, list[dict[str, Any]]] = field(
@@ -78,7 +78,7 @@ class JitLog:
     problems: list[str] = field(default_factory=list[str])
 
     def read_entry(self, number: int, text: str) -> None:
-        """Add what an entry says that begins in a line."""
+        """Parse an entry beginning at line `number`, and add it."""
         event = _EVENT.search(text)
         try:
             _check_depth(text)
@@ -91,7 +91,7 @@ class JitLog:
 
 
 def read_log(text: str) -> JitLog:
-    """Return what a log says."""
+    """Parse a log."""
     log = JitLog()
     for function, chosen in _autotuned(text):
         config = {name: _word(value) for name, value in _PAIR.findall(chosen)}
@@ -102,10 +102,10 @@ def read_log(text: str) -> JitLog:
 
 
 def _autotuned(text: str) -> Iterator[tuple[str, str]]:
-    """Yield functions and the configs that their autotuners chose, in time linear in the text."""
+    """Yield functions and their autotuners' chosen configs, in time linear in the text."""
     heads = [*_AUTOTUNED.finditer(text)]
     ends = [*(match.start() for match in heads[1:]), len(text)]
-    for head, limit in zip(heads, ends, strict=False):  # no head has an end, too
+    for head, limit in zip(heads, ends, strict=False):  # an empty list of heads still has one end
         end = head.end()
         for _ in range(_MAX_LINES_TO_CHOICE + 1):
             newline = text.find("\n", end, limit)
@@ -116,7 +116,7 @@ def _autotuned(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines of events, and values of JSON, which may go over several lines, with their numbers."""
+    """Yield event lines and JSON values (possibly multi-line), with line numbers."""
     decoder = json.JSONDecoder()
     position, number = 0, 1
     while position < len(text):
@@ -141,14 +141,14 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _check_depth(text: str) -> None:
-    """Check that brackets are not nested deeper than can be read. Raises: ValueError."""
+    """Reject brackets nested too deeply to parse. Raises: ValueError."""
     depths = accumulate(_BRACKETS.get(char, 0) for char in text)
     if max(depths, default=0) > _MAX_DEPTH:
         raise ValueError(f"its brackets are nested deeper than {_MAX_DEPTH}")
 
 
 def _word(text: str) -> Any:
-    """Return a number, a truth value or None; what is none of these is text."""
+    """Parse a literal (number, bool, None); return other text unchanged."""
     try:
         return ast.literal_eval(text.strip())
     except _UNREADABLE:
@@ -172,7 +172,7 @@ def _of_text(line: str) -> Compiled:
 
 
 def _of_key(name: str, text: str) -> Compiled:
-    """Read the key of Triton's cache: types and what is known of them, and what the launch asked for."""
+    """Read the key of Triton's cache: types with attributes, and the launch's options."""
     end = _end_of(text, 0)
     listed = _value(text[:end])
     options: Any = _value(text[end : _end_of(text, end)]) if text[end : end + 1] == "{" else {}
@@ -197,7 +197,7 @@ def _of_key(name: str, text: str) -> Compiled:
 
 
 def _of_sections(name: str, text: str) -> Compiled:
-    """Read what vLLM's monitor tells by name; it cuts long values short, and promises with them."""
+    """Read the verbose form of vLLM's monitor; it truncates long values, promises included."""
     types = {key: _value(value) for key, value in _section(text, "signature")}
     constants: dict[Path, dict[str, Any]] = {}
     for key, value in _section(text, "constexprs"):
@@ -251,7 +251,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def _end_of(text: str, start: int) -> int:
-    """Return where the bracket or the quotes end that open at `start`. Raises: ValueError."""
+    """Return the end of the bracket or quotes opening at `start`. Raises: ValueError."""
     open_, position = list[str](), start
     while position < len(text):
         char = text[position]
@@ -269,7 +269,7 @@ def _end_of(text: str, start: int) -> int:
     raise ValueError("the line is cut short")
 
 
-# ---- values as Python shows them ---------------------------------------------------------------
+# ---- reprs of values ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class _Other:
 
 
 def _value(text: str) -> Any:
-    """Return a value of which `text` is the representation; nothing is run. Raises: SyntaxError."""
+    """Parse the repr of a value; nothing is executed. Raises: SyntaxError."""
     shown = _OBJECT.sub(
         lambda match: repr(match[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
     )
@@ -317,14 +317,14 @@ def _of_node(node: ast.expr) -> Any:
 
 
 def _dtype(word: str) -> str:
-    """Return a dtype as manifests write it."""
+    """Return the manifest's name of a dtype."""
     kind, bits = re.fullmatch(r"(u?int|float|bfloat)?(.*)", word).groups()  # type: ignore[union-attr]
     short = {"int": "i", "uint": "u", "float": "fp", "bfloat": "bf"}.get(kind or "", "")
     return f"{short}{bits}"
 
 
 def _constant(value: Any) -> dict[str, Any]:
-    """Return a constant as the recorder writes it; of a function, module and name."""
+    """Return a constant in the recorder's form; a function as module and name."""
     if isinstance(value, _Function):
         return {"function": {"module": value.module, "function": value.name}}
     if value is None or isinstance(value, bool | int | float | str):
@@ -345,7 +345,7 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_json(text: str) -> Compiled | None:
-    """Read the fields of Triton's hook; None if that is what they are not."""
+    """Read the fields passed to Triton's hook; None for other JSON."""
     event: Any = json.loads(text)
     if not isinstance(event, dict):
         return None
@@ -360,7 +360,7 @@ def _of_json(text: str) -> Compiled | None:
         return None
     name = next(fields[label] for label in _NAMES if isinstance(fields.get(label), str))
     module = fields.get("module") or ""
-    if not module and "." in name:  # the full name: no kernel of a manifest is within a function
+    if not module and "." in name:  # a fully qualified name: manifests have no nested kernels
         module, _, name = name.rpartition(".")
     options: Any = {**fields, **_mapping(fields.get("options", {}))}
     arch = _ARCH.search(f"{options.get('arch', '')} {fields.get('target', '')}")
@@ -391,13 +391,13 @@ def _json_constant(value: Any) -> dict[str, Any]:
 
 
 def _mapping(value: Any) -> dict[Any, Any]:
-    """Return a mapping that is one, or is shown as text."""
+    """Return a mapping, parsing it from its repr if necessary; empty for anything else."""
     mapping: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
     return cast("dict[Any, Any]", mapping) if isinstance(mapping, dict) else {}
 
 
 def _paths(fields: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[Path, Any]]:
-    """Yield values by path: from two lists, as Triton serialises them, or from a mapping."""
+    """Yield values by path, from Triton's serialized key and value lists, or a mapping."""
     if f"{prefix}_keys" in fields:
         for key, value in zip(fields[f"{prefix}_keys"], fields[f"{prefix}_vals"], strict=True):
             yield tuple(cast("list[int]", key)) if isinstance(key, list) else (key,), value

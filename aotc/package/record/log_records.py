@@ -1,10 +1,9 @@
-"""From the log of a JIT monitor and the sources' paths to records, as the recorder writes them.
+"""Convert the log of a JIT monitor to records, by finding its kernels in source files.
 
-A log names functions, sometimes their modules, never files. A kernel is the function of that name in
-the sources whose parameters are those of the key; if several are, the log does not say which, and it is
-told, not guessed.
+A log names functions, sometimes their modules, never files. A kernel is the function in the sources
+with the logged name and parameters. Several matches are reported as ambiguous, never guessed.
 
-Invariant: nothing of the sources is run, and a file is read once.
+Invariant: sources are never executed, and each file is read once.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ _DEFAULTS: Mapping[str, Any] = {
 def records_of_logs(
     logs: Sequence[str], sources: Sequence[str], target: str
 ) -> list[dict[str, Any]]:
-    """Return the records of log files; `target` is that of the GPU where they do not say it.
+    """Return the records of log files; `target` is the default for logs without one.
 
-    Raises: CompileError if a log cannot be read, or there is no such source; ManifestError for
-        a target that there is not.
+    Raises: CompileError if a log or source cannot be read; ManifestError for an unknown target.
     """
     gpu = parse_target(target)
     log = read_log("\n".join(map(_text_of, logs)))
@@ -53,11 +51,11 @@ def _text_of(log: str) -> str:
 
 
 def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str, Any]]:
-    """Return records of what a log says was compiled, of kernels in files and folders.
+    """Return records of a log's compiled kernels, found in files and folders.
 
-    `arch` is that of the GPU where the log does not say it, such as 90.
+    `arch` (such as 90) is the default for logs without one.
 
-    Raises: CompileError if there is no such file or folder.
+    Raises: CompileError if a file or folder does not exist.
     """
     search = _Search(sources)
     records: dict[str, dict[str, Any]] = {}
@@ -69,7 +67,7 @@ def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str
             continue
         try:
             specialised = [*_records(compiled, function, search, arch)]
-        except (LookupError, TypeError, ValueError):  # a log that nobody's monitor wrote
+        except (LookupError, TypeError, ValueError):  # a malformed log
             problems.append(
                 f"{compiled.name}: its types and constants are not those of its parameters"
             )
@@ -90,7 +88,7 @@ def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str
 
 
 def _chosen(log: JitLog) -> Iterator[Compiled]:
-    """Yield what was compiled, but of an autotuner's trials only what it chose, if that is there."""
+    """Yield compiled kernels; of an autotuner's trials only its choice, if logged."""
     by_name: dict[str, list[Compiled]] = {}
     for specialisation in log.compiled:
         by_name.setdefault(specialisation.name, []).append(specialisation)
@@ -105,7 +103,7 @@ def _chosen(log: JitLog) -> Iterator[Compiled]:
 
 
 def _is_choice(compiled: Compiled, choice: Mapping[str, Any]) -> bool:
-    """Return whether a specialisation is of a config; parameters by position may be any of it."""
+    """Return whether a specialisation matches a config; values are matched without names."""
     values = [constant.get("value") for constant in compiled.constants.values()]
     options = {**_DEFAULTS, **compiled.options}
     return all(
@@ -117,7 +115,7 @@ def _is_choice(compiled: Compiled, choice: Mapping[str, Any]) -> bool:
 def _records(
     compiled: Compiled, function: _Found, search: _Search, arch: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the record of a specialisation; two where the log does not say which promises it keeps."""
+    """Yield the record of a specialisation; with `open_promises`, also one with all promises."""
     names = [parameter.arg for parameter in function.parameters]
     by_name = isinstance(compiled.types, Mapping)
     kinds: dict[str, Any] = dict(
@@ -167,7 +165,7 @@ def _leaves(name: str, kind: Any) -> Iterator[tuple[str, str]]:
 
 
 def _label(names: Sequence[str], path: Place) -> str:
-    """Return a parameter or an item of its tuple as the recorder names it."""
+    """Return the recorder's name of a parameter or an item of its tuple."""
     first = path[0]
     owner = names[first] if isinstance(first, int) else first
     return ".".join([owner, *map(str, path[1:])])
@@ -194,7 +192,7 @@ class _Found:
         return {"file": str(self.file), "function": self.name, "module": _module_of(self.file)}
 
     def takes(self, compiled: Compiled) -> bool:
-        """Return whether a specialisation is of these parameters."""
+        """Return whether a specialisation fits these parameters."""
         names = [parameter.arg for parameter in self.parameters]
         if isinstance(compiled.types, Mapping):
             types = {name: compiled.types.get(name) for name in names}
@@ -217,7 +215,7 @@ class _Search:
     trees: dict[Path, ast.Module | None] = field(default_factory=dict[Path, ast.Module | None])
 
     def find(self, compiled: Compiled) -> _Found | str:
-        """Return the function that was specialised, or why it is not known."""
+        """Return the specialised function, or the reason it is unknown."""
         candidates = [
             function for function in self.named(compiled.name) if function.takes(compiled)
         ]
@@ -236,7 +234,7 @@ class _Search:
         return candidates[0]
 
     def constant(self, value: dict[str, Any], kernel_file: Path) -> dict[str, Any]:
-        """Return a constant; a function that has no file yet gets it."""
+        """Return a constant; add the file to a function without one."""
         function = value.get("function")
         if function is None or "file" in function:
             return value
@@ -252,7 +250,7 @@ class _Search:
         return {"function": candidates[0].kernel}
 
     def named(self, name: str) -> Iterator[_Found]:
-        """Yield the functions of a name, which may be dotted."""
+        """Yield the functions of a (possibly dotted) name."""
         path = [part for part in name.split(".") if part != "<locals>"]
         for file in self.files.get(path[-1], ()):
             tree = self._tree(file)
@@ -262,7 +260,7 @@ class _Search:
 
     @cached_property
     def files(self) -> dict[str, list[Path]]:
-        """The files that define each name. Raises: CompileError."""
+        """The files defining each name. Raises: CompileError."""
         files: dict[str, list[Path]] = {}
         for file in dict.fromkeys(_python_files(self.sources)):
             for name in dict.fromkeys(_DEFINITION.findall(_source_of(file))):
@@ -279,7 +277,7 @@ class _Search:
 
 
 def _source_of(file: Path) -> bytes:
-    """Return the text of a file, empty if it cannot be one of kernels."""
+    """Return the text of a file, empty if unreadable."""
     try:
         return read_regular(file, MAX_SOURCE_BYTES)
     except OSError:
@@ -302,7 +300,7 @@ def _python_files(sources: Iterable[Path]) -> Iterator[Path]:
 
 
 def _module_of(file: Path) -> str:
-    """Return the name under which a file is imported, from the packages that it is in."""
+    """Return a file's module name, including its packages."""
     parts = [] if file.stem == "__init__" else [file.stem]
     folder = file.parent
     while (folder / "__init__.py").is_file():
@@ -312,7 +310,7 @@ def _module_of(file: Path) -> str:
 
 
 def _is_module(file: Path, module: str) -> bool:
-    """Return whether a file may be what is imported as a module."""
+    """Return whether a file's path ends like a module's dotted name."""
     parts = module.split(".") if module else []
     module_path = [*file.parts[:-1], *([] if file.stem == "__init__" else [file.stem])]
     return not parts or module_path[-len(parts) :] == parts

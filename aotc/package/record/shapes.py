@@ -1,6 +1,6 @@
-"""Write the launches that a program was seen to make, with their counts, as a file of shapes.
+"""Write a program's recorded launches, with their counts, as a file of shapes.
 
-Invariant: a shape names a kernel of the recorded manifest and arguments that its launches pass.
+Invariant: a shape names a kernel of the recorded manifest, and arguments of its launches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shapes_text(records: Sequence[dict[str, Any]], written: Written) -> str:
 
 
 def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
-    """Return the integers that a launch passes, without those whose value is compiled in."""
+    """Return the integers passed at launch, excluding compiled-in values."""
     names = {name for key, kind in launch["signature"].items() for name in _passed(key, kind)}
     return {
         name: value for name, value in launch["integers"].items() if name.partition(".")[0] in names
@@ -42,7 +42,7 @@ def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _passed(name: str, kind: Any) -> Iterator[str]:
-    """Yield the launch arguments of a recorded type, which is a tuple's if it has items."""
+    """Yield the launch arguments of a recorded type; one per item of a tuple."""
     if isinstance(kind, dict):
         structure = cast("dict[str, list[Any]]", kind)
         labels = structure["fields"] or range(len(structure["items"]))

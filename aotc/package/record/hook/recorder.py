@@ -1,17 +1,17 @@
-"""Record launches of Triton kernels: wraps `JITFunction.run` and the autotuner once they are imported.
+"""Record launches of Triton kernels, by wrapping `JITFunction.run` and the autotuner on import.
 
-What a launch was specialised to is read from the compiled kernel that Triton returns, so a launch
-of a kernel that was seen often enough costs two looks into dictionaries. The autotuner's trials are
-not recorded, only what it chose.
+The specialisation is read from the compiled kernel returned by Triton. Once enough launches of it
+are recorded, a further one costs two dictionary lookups. Of the autotuner, its choice is recorded,
+not its trials.
 
-Every launch is counted by its compiled kernel, grid, integer arguments and the shapes of its tensor
-descriptors. The count is written when it is a power of two or a multiple of 1024, and at exit, so a
-process that is killed loses less than half of a count, and at most 1023.
+Launches are counted by compiled kernel, grid, integer arguments and shapes of tensor descriptors.
+A count is written at powers of two, at multiples of 1024, and at exit. A killed process loses less
+than half of a count, and at most 1023.
 
-A record is a line of JSON in a file of this process, written by one `write` to a file opened for
-appending: a process that is killed leaves whole lines, and perhaps one that readers skip.
+A record is a line of JSON, appended by one `write` to the process's own file. A killed process
+leaves complete lines and at most one partial line; readers skip it.
 
-Invariant: the program's behaviour does not change. What goes wrong here is recorded, never raised.
+Invariant: the program's behaviour does not change. Errors here are recorded, never raised.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up time
-_NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
-_MAX_COUNTS = 4096  # distinct launches of a process that are counted
+_NUM_SAMPLES = 8  # launches to record per compiled kernel and call site, for their grids
+_MAX_COUNTS = 4096  # limit of distinct launches to count per process
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
     *("enable_fp_fusion", "enable_reflect_ftz"),
 )
 
 
-_USUAL = {
+_OPTION_DEFAULTS = {
     "launch_cooperative_grid": False,
     "default_dot_input_precision": "tf32",
     "ptx_options": None,
@@ -50,17 +50,19 @@ _frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - n
 
 
 class _State(threading.local):
-    num_trials = 0  # benchmarks of the autotuner that this thread is in
+    num_trials = 0  # this thread's nesting depth of autotuner benchmarks
 
 
 _state = _State()
-# Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
-_samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
-_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's or ours
+# Keyed by `id` of objects kept alive here: hashing a code object takes microseconds.
+_samples: dict[
+    tuple[int, int, int], list[Any]
+] = {}  # by kernel, code, line: count, and owners to keep alive
+_inside: dict[int, tuple[bool, Any]] = {}  # by code: True for Triton's code or ours
 _counts: dict[
     tuple[Any, ...], list[int]
 ] = {}  # by kernel and integers: count, number, last written
-_counted: dict[int, Any] = {}  # kernels of `_counts`, which keeps them alive
+_counted: dict[int, Any] = {}  # keeps the kernels of `_counts` alive
 
 
 def install() -> None:
@@ -72,7 +74,7 @@ def install() -> None:
 
 
 def wrap(jit: ModuleType, autotuner: ModuleType) -> None:
-    """Wrap Triton's classes in a program that has imported them."""
+    """Wrap Triton's classes in a program with Triton imported."""
     _wrap_jit(jit)
     _wrap_autotuner(autotuner)
 
@@ -89,10 +91,10 @@ def _write(record: dict[str, Any]) -> None:
         finally:
             os.close(handle)
     except (OSError, KeyError, ValueError, TypeError):
-        return  # the program goes on; what is missing shows in the manifest
+        return  # the program goes on; the manifest shows the gap
 
 
-_START = os.urandom(4).hex()  # process numbers come again
+_START = os.urandom(4).hex()  # process ids are reused
 
 
 # ---- launches ---------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def _wrap_jit(module: ModuleType) -> None:
 
             grid = called
         kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        frame: Any = _frame(1)  # the code outside of Triton that launches
+        frame: Any = _frame(1)  # the launching code, outside of Triton
         site = _inside.get(id(frame.f_code)) or _look_at(frame)
         while site[0] and frame.f_back is not None:
             frame = frame.f_back
@@ -189,10 +191,10 @@ def _launch(
 
 
 def _unbuilt(metadata: Any) -> dict[str, Any]:
-    """Return the options of a compiled kernel that no archive is built with, if it has any."""
+    """Return a compiled kernel's options unsupported by archives."""
     options: dict[str, Any] = {
         name: str(getattr(metadata, name))
-        for name, usual in _USUAL.items()
+        for name, usual in _OPTION_DEFAULTS.items()
         if getattr(metadata, name, usual) not in (usual, None, "")
     }
     libraries: dict[str, Any] = dict(getattr(metadata, "extern_libs", None) or ())
@@ -203,7 +205,7 @@ def _unbuilt(metadata: Any) -> dict[str, Any]:
 
 
 def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
-    """Return the pairs of arguments whose memory overlaps, None of fewer than two that say theirs."""
+    """Return pairs of arguments with overlapping memory; None for fewer than two ranges."""
     ranges = [(name, *bounds) for name, value in passed.items() for bounds in _ranges(value)]
     if len(ranges) < 2:
         return None
@@ -213,7 +215,7 @@ def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
 
 
 def _ranges(value: Any) -> Iterable[tuple[int, int]]:
-    """Yield where the memory of an argument, or of a tuple's items, begins and ends."""
+    """Yield the address range of an argument, or of each item of a tuple."""
     if isinstance(value, tuple):
         for element in _items(value):
             yield from _ranges(element)
@@ -255,7 +257,10 @@ def _count(
 
 
 class _Sized(dict[type, bool]):
-    """Whether values of a type are sizes: integers, tuples, tensor descriptors. Asked at every launch."""
+    """Cache of types used as sizes: integers, tuples, tensor descriptors.
+
+    Read at every launch.
+    """
 
     def __missing__(self, kind: type) -> bool:
         is_size = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
@@ -267,7 +272,7 @@ _sized = _Sized()
 
 
 def _sizes(values: Iterable[Any]) -> list[Any]:
-    """Return what of the sizes among arguments distinguishes launches, as hashable values."""
+    """Return the sizes among arguments, hashable, to distinguish launches."""
     return [v if type(v) is int else _plain(v) for v in values if _sized[type(v)]]
 
 
@@ -288,7 +293,7 @@ def _counted_launch(
 
 
 def _key(name: str, value: Any) -> list[tuple[str, int]]:
-    """Return the integers of an argument as expressions of a manifest name them."""
+    """Return the integers of an argument, named as in manifest expressions."""
     if type(value) is int:
         return [(name, value)]
     if isinstance(value, tuple):
@@ -311,7 +316,7 @@ def _write_count(entry: list[int]) -> None:
 
 
 def _write_counts() -> None:
-    """Write the counts that were not written yet."""
+    """Write the changed counts."""
     for entry in list(_counts.values()):
         if entry[0] != entry[2]:
             _write_count(entry)
@@ -323,7 +328,7 @@ def _write_once(problem: str) -> None:
 
 
 def _name(names: Sequence[str], key: Any) -> str:
-    """Return the parameter of a key, which is a name, an index, or a path of indices."""
+    """Return the parameter of a key: a name, an index, or a path of indices."""
     if isinstance(key, str):
         return key
     path: Sequence[int] = (key,) if isinstance(key, int) else key
@@ -362,11 +367,11 @@ def _kernel(function: Any) -> dict[str, Any]:
     return {**identity, **_extracted(function)}
 
 
-_extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by function, which is kept alive
+_extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by id of function, kept alive
 
 
 def _extracted(function: Any) -> dict[str, Any]:
-    """Return the name of a function's extract, which is written when it is first asked for."""
+    """Return the name of a function's extract; write it on the first call."""
     extracted = _extracts.get(id(function))
     if extracted is None:
         extracted = _extracts[id(function)] = (_extract(function), function)
@@ -386,7 +391,7 @@ def _extract(function: Any) -> dict[str, Any]:
 
 @functools.lru_cache(None)
 def _extracting() -> Any:
-    """Return the module that extracts: loaded from its file, since its package may not be there."""
+    """Load `aotc.triton.extract` from its file: the package may not be importable."""
     path = os.path.join(_HERE, "..", "..", "..", "triton", "extract.py")  # noqa: PTH118 - start-up time
     spec: Any = importlib.util.spec_from_file_location("_aotc_extract", path)
     module = importlib.util.module_from_spec(spec)
@@ -401,7 +406,7 @@ _TORCH_DTYPES = {
 
 
 def _constant(value: Any) -> dict[str, Any]:
-    """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
+    """Return a constant as JSON: a value, a dtype, a function, or its repr."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
@@ -419,7 +424,7 @@ def _constant(value: Any) -> dict[str, Any]:
 
 
 def _look_at(frame: FrameType) -> tuple[bool, Any]:
-    """Return whether a frame is of Triton or of this module, and its code."""
+    """Classify a frame: whether it is Triton's or this module's, and its code."""
     code = frame.f_code
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
     site = (package in ("triton", "aotc") or code.co_filename == __file__, code)
@@ -482,7 +487,7 @@ def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 def _gpu() -> str:
-    """Return the current GPU's name, if the program has PyTorch to ask."""
+    """Return the current GPU's name from PyTorch, "" without it."""
     torch: Any = sys.modules.get("torch")
     try:
         return str(torch.cuda.get_device_name())
@@ -491,7 +496,7 @@ def _gpu() -> str:
 
 
 def _key_value(value: Any) -> Any:
-    """Return a value of an autotuner's key as JSON has it."""
+    """Return a value of an autotuner's key as JSON."""
     constant = _constant(value)
     return constant["value"] if "value" in constant else str(value)[:200]
 
@@ -500,7 +505,7 @@ def _settings(config: Any) -> dict[str, Any]:
     return {k: v for k, v in config.all_kwargs().items() if isinstance(v, (bool, int, float, str))}
 
 
-# ---- when they are imported -------------------------------------------------------------------
+# ---- import hooks -----------------------------------------------------------------------------
 
 _WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "triton.runtime.jit": _wrap_jit,
@@ -509,7 +514,7 @@ _WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
 
 
 class _Loader(importlib.abc.Loader):
-    """Load a module as its own loader does, then wrap what is in it."""
+    """Load a module with its own loader, then wrap its classes."""
 
     def __init__(self, loader: Any, wrap: Callable[[ModuleType], None]) -> None:
         self._loader = loader
@@ -530,7 +535,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Find the modules to wrap, by the finders that come after this one."""
+    """Find the modules to wrap, through the other finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

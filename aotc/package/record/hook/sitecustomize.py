@@ -1,4 +1,4 @@
-"""Start the recorder in a Python process, then do what the environment's own sitecustomize does."""
+"""Start the recorder in a Python process, then run the environment's own sitecustomize."""
 
 from __future__ import annotations
 
