@@ -1,10 +1,10 @@
-"""Find the kernels of archives that a Python function was compiled to.
+"""Find the archived kernels compiled from a Python function.
 
-`NAME.sources.json`, which `aotc build` writes beside `NAME.aotc`, has each kernel's function and the
-digests of the files that were read for it. A launch names a function: what it may launch are the
-kernels of that name whose file has the same content, and of whose other files nothing changed.
+`aotc build` writes `NAME.sources.json` beside `NAME.aotc`. It has each kernel's function, and the
+digests of all files read for it. A function launches the kernels with its name and its file's
+content, provided their other files are unchanged too.
 
-Archives are opened at once, and a kernel is loaded on a GPU when it is first launched there.
+Archives are opened immediately. A kernel is loaded on a GPU at its first launch there.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _VERSION = 1
 
 
 class ArchivedKernel(NamedTuple):
-    """A kernel of an archive, its place in order, and its constants that are functions.
+    """A kernel of an archive, its position, and its function-valued constants.
 
-    `blocks` are the extents of its descriptors' blocks, and whether these read NaN out of bounds.
-    Unless it `fuses_multiplies`, a product and a sum are rounded each; unless it `reflects_ftz`, libdevice
-    keeps subnormals.
+    `blocks` are the extents of its descriptors' blocks, and whether they read NaN out of bounds.
+    With `fuses_multiplies`, products and sums are fused; without `reflects_ftz`, libdevice keeps
+    subnormals.
     """
 
     library: Library
@@ -46,12 +46,12 @@ class ArchivedKernel(NamedTuple):
     blocks: Mapping[str, tuple[Sequence[int | str], bool]] = {}
 
     def load(self, device: int | None) -> None:
-        """Make it ready on a device; None is that of the current context."""
+        """Load it on a device; None is the current context's."""
         self.library.load(device, self.info.name, lazy=True)
 
 
 class TunedConfig(NamedTuple):
-    """The config that an autotuner chose for some values of its key, and dtypes of its tensors."""
+    """An autotuner's choice of a config for a key and tensor dtypes."""
 
     key: dict[str, Any]
     dtypes: dict[str, str]
@@ -59,12 +59,12 @@ class TunedConfig(NamedTuple):
 
 
 class Archives:
-    """The kernels of all archives that a program launches from."""
+    """The kernels of all installed archives."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], driver: str | None = None) -> None:
         """Open archives.
 
-        Raises: AotcError for what is wrong with one; ValueError if its sources are not known.
+        Raises: AotcError for an invalid archive; ValueError if its sources are unknown.
         """
         self._found: dict[tuple[str, str], list[tuple[Library, str, dict[str, Any]]]] = {}
         self._tuned: dict[tuple[str, str], list[TunedConfig]] = {}
@@ -99,13 +99,13 @@ class Archives:
             self._tuned.setdefault((choice["function"], choice["file"]), []).append(tuned)
 
     def tuned(self, function: Any) -> Sequence[TunedConfig]:
-        """Return what an autotuner of a function chose, in the order of the archives."""
+        """Return the choices of a function's autotuner, in the order of the archives."""
         return self._tuned.get(self._name(function), ())
 
     def is_structured(self, function: Any) -> bool:
-        """Return whether a jitted function has kernels that take tuples or descriptors."""
+        """Return whether a jitted function has kernels with tuples or descriptors."""
         parameters = inspect.signature(function.fn).parameters.values()
-        # One that a launch need not pass is no tuple, unless its default is.
+        # An optional parameter is a tuple only if its default is one.
         optional = {
             parameter.name
             for parameter in parameters
@@ -119,7 +119,7 @@ class Archives:
         )
 
     def _name(self, function: Any) -> tuple[str, str]:
-        """Return what archives know a jitted function by: its file's content, or its extract's."""
+        """Return a jitted function's key in archives: name and digest of its file or extract."""
         if not has_other_source(function):
             by_file = identity(function.fn)
             if by_file in self._found:
@@ -128,7 +128,7 @@ class Archives:
         return extracted if extracted in self._found else identity(function.fn)
 
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
-        """Return the kernels that a jitted function was compiled to, or none and the reason."""
+        """Return the kernels compiled from a jitted function, or none and the reason."""
         name, digest = self._name(function)
         built = self._found.get((name, digest), [])
         path = function.fn.__code__.co_filename
@@ -141,7 +141,7 @@ class Archives:
         kernels: list[ArchivedKernel] = []
         reason = ""
         for order, (library, kernel_name, source) in enumerate(built):
-            # Extracts are compared as functions are, not as files of the program.
+            # Extracts are not files of the program: `_name` compares them.
             files: list[tuple[str, str]] = [
                 (name, digest) for name, digest in source["files"] if not is_extract(name, digest)
             ]
@@ -169,24 +169,24 @@ class Archives:
 
 
 def _takes_tuples(info: Any, names: set[str], optional: set[str]) -> bool:
-    """Return whether a kernel has items for arguments, or one of a function's `names` has no item."""
+    """Return whether a kernel's parameters differ from the function's, as items of tuples do."""
     passed = {*(param.name for param in info.params), *info.constants}
     decided = {*info.choices, *(name for config in info.configs for name in config)}
     return not (passed <= names <= passed | decided | optional)
 
 
 def identity(function: Any) -> tuple[str, str]:
-    """Return what a function is known by: its name, and the digest of its file."""
+    """Return a function's key: its name, and the digest of its file."""
     return manifest_name(function), digest_of(function.__code__.co_filename)
 
 
 def manifest_name(function: Any) -> str:
-    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    """Return a function's name for a manifest: dotted if nested."""
     return str(function.__qualname__).replace(".<locals>", "")
 
 
 def extract_identity(function: Any) -> tuple[str, str] | None:
-    """Return what the extract of a jitted function is known by, None if there is none."""
+    """Return the key of a jitted function's extract, None without one."""
     cached = _extracts.get(id(function))
     if cached is None:
         try:
@@ -198,12 +198,12 @@ def extract_identity(function: Any) -> tuple[str, str] | None:
     return cached[0]
 
 
-_extracts: dict[int, tuple[tuple[str, str] | None, Any]] = {}  # by function, which is kept alive
+_extracts: dict[int, tuple[tuple[str, str] | None, Any]] = {}  # by id of function, kept alive
 
 
 @cache
 def digest_of(path: str) -> str:
-    """Return the SHA-256 of a file, "" if there is none."""
+    """Return the SHA-256 of a file, "" if unreadable."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - start-up time
             return hashlib.sha256(file.read()).hexdigest()
@@ -212,10 +212,10 @@ def digest_of(path: str) -> str:
 
 
 def _is_same(path: str, relative: str, digest: str) -> bool:
-    """Return whether a file that a kernel of the file `path` was compiled with is the same here.
+    """Return whether a source file of a kernel in `path` is unchanged here.
 
-    Sources may have been copied for the build, and then lie elsewhere to each other: a file that is
-    not where it was is one of the program's modules.
+    The build may have used copies with other relative paths. A file missing at its relative path is
+    looked up among the program's modules.
     """
     other = os.path.normpath(os.path.join(os.path.dirname(path), relative))  # noqa: PTH118, PTH120
     if os.path.exists(other):  # noqa: PTH110 - start-up time

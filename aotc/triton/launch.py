@@ -1,11 +1,11 @@
 """Launch a Python function from archives: find the kernels once, then call them.
 
-The first launch with some constants, options and types of arguments finds the kernels that were built
-with just these; later ones find them in the extension, which binds arguments and tries kernels in
-order. Dtypes, promises and ranges are checked by the loader at every launch.
+The first launch with given constants, options and argument types finds the matching kernels. Later
+launches use the extension's cache; it binds arguments and tries the kernels in order. The loader
+checks dtypes, promises and ranges at every launch.
 
-Invariant: what is launched was built with the constants and options that the launch passes, and
-with types that Triton would have given its arguments. The grid is the caller's.
+Invariant: the launched kernel was built with the launch's constants and options, and with the types
+Triton would infer for its arguments. The grid is the caller's.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from aotc.triton.specialization import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Kernels with the names' indices that they take, configs and choices; which of the first one's arguments
-# tell them apart.
+# (kernel, indices of its parameters, config, choices) of each kernel; then the indices of the first
+# kernel's arguments distinguishing them.
 Found = tuple[
     tuple[tuple[Kernel, tuple[int, ...], dict[str, Any], dict[str, Any]], ...], tuple[int, ...]
 ]
-# What a launch may say of how a kernel is compiled, and what Triton takes if it does not.
+# Compile options of a launch, with Triton's defaults.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _FUSION, _FTZ = "enable_fp_fusion", "enable_reflect_ftz"  # of a kernel, not of a config
-# What all kernels are built with, beside None; and what makes no difference to them.
+# Options with fixed values in all archives (besides None), then options without effect on them.
 _FIXED: dict[str, tuple[object, ...]] = {
     "launch_cooperative_grid": (False,),
     "arch": (),
@@ -61,18 +61,18 @@ _MISSES = (NotFoundError, ArgumentError, ArchError)
 
 
 class Probe(NamedTuple):
-    """Passed for `warmup` through autotuners and heuristics: find a kernel, launch nothing."""
+    """Sentinel passed as `warmup` through decorators: find a kernel, launch nothing."""
 
 
 PROBE = Probe()
 
 
 class Candidate(NamedTuple):
-    """A kernel with the config that a launch asks for, and the arguments that it is passed.
+    """A kernel with a config matching a launch, and its parameters' names.
 
-    Of several the one of the least `rank` is launched: the config that Triton would take, the most
-    promises, the narrowest integers, the order of the archives and their manifests. `arguments` are those
-    that it was probed with.
+    The candidate with the least `rank` is launched. Rank orders by: distance from Triton's default
+    config, number of promises (most first), width of integers, order in archives and manifests.
+    `arguments` are set by `probe`.
     """
 
     rank: tuple[int, ...]
@@ -84,7 +84,7 @@ class Candidate(NamedTuple):
 
 
 class Launcher(_native.Launcher):
-    """A function that is launched from archives: `launcher[grid](*args, **kwargs)`."""
+    """Launcher of a function from archives: `launcher[grid](*args, **kwargs)`."""
 
     function: Any
     constexprs: frozenset[str]
@@ -105,9 +105,9 @@ class Launcher(_native.Launcher):
         signature: inspect.Signature | None = None,
         nested: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the launcher of a jitted function; `hooks` are called before each launch.
+        """Create the launcher of a jitted function; `hooks` are called before each launch.
 
-        A `signature` with items in place of tuples has, as `nested`, tuples of their names.
+        With tuples flattened in `signature`, `nested` has the tuples of the items' names.
         """
         signature = signature or inspect.signature(function.fn)
         names = tuple(signature.parameters)
@@ -131,10 +131,10 @@ class Launcher(_native.Launcher):
         self._loaded = set()
         return self
 
-    # -- what the extension asks -----------------------------------------------------------------
+    # -- called by the extension -----------------------------------------------------------------
 
     def _find(self, bound: dict[str, Any], options: dict[str, Any]) -> Found:
-        """Return the kernels that were built with these constants, options and types of arguments.
+        """Return the kernels built with these constants, options and argument types.
 
         Raises: NotInArchiveError if there are none.
         """
@@ -149,20 +149,20 @@ class Launcher(_native.Launcher):
     def _find_again(
         self, error: Exception, bound: dict[str, Any], options: dict[str, Any]
     ) -> Found:
-        """Load what is not loaded on this device, to launch again; or say that nothing fits.
+        """Load kernels missing on this device, for another try at the launch.
 
         Raises: NotInArchiveError if nothing fits.
         """
         loaded = set(self._loaded)
         candidates = self.candidates(bound, options)
-        # The first launch on a device: its tensors say so, or the current context.
+        # A first launch on a device: tensors or the current context are of a new device.
         is_first = loaded != self._loaded or getattr(error, "field", "") == "stream"
         if not candidates or not is_first:
             self._refuse(error, bound, options)
         return self._as_found(candidates, bound)
 
     def _refuse(self, error: Exception, bound: dict[str, Any], options: dict[str, Any]) -> NoReturn:
-        """Say that nothing fits.
+        """Report a launch without a fitting kernel.
 
         Raises: NotInArchiveError.
         """
@@ -181,10 +181,10 @@ class Launcher(_native.Launcher):
         )
         return choices, telling(candidates, bound)
 
-    # -- what is done once -----------------------------------------------------------------------
+    # -- done once per specialisation ------------------------------------------------------------
 
     def candidates(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> list[Candidate]:
-        """Return the kernels that were built with these constants and options, the best first."""
+        """Return the kernels built with these constants and options, best first."""
         devices = {_device_of(value) for value in bound.values()} - {-1}
         for name, built in _FIXED.items():
             value = options.get(name)
@@ -202,7 +202,7 @@ class Launcher(_native.Launcher):
         return sorted(candidates, key=lambda candidate: candidate.rank)
 
     def _is_loaded(self, kernel: ArchivedKernel, devices: Iterable[int | None]) -> bool:
-        """Load a kernel where its arguments lie; return whether it runs there."""
+        """Load a kernel on its arguments' devices; return whether it runs there."""
         try:
             for device in devices:
                 kernel.load(device)
@@ -215,15 +215,15 @@ class Launcher(_native.Launcher):
     def _of_kernel(
         self, kernel: ArchivedKernel, bound: Mapping[str, Any], requested: Mapping[str, Any]
     ) -> Iterator[Candidate]:
-        """Yield the configs of a kernel that were built with what the launch passes."""
+        """Yield a candidate for each config of a kernel matching the launch."""
         info = kernel.info
         params = {param.name: param for param in info.params}
         if not params.keys() <= bound.keys() - self.constexprs:
             return
-        if not kernel.functions.keys() <= bound.keys():  # those of tuples of other items
+        if not kernel.functions.keys() <= bound.keys():  # built for tuples of other items
             return
         width = 0
-        rest: dict[str, Any] = {}  # what only the config can decide
+        rest: dict[str, Any] = {}  # to be matched by the config
         for name, value in bound.items():
             if name in params:
                 param = params[name]
@@ -260,7 +260,7 @@ class Launcher(_native.Launcher):
                     yield Candidate(rank, kernel, tuple(params), whole, choices)
 
     def _is_annotated(self, name: str) -> bool:
-        """Return whether a parameter's annotation says its type, whatever is passed."""
+        """Return whether a parameter's annotation fixes its type."""
         annotation = self.signature.parameters[name].annotation
         dtype_name = getattr(annotation, "name", None)  # `tl.const` has a name of another kind
         names = [text for text in (annotation, dtype_name) if isinstance(text, str)]
@@ -273,14 +273,14 @@ class Launcher(_native.Launcher):
         return is_same_constant(value, function or kernel.info.constants[name])
 
     def _is_default(self, name: str, value: Any, config: Mapping[str, Any]) -> bool:
-        """Return whether a config has a constant, or the function's default is it."""
+        """Return whether a value equals the config's constant, or else the default."""
         if name in config:
             return is_same_constant(value, config[name])
         default = self.signature.parameters[name].default
         return default is not inspect.Parameter.empty and is_same_constant(value, default)
 
     def probe(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Candidate | None:
-        """Return the kernel that a launch would take, if there is one."""
+        """Return the kernel for a launch, None without one."""
         for candidate in self.candidates(bound, options):
             arguments = [bound[name] for name in candidate.passed]
             try:
@@ -295,9 +295,9 @@ class Launcher(_native.Launcher):
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Launcher, dict[str, Any], dict[str, Any]]:
-        """Return what launches this, its arguments by parameter, and its options.
+        """Return the launcher, the arguments by parameter, and the options.
 
-        Raises: TypeError as a call does, KeyError for an option that Triton has not.
+        Raises: TypeError as a call does, KeyError for an option unknown to Triton.
         """
         unknown = [name for name in kwargs if name not in self.names and name not in self.options]
         if unknown:  # as Triton
@@ -311,7 +311,7 @@ class Launcher(_native.Launcher):
     def miss(
         self, bound: Mapping[str, Any], options: Mapping[str, Any], reason: str
     ) -> NotInArchiveError:
-        """Return the error of a launch that no archive has."""
+        """Return the error for a launch missing from the archives."""
         unsaid = (*_IGNORED, *_FIXED)
         settings = {name: value for name, value in options.items() if name not in unsaid}
         if self._nested is not None:
@@ -337,18 +337,18 @@ class Launcher(_native.Launcher):
 
 
 def _is_libdevice(option: str, value: Any) -> bool:
-    """Return whether an option names the library that Triton links anyway, or none."""
+    """Return whether an option adds no library except libdevice (linked by default)."""
     return option == "extern_libs" and set(dict(value)) <= {"libdevice"}
 
 
 _MISSING = object()
 _FAILED = (*_MISSES, StateError)
-_MAX_BUILT = 4  # constants and configs that a miss names
+_MAX_BUILT = 4  # constants and configs listed in the error
 _OTHER_CONSTANTS = "its kernels were built with other constants, options, or kinds of arguments"
 
 
 def _nest(keys: Any, values: Mapping[str, Any]) -> Any:
-    """Return tuples with values in place of their names."""
+    """Replace the names in nested tuples by their values."""
     if isinstance(keys, str):
         return values[keys]
     items = [_nest(key, values) for key in keys]
@@ -357,7 +357,7 @@ def _nest(keys: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
-    """Return whether a parameter of a kernel is of the type that Triton gives an argument."""
+    """Return whether a kernel's parameter has the type Triton infers for an argument."""
     if param.kind == "pointer":
         return is_pointer(value) or (value is None and param.may_be_none)
     if param.kind == "tensor":
@@ -365,7 +365,7 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
     if param.kind != "scalar":
         return False
     kind = scalar_type(value)
-    if not kind or is_annotated:  # then the annotation has said the type
+    if not kind or is_annotated:  # the annotation fixed the type
         return bool(kind)
     is_wider = kind in ("i32", "i64") and param.element in ("i32", "i64", "u64")
     return is_wider or kind == param.element
@@ -374,7 +374,7 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
 def block_of(
     built: tuple[Sequence[int | str], bool], constants: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], bool] | None:
-    """Return the block that a descriptor was built for with some constants, None if it is none."""
+    """Return the block of a descriptor for given constants, None if its extents are invalid."""
     try:
         extents = tuple(
             extent
@@ -397,7 +397,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
-    """Return the value of an extent. Raises: LookupError, TypeError for what extents are not made of."""
+    """Evaluate an extent's expression. Raises: LookupError, TypeError for unsupported syntax."""
     match node:
         case ast.Name(name):
             return int(constants[name])
@@ -416,9 +416,9 @@ def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
 
 
 def _strangeness(config: Mapping[str, Any], requested: Mapping[str, Any]) -> int | None:
-    """Return how many options are not Triton's defaults though none were asked for.
+    """Count a config's non-default options among those the launch leaves open.
 
-    None: the config has not what was asked for.
+    Returns None if the config contradicts the launch's options.
     """
     strange = 0
     for name, default in DEFAULTS.items():
@@ -430,7 +430,7 @@ def _strangeness(config: Mapping[str, Any], requested: Mapping[str, Any]) -> int
 
 
 def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries that all configs have."""
+    """Return the entries common to all configs."""
     return {
         name: value
         for name, value in configs[0].items()
@@ -439,7 +439,7 @@ def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Join configs of a kernel that differ in nothing that a launch says: its selection decides."""
+    """Join a kernel's equally ranked configs into one candidate, left to its selection."""
     groups: dict[object, list[Candidate]] = {}
     for index, candidate in enumerate(candidates):
         is_selected = candidate.kernel.info.num_selections and candidate.config is not None
@@ -453,9 +453,9 @@ def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def telling(candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return which arguments of the first of several kernels say which one takes a launch.
+    """Return indices of the first candidate's arguments distinguishing the candidates.
 
-    Those are what one promises something of, and those whose dtypes differ.
+    These have promises in some kernel, or different dtypes.
     """
     guards = "\n".join(
         guard.text for candidate in candidates for guard in candidate.kernel.info.guards
@@ -474,7 +474,7 @@ def telling(candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[
 
 
 def _device_of(value: Any) -> int:
-    """Return the device that a tensor lies on, -1 if it does not say so."""
+    """Return a tensor's device, -1 if unknown."""
     if isinstance(value, Described):
         return _device_of(value[0])
     if hasattr(value, "get_device"):

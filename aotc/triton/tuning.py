@@ -1,10 +1,11 @@
-"""Launch autotuned functions from archives: take the config that was recorded, time nothing.
+"""Launch autotuned functions from archives with the recorded config; time nothing.
 
-An archive has, for each function, what its autotuner chose by the values of its key and the dtypes of
-its tensors. Of the configs that `early_config_prune` leaves and that were built for the arguments, the
-one recorded for these values is taken; or else that of the nearest values, or else, if nothing was
-recorded, the one that the archive's selection says for the arguments. Without a selection it is the first in
-the manifest's order.
+An archive has the choices of each function's autotuner, by key and tensor dtypes. Configs are
+restricted to those left by `early_config_prune` and built for the arguments. Among them, in order:
+
+1. the choice recorded for this key, else for the nearest key;
+2. without records, the choice of the archive's selection;
+3. without a selection, the first config in the manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Found = tuple[Candidate | None, NotInArchiveError | None]
 
 
 class Tuning:
-    """What autotuners take from archives; `strict` as `aotc.triton.install` says."""
+    """Autotuners' choices from archives; `strict` as for `aotc.triton.install`."""
 
     def __init__(self, archives: Archives, strict: bool) -> None:  # noqa: FBT001 - as `install`
         self._archives = archives
@@ -57,7 +58,7 @@ class Tuning:
             try:
                 return _run_with(tuner, choice, args, kwargs)
             except NotInArchiveError:
-                pass  # arguments that are in no key made the difference
+                pass  # arguments outside the key differ
         config, _, selected = self._choose(tuner, args, kwargs)
         key = quick
         if selected is not None:
@@ -68,13 +69,13 @@ class Tuning:
 
     @staticmethod
     def chosen(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return config and settings that `run` took for arguments, if the config alone decides."""
+        """Return the cached config and settings for arguments, None with a pre-hook."""
         cache = tuner.__dict__.get(_KNOWN, {})
         _, choice = _find(cache, _quick_key(tuner, args, kwargs), args, kwargs)
         return None if choice is None or choice[0].pre_hook is not None else choice
 
     def keys(self, tuner: Any, kernels: Sequence[ArchivedKernel]) -> frozenset[str]:
-        """Return the arguments whose values decide on the config that a function's launches take."""
+        """Return the arguments deciding on the config of a launch."""
         names = frozenset(tuner.keys)
         if self._archives.tuned(_function_of(tuner)):
             return names
@@ -89,9 +90,9 @@ class Tuning:
     def _choose(
         self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, Found, _Selected | None]:
-        """Return the config to take, what was found for it, and what selects it, if something does.
+        """Return the config, its candidate or error, and its selection, if any.
 
-        Raises: as `run`, unless it is probed.
+        Raises: as `run`, unless probing.
         """
         configs = _configs(tuner, args, kwargs)
         for tuned in self._recorded(tuner, args, kwargs):
@@ -123,7 +124,7 @@ class Tuning:
     def _recorded(
         self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Sequence[TunedConfig]:
-        """Return what was recorded of an autotuner, that of the nearest key first.
+        """Return an autotuner's recorded choices, the nearest key first.
 
         Raises: NotInArchiveError unless `strict`, if the nearest is another key.
         """
@@ -147,7 +148,7 @@ class Tuning:
 
 
 def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the configs that pruning leaves. What a `perf_model` expects is not asked for."""
+    """Return the configs left by pruning; `perf_model` is not used."""
     # A subclass may keep configs of its own in the cache.
     configs = [
         *tuner.configs,
@@ -167,7 +168,7 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
 
 
 def probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
-    """Return what a launch with a config would take; hooks say the blocks of descriptors."""
+    """Find the kernel for a config; pre-hooks set the blocks of descriptors."""
     if config.pre_hook is not None and any(map(is_descriptor, (*args, *kwargs.values()))):
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
         config.pre_hook({**passed, **kwargs, **config.all_kwargs()})
@@ -175,7 +176,7 @@ def probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 class _Selected(NamedTuple):
-    """Configs of an autotuner among which a kernel's selection decides, with those that were built."""
+    """An autotuner's configs left to a kernel's selection, with their built configs."""
 
     kernel: ArchivedKernel
     passed: tuple[str, ...]
@@ -184,9 +185,9 @@ class _Selected(NamedTuple):
     common: dict[str, Any]
 
     def select(self, arguments: Sequence[Any]) -> Any:
-        """Return the config for arguments, None for one that is not among them.
+        """Return the selected config for arguments, None if not among `configs`.
 
-        Raises: AotcError if the kernel does not take them.
+        Raises: AotcError if the kernel refuses the arguments.
         """
         chosen = self.kernel.kernel.select(
             arguments, grid=1, config=self.common, choices=self.choices
@@ -195,11 +196,9 @@ class _Selected(NamedTuple):
         return next((config for config, settings in self.configs if settings == built), None)
 
     def config_for(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the config for other values of a launch, None if they may have other configs."""
+        """Return the config for new argument values, None if the set of configs may change."""
         is_same = getattr(tuner, "early_config_prune", None) is None
-        is_jitted = hasattr(
-            tuner.fn.__class__, "aotc_launcher"
-        )  # no heuristics that compute choices
+        is_jitted = hasattr(tuner.fn.__class__, "aotc_launcher")  # no heuristics computing choices
         if not is_same or not is_jitted or any(config.pre_hook for config, _ in self.configs):
             return None
         passed = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
@@ -212,7 +211,7 @@ class _Selected(NamedTuple):
 def _selected(
     fitting: Sequence[tuple[Any, Candidate]],
 ) -> tuple[Any, Candidate, _Selected | None]:
-    """Return the config that the archive's selection says, or the best by rank if there is none."""
+    """Return the config chosen by the archive's selection, else the best by rank."""
     config, best = min(fitting, key=lambda pair: pair[1].rank)
     if len(fitting) == 1 or not best.kernel.info.num_selections:
         return config, best, None
@@ -238,7 +237,7 @@ def _selected(
 def _find(
     cache: Mapping[Any, Any], quick: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return what a config is kept by, and config and settings if they are."""
+    """Return a launch's cache key, and the cached config with settings, if any."""
     choice = cache.get(quick)
     if not isinstance(choice, _Selected):
         return quick, choice
@@ -247,7 +246,7 @@ def _find(
 
 
 def _integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the integers of a launch, by which a selection decides."""
+    """Return the integers of a launch, the input of a selection."""
     named = sorted(
         (name, argument) for name, argument in kwargs.items() if isinstance(argument, int)
     )
@@ -270,9 +269,9 @@ def _run_with(
 
 
 def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what a config is kept by: the values of the tuner's key, and all dtypes.
+    """Return a cache key for a config: the values of the tuner's key, and all dtypes.
 
-    It outlives the launch, so of a tensor it has the dtype alone.
+    It outlives the launch, so it holds no tensors, only their dtypes.
     """
     if len(tuner.configs) == 1:
         return None
@@ -298,7 +297,7 @@ def _function_of(tuner: Any) -> Any:
 
 
 def _has(config: Any, recorded: Mapping[str, Any]) -> bool:
-    """Return whether a config has all that was recorded of one."""
+    """Return whether a config has all recorded settings."""
     settings = config.all_kwargs()
     return all(name in settings and settings[name] == value for name, value in recorded.items())
 
@@ -306,7 +305,7 @@ def _has(config: Any, recorded: Mapping[str, Any]) -> bool:
 def _distance(
     tuned: TunedConfig, key: Mapping[str, Any], dtypes: Mapping[str, str]
 ) -> tuple[int, float]:
-    """Return how many values other than numbers differ, and by what factor, as a logarithm, numbers do."""
+    """Return the number of differing non-numeric values, and the log distance of the numbers."""
     num_other = sum(tuned.dtypes.get(name) != dtypes.get(name) for name in {*tuned.dtypes, *dtypes})
     factor = 0.0
     for name in {*tuned.key, *key}:

@@ -1,4 +1,4 @@
-"""Install archives in a Python process, then do what the environment's own sitecustomize does."""
+"""Install archives in a Python process, then run the environment's own sitecustomize."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARIABLE = "AOTC_REPLAY"
 
 
 def _install(words: dict[str, object]) -> str:
-    """Install archives; return what is wrong, if something is."""
+    """Install archives; return the error's text, "" on success."""
     try:
         from aotc.runtime.errors import AotcError  # noqa: PLC0415 - it may be missing
         from aotc.triton import install  # noqa: PLC0415 - as above
