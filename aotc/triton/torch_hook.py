@@ -93,7 +93,7 @@ _CHANGES: dict[str, Callable[[ModuleType], None]] = {
 
 
 class _Loader:
-    """Load a module of torch's as its own loader does, then change it."""
+    """Load a module of torch with its own loader, then patch it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

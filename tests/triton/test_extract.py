@@ -1,4 +1,4 @@
-"""Kernels that no file says: recorded with what their names meant, built, launched from the archive."""
+"""Extracted kernels: recorded with the values of their names, built, launched from the archive."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def launch(one, x):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program's record, and the archive that is built of it."""
+    """A program's record, and the archive built from it."""
     folder = tmp_path_factory.mktemp("extracts")
     (folder / "ops.py").write_text(SOURCE)
     (folder / "app.py").write_text(
@@ -99,7 +99,7 @@ def program(launches: Any, folder: Path) -> Any:
 
 
 def test_what_was_recorded_launches(program: Any) -> None:
-    """From sources that have no file, with captured values and functions, and with globals of calls."""
+    """From sources without a file, with captured values and functions, and with globals computed by calls."""
     assert program("""
 for one in ("call", "generated", "plus1", "2", "3", "2", "within"):
     launched(lambda: ops.launch(one, x))
@@ -108,7 +108,7 @@ for one in ("call", "generated", "plus1", "2", "3", "2", "within"):
 
 @pytest.mark.parametrize("constant", ["4", "other", "plus2"])
 def test_other_values_are_another_kernel(program: Any, constant: str) -> None:
-    """Captured ones, those of a function that is a constant, and a source that says something else."""
+    """Captured values, captures of a constant function, and a changed source."""
     ((error, text),) = program(f"launched(lambda: ops.launch({constant!r}, x))")
     assert error == "NotInArchiveError"
     assert "is in no archive" in text

@@ -1,4 +1,4 @@
-"""Programs of heuristics answer what their functions do, type included, or nothing."""
+"""Programs of heuristics give their functions' answers, type included, or none."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
 
 
 class _Launcher(_native.Launcher):
-    """Writes down what a launch passes."""
+    """Record the arguments of a launch."""
 
     seen: list[dict[str, Any]]
 
@@ -81,7 +81,7 @@ _MISSING = object()
 
 
 def _answer(function: Callable[..., Any], args: dict[str, Any]) -> tuple[Any, int]:
-    """Return what a chain computes for a constant, and how often it called the function."""
+    """Return a chain's value of a constant, and its number of calls of the function."""
     calls = 0
 
     def counted(passed: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Installing archives: with Triton, without it, from the command line, and what is wrong."""
+"""Installing archives: with Triton, without it, from the command line, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ launched(lambda: simple.copy[(4,)](x, y, 1024, BLOCK=64, num_warps=2))
 launched(lambda: simple.tuned[lambda meta: (meta["BLOCK"],)](x, y, 1024))
 launched(lambda: simple.copy[(4,)]("*fp32", "*fp32", 1024, BLOCK=32))
 """
-# As the stand-in for Triton has it: no heuristics, and what it compiles is types, not tensors.
+# The fake Triton's form: no heuristics, and compiles take types, not tensors.
 SIMPLE = """
 import triton
 import triton.language as tl
@@ -57,7 +57,7 @@ config = [{ BLOCK = 64, num_warps = 2 }]
 
 @pytest.fixture(scope="session")
 def simple(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like `project`, of a kernel that the stand-in for Triton can launch."""
+    """A folder like `project`, with a kernel the fake Triton can launch."""
     folder = tmp_path_factory.mktemp("simple")
     (folder / "simple.py").write_text(SIMPLE)
     (folder / "kernels.toml").write_text(MANIFEST)
@@ -96,7 +96,7 @@ launched(lambda: recorded.run(half, 64))
 """
     *fits, aligned, other = launches(body, path=(str(tmp_path),), folder=tmp_path)
     assert fits == [[[1, 1, 1], 256], [[1, 1, 1], 256]]
-    # Aligned to more than was recorded: the kernel that promises less takes it.
+    # Aligned to more than recorded: the kernel with fewer promises takes it.
     assert aligned == [[1, 1, 1], 256]
     assert other[0] == "NotInArchiveError"
 
@@ -126,7 +126,7 @@ def run(x, n, bias=None):
 def test_what_is_missing_is_compiled_and_recorded(
     launches: Any, simple: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton runs what no archive has, and `aotc record` makes a manifest of it."""
+    """Triton runs launches missing from the archives, and `aotc record` makes a manifest of them."""
     body = TAKEN_OVER.format(words=f"strict=False, record={str(tmp_path / 'misses')!r}")
     outcomes = launches(body, path=(TRITON, str(simple)), folder=simple)
     assert outcomes == [[[4, 1, 1], 64], [[64, 1, 1], 64], None]

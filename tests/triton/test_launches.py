@@ -40,7 +40,7 @@ launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, 64, Tensor(4096)))
 
 
 def test_launches_that_differ_in_values_alone_take_turns(launches: Any) -> None:
-    """What one launch has found is no answer for the next."""
+    """A cached launch is not reused for other values."""
     turns = launches(f"""{START}
 for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1, 4100)):
     launched(lambda: ops.add[(1,)](CudaArray(at), y, None, n, stride, 0.5, BLOCK=64))
@@ -82,7 +82,7 @@ for scale in (1.0, 0.5, 1.0, 1):
     ],
 )
 def test_what_no_kernel_was_built_for_is_an_error(call: str, expected: str, launches: Any) -> None:
-    """Each differs in one thing from a launch that fits, and comes after that launch."""
+    """Each differs in one argument from the fitting launch before it."""
     fits, misses = launches(f"""{START}
 launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))
 launched(lambda: ops.add[(1,)]({call}))
@@ -94,7 +94,7 @@ launched(lambda: ops.add[(1,)]({call}))
 
 
 def test_products_are_fused_as_the_launch_asks(launches: Any) -> None:
-    """A kernel that was built without fusion is for launches that ask for that, and no others."""
+    """A kernel built without fusion is only for launches with fusion off."""
     unfused, fused, other = launches(f"""{START}
 for words in ({{"enable_fp_fusion": False}}, {{}}, {{"enable_fp_fusion": False, "ACT": 1}}):
     launched(lambda: ops.add[(1,)](x, y, None, 100, 5, 0.5, BLOCK=32, **words))
@@ -162,7 +162,7 @@ config = { BLOCK = 256, num_warps = 8 }
 def test_an_autotuner_takes_what_it_chose_for_the_nearest_key(
     launches: Any, project: Path, tmp_path: Path
 ) -> None:
-    """What was recorded for other dtypes is farther than any number; what was not built is not taken."""
+    """Other dtypes are farther than any number; configs missing from the archive are skipped."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     manifest = (project / "kernels.toml").read_text() + RECORDED
@@ -187,7 +187,7 @@ print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 
 
 
 def test_launches_that_are_known_go_past_the_decorators(launches: Any) -> None:
-    """`run` is called once for each key; heuristics see what is passed, and compute at each launch."""
+    """`run` is called once per key; heuristics see the arguments, and compute at each launch."""
     *launched, runs, seen_by_heuristic, best, is_alive = launches(f"""{START}
 tuner, heuristics = ops.copy, ops.copy.fn
 runs, passed, compute = [], [], heuristics.values["EVEN"]
@@ -340,7 +340,7 @@ launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
 
 
 def test_options_that_mean_nothing_are_taken(launches: Any) -> None:
-    """Others are said to be those that no kernel was built with."""
+    """Other options are reported as not built."""
     *launched, arch, libraries, unknown = launches(f"""{START}
 def run(**words):
     launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1, **words))

@@ -1,4 +1,4 @@
-"""An autotuned function of which nothing was recorded takes the config that its archive selects."""
+"""An autotuned function without records takes the config of its archive's selection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _selecting(archive: Archive) -> Archive:
 
 @pytest.fixture
 def selecting(project: Path, tmp_path: Path) -> Path:
-    """The project with an archive that selects."""
+    """The project with an archive with selections."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     source = project / "dist" / "ops.aotc"
@@ -138,7 +138,7 @@ def _by_size(archive: Archive) -> Archive:
 
 @pytest.fixture
 def tied(project: Path, tmp_path: Path) -> Path:
-    """A project whose one kernel has configs that differ in warps alone, without selections."""
+    """A project with one kernel, its configs differing only in warps, without selections."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     (tmp_path / "kernels.toml").write_text(_TIED)
@@ -158,7 +158,7 @@ def select_by_size(folder: Path) -> None:
 
 
 def test_what_a_launch_leaves_open_is_selected(launches: Any, tied: Path) -> None:
-    """Without a number of warps the archive decides; one that is named is taken."""
+    """The archive decides on the number of warps, unless the launch gives it."""
     body = f"""{START}
 for n in (1000, 2000, 4000, 1000):
     launched(lambda: ops.add[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))

@@ -1,4 +1,4 @@
-"""The stand-in for Triton: what hosts compute with it, and what importing it costs."""
+"""The stand-in for Triton: host computations, and the cost of importing it."""
 
 from __future__ import annotations
 

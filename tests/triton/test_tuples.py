@@ -1,4 +1,4 @@
-"""Launches that pass tuples, from an archive whose kernels have their items as arguments."""
+"""Launches with tuples, from an archive of kernels with their items as arguments."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ print(pairs.pair.warmup(x, (100, 5), (1, 7), BLOCK=64, grid=(1,)))
 
 
 def test_empty_tuples(launches: Any, pairs: Path) -> None:
-    """Beside those with items, and in a kernel that has no others."""
+    """Empty tuples beside others, and in a kernel with only empty ones."""
     outcomes = launches(
         """
 install(stand_in=True)
@@ -209,7 +209,7 @@ launched(lambda: pairs.pair[(1,)](x, (128, 5, 6), (1, 7), BLOCK=64))
 
 
 def test_functions_are_items(launches: Any, pairs: Path) -> None:
-    """Each launch takes the kernel of its function; one that none was built for is refused."""
+    """Each launch takes the kernel of its function; a function without one is refused."""
     outcomes = launches(
         """
 install(stand_in=True)

@@ -1,4 +1,4 @@
-"""`driver.active`: what programs ask of a GPU, answered by torch."""
+"""`driver.active`: programs' queries about the GPU, answered by torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _torch() -> Any:
 class _Utils:
     @staticmethod
     def get_device_properties(device: Any) -> Any:
-        """Return the few properties that programs size grids and tiles by."""
+        """Return the properties used by programs to size grids and tiles."""
         properties = _torch().cuda.get_device_properties(device)
         return {
             "multiprocessor_count": properties.multi_processor_count,
