@@ -1,7 +1,7 @@
-"""Launches of Triton programs from archives: `install`, then unchanged code launches without a JIT.
+"""Launch unchanged Triton programs from archives, without a JIT, after `install`.
 
-Where Triton is installed its launches are taken over; where it is not, a stand-in provides what
-modules with kernels import. Importing this package imports nothing but the standard library.
+If Triton is installed, its launches are replaced. Otherwise a stand-in provides the names imported
+by modules with kernels. Importing this package imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def install(
     record: str | os.PathLike[str] = "record",
     driver: str | None = None,
 ) -> None:
-    """Let kernels of Triton programs launch from archives.
+    """Launch kernels of Triton programs from archives.
 
-    Call it before modules with kernels are imported. With `strict`, a launch that no archive has is
-    a `NotInArchiveError`; otherwise Triton compiles it, and it is recorded in the folder `record`,
-    as `aotc record -o` would. `stand_in` says whether the stand-in for Triton is used; None is: if
-    Triton is not installed. `driver` is the CUDA driver's library.
+    Call it before modules with kernels are imported. With `strict`, a launch missing from the
+    archives raises `NotInArchiveError`; otherwise Triton compiles it, and it is recorded in the
+    folder `record`, as by `aotc record -o`. `stand_in` selects the stand-in for Triton; None uses it
+    if Triton is not installed. `driver` is the CUDA driver's library.
 
-    Raises: AotcError for what is wrong with an archive; ValueError if its sources are not known, or
-    if there is no Triton for what is not strict.
+    Raises: AotcError for an invalid archive; ValueError if its sources are unknown, or if `strict`
+    is off without Triton.
     """
     from aotc.triton.installation import install  # noqa: PLC0415 - start-up time
 

@@ -1,10 +1,10 @@
-"""Find the kernels of archives that a Python function was compiled to.
+"""Find the archived kernels compiled from a Python function.
 
-`NAME.sources.json`, which `aotc build` writes beside `NAME.aotc`, has each kernel's function and the
-digests of the files that were read for it. A launch names a function: what it may launch are the
-kernels of that name whose file has the same content, and of whose other files nothing changed.
+`aotc build` writes `NAME.sources.json` beside `NAME.aotc`. It has each kernel's function, and the
+digests of all files read for it. A function launches the kernels with its name and its file's
+content, provided their other files are unchanged too.
 
-Archives are opened at once, and a kernel is loaded on a GPU when it is first launched there.
+Archives are opened immediately. A kernel is loaded on a GPU at its first launch there.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _VERSION = 1
 
 
 class ArchivedKernel(NamedTuple):
-    """A kernel of an archive, its place in order, and its constants that are functions.
+    """A kernel of an archive, its position, and its function-valued constants.
 
-    `blocks` are the extents of its descriptors' blocks, and whether these read NaN out of bounds.
-    Unless it `fuses_multiplies`, a product and a sum are rounded each; unless it `reflects_ftz`, libdevice
-    keeps subnormals.
+    `blocks` are the extents of its descriptors' blocks, and whether they read NaN out of bounds.
+    With `fuses_multiplies`, products and sums are fused; without `reflects_ftz`, libdevice keeps
+    subnormals.
     """
 
     library: Library
@@ -46,12 +46,12 @@ class ArchivedKernel(NamedTuple):
     blocks: Mapping[str, tuple[Sequence[int | str], bool]] = {}
 
     def load(self, device: int | None) -> None:
-        """Make it ready on a device; None is that of the current context."""
+        """Load it on a device; None is the current context's."""
         self.library.load(device, self.info.name, lazy=True)
 
 
 class TunedConfig(NamedTuple):
-    """The config that an autotuner chose for some values of its key, and dtypes of its tensors."""
+    """An autotuner's choice of a config for a key and tensor dtypes."""
 
     key: dict[str, Any]
     dtypes: dict[str, str]
@@ -59,12 +59,12 @@ class TunedConfig(NamedTuple):
 
 
 class Archives:
-    """The kernels of all archives that a program launches from."""
+    """The kernels of all installed archives."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], driver: str | None = None) -> None:
         """Open archives.
 
-        Raises: AotcError for what is wrong with one; ValueError if its sources are not known.
+        Raises: AotcError for an invalid archive; ValueError if its sources are unknown.
         """
         self._found: dict[tuple[str, str], list[tuple[Library, str, dict[str, Any]]]] = {}
         self._tuned: dict[tuple[str, str], list[TunedConfig]] = {}
@@ -74,84 +74,92 @@ class Archives:
 
     def _open(self, path: str, driver: str | None) -> None:
         library = load(path, kernels=(), driver=driver)
-        beside = f"{path.removesuffix('.aotc')}.sources.json"
+        sources_path = f"{path.removesuffix('.aotc')}.sources.json"
         try:
-            told = json.loads(read_regular(beside, MAX_RECORDS_BYTES))
+            sources = json.loads(read_regular(sources_path, MAX_RECORDS_BYTES))
         except FileNotFoundError:
-            message = f"{beside} is missing: it says what functions the kernels of {path} are"
+            message = f"{sources_path} is missing: it says what functions the kernels of {path} are"
             raise ValueError(
                 f"{message}; aotc build writes it, keep it beside the archive"
             ) from None
         except OSError as error:
-            raise ValueError(f"cannot read {beside}: {error.strerror}") from None
-        if told.get("version") != _VERSION:
-            message = f"{beside}: expected version {_VERSION}, got {told.get('version')!r}"
+            raise ValueError(f"cannot read {sources_path}: {error.strerror}") from None
+        if sources.get("version") != _VERSION:
+            message = f"{sources_path}: expected version {_VERSION}, got {sources.get('version')!r}"
             raise ValueError(f"{message}; build the archive with this release of aotc")
-        if told["archive_sha256"] != digest_of(path):
-            message = f"{beside} was written for another archive than {path}"
+        if sources["archive_sha256"] != digest_of(path):
+            message = f"{sources_path} was written for another archive than {path}"
             raise ValueError(f"{message}; copy both from the same build")
-        for name, one in told["kernels"].items():
-            key = (one["function"], one["files"][0][1])
-            self._found.setdefault(key, []).append((library, name, one))
-            self._functions.add(one["function"])
-        for one in told.get("tuned", ()):
-            tuned = TunedConfig(one["key"], one["dtypes"], one["config"])
-            self._tuned.setdefault((one["function"], one["file"]), []).append(tuned)
+        for name, source in sources["kernels"].items():
+            key = (source["function"], source["files"][0][1])
+            self._found.setdefault(key, []).append((library, name, source))
+            self._functions.add(source["function"])
+        for choice in sources.get("tuned", ()):
+            tuned = TunedConfig(choice["key"], choice["dtypes"], choice["config"])
+            self._tuned.setdefault((choice["function"], choice["file"]), []).append(tuned)
 
     def tuned(self, function: Any) -> Sequence[TunedConfig]:
-        """Return what an autotuner of a function chose, in the order of the archives."""
+        """Return the choices of a function's autotuner, in the order of the archives."""
         return self._tuned.get(self._name(function), ())
 
     def is_structured(self, function: Any) -> bool:
-        """Return whether a jitted function has kernels that take tuples or descriptors."""
+        """Return whether a jitted function has kernels with tuples or descriptors."""
         parameters = inspect.signature(function.fn).parameters.values()
-        # One that a launch need not pass is no tuple, unless its default is.
+        # An optional parameter is a tuple only if its default is one.
         optional = {
-            one.name
-            for one in parameters
-            if one.default is not inspect.Parameter.empty and not isinstance(one.default, tuple)
+            parameter.name
+            for parameter in parameters
+            if parameter.default is not inspect.Parameter.empty
+            and not isinstance(parameter.default, tuple)
         }
-        names = {one.name for one in parameters}
+        names = {parameter.name for parameter in parameters}
         return any(
             kernel.blocks or _takes_tuples(kernel.info, names, optional)
             for kernel in self.kernels_of(function)[0]
         )
 
     def _name(self, function: Any) -> tuple[str, str]:
-        """Return what archives know a jitted function by: its file's content, or its extract's."""
+        """Return a jitted function's key in archives: name and digest of its file or extract."""
         if not has_other_source(function):
-            own = identity(function.fn)
-            if own in self._found:
-                return own
+            by_file = identity(function.fn)
+            if by_file in self._found:
+                return by_file
         extracted = extract_identity(function) if function.fn.__name__ in self._functions else None
         return extracted if extracted in self._found else identity(function.fn)
 
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
-        """Return the kernels that a jitted function was compiled to, or none and the reason."""
+        """Return the kernels compiled from a jitted function, or none and the reason."""
         name, digest = self._name(function)
-        found = self._found.get((name, digest), [])
+        built = self._found.get((name, digest), [])
         path = function.fn.__code__.co_filename
-        if not found:
-            others = name in self._functions
-            reason = "its file is not the one that was compiled" if others else "no archive has it"
+        if not built:
+            is_named = name in self._functions
+            reason = (
+                "its file is not the one that was compiled" if is_named else "no archive has it"
+            )
             return [], reason
         kernels: list[ArchivedKernel] = []
         reason = ""
-        for order, (library, kernel_name, told) in enumerate(found):
-            # Extracts are compared as functions are, not as files of the program.
+        for order, (library, kernel_name, source) in enumerate(built):
+            # Extracts are not files of the program: `_name` compares them.
             files: list[tuple[str, str]] = [
-                (name, digest) for name, digest in told["files"] if not is_extract(name, digest)
+                (name, digest) for name, digest in source["files"] if not is_extract(name, digest)
             ]
-            changed = next((one for one in files if not _is_same(path, *one)), None)
+            changed = next((file for file in files if not _is_same(path, *file)), None)
             if changed is not None:
                 reason = f"{changed[0]}, which it was compiled with, is another one here"
                 continue
-            functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
+            functions = {
+                key: (function_key[0], function_key[1])
+                for key, function_key in source["functions"].items()
+            }
             kernel = library[kernel_name]
             fuses, flushes = (
-                told.get(f"enable_{name}", True) for name in ("fp_fusion", "reflect_ftz")
+                source.get(f"enable_{name}", True) for name in ("fp_fusion", "reflect_ftz")
             )
-            blocks = {name: (one[0], one[1]) for name, one in told.get("blocks", {}).items()}
+            blocks = {
+                name: (block[0], block[1]) for name, block in source.get("blocks", {}).items()
+            }
             kernels.append(
                 ArchivedKernel(
                     library, kernel, kernel.info, order, functions, fuses, flushes, blocks
@@ -161,41 +169,41 @@ class Archives:
 
 
 def _takes_tuples(info: Any, names: set[str], optional: set[str]) -> bool:
-    """Return whether a kernel has items for arguments, or one of a function's `names` has no item."""
-    passed = {*(one.name for one in info.params), *info.constants}
+    """Return whether a kernel's parameters differ from the function's, as items of tuples do."""
+    passed = {*(param.name for param in info.params), *info.constants}
     decided = {*info.choices, *(name for config in info.configs for name in config)}
     return not (passed <= names <= passed | decided | optional)
 
 
 def identity(function: Any) -> tuple[str, str]:
-    """Return what a function is known by: its name, and the digest of its file."""
+    """Return a function's key: its name, and the digest of its file."""
     return manifest_name(function), digest_of(function.__code__.co_filename)
 
 
 def manifest_name(function: Any) -> str:
-    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    """Return a function's name for a manifest: dotted if nested."""
     return str(function.__qualname__).replace(".<locals>", "")
 
 
 def extract_identity(function: Any) -> tuple[str, str] | None:
-    """Return what the extract of a jitted function is known by, None if there is none."""
-    known = _extracts.get(id(function))
-    if known is None:
+    """Return the key of a jitted function's extract, None without one."""
+    cached = _extracts.get(id(function))
+    if cached is None:
         try:
-            made = extract(function)
+            extracted = extract(function)
         except (OSError, SyntaxError, TypeError, ValueError):
-            made = None
-        named = None if made is None else (made.function, made.digest)
-        known = _extracts[id(function)] = (named, function)
-    return known[0]
+            extracted = None
+        key = None if extracted is None else (extracted.function, extracted.digest)
+        cached = _extracts[id(function)] = (key, function)
+    return cached[0]
 
 
-_extracts: dict[int, tuple[tuple[str, str] | None, Any]] = {}  # by function, which is kept alive
+_extracts: dict[int, tuple[tuple[str, str] | None, Any]] = {}  # by id of function, kept alive
 
 
 @cache
 def digest_of(path: str) -> str:
-    """Return the SHA-256 of a file, "" if there is none."""
+    """Return the SHA-256 of a file, "" if unreadable."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - start-up time
             return hashlib.sha256(file.read()).hexdigest()
@@ -204,18 +212,18 @@ def digest_of(path: str) -> str:
 
 
 def _is_same(path: str, relative: str, digest: str) -> bool:
-    """Return whether a file that a kernel of the file `path` was compiled with is the same here.
+    """Return whether a source file of a kernel in `path` is unchanged here.
 
-    Sources may have been copied for the build, and then lie elsewhere to each other: a file that is
-    not where it was is one of the program's modules.
+    The build may have used copies with other relative paths. A file missing at its relative path is
+    looked up among the program's modules.
     """
     other = os.path.normpath(os.path.join(os.path.dirname(path), relative))  # noqa: PTH118, PTH120
     if os.path.exists(other):  # noqa: PTH110 - start-up time
         return digest_of(other) == digest
     name = os.path.basename(relative)  # noqa: PTH119
-    files = (getattr(one, "__file__", None) or "" for one in [*sys.modules.values()])
+    files = (getattr(module, "__file__", None) or "" for module in [*sys.modules.values()])
     return any(
-        digest_of(one) == digest
-        for one in files
-        if os.path.basename(one) == name  # noqa: PTH119
+        digest_of(file) == digest
+        for file in files
+        if os.path.basename(file) == name  # noqa: PTH119
     )

@@ -1,12 +1,12 @@
-"""Extract a kernel from a running program: its source, and what its names meant there.
+"""Extract a kernel from a running program: its source, and the values of its free names.
 
-A kernel that a function makes may capture variables, a generated one has no file, and a global may be
-the result of a call: no file says what such names are. The program knows. Each function becomes a file
-of its own that binds its names to values and imports the functions that it calls. Files are named by
-the SHA-256 of their text, so the name of the kernel's file covers all others.
+Static analysis cannot resolve a kernel's captured variables, a generated kernel without a file, or a
+global computed by a call. The running program has their values. Each function becomes a file with
+its names bound to values, and imports of its callees. Files are named by the SHA-256 of their text,
+so the name of the kernel's file covers all others.
 
-Invariant: the text is the same under Triton, under its stand-in, and on every machine. Nothing but the
-standard library is imported, since the recorder loads this file into programs that have no aotc.
+Invariant: the text is the same under Triton, under its stand-in, and on every machine. Only the
+standard library is imported: the recorder loads this file into programs without aotc.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ABSENT = object()
 
 
 class Extract(NamedTuple):
-    """A function and its files: their texts by their names, the function's own last."""
+    """A function and its files: texts by name, the function's own last."""
 
     function: str
     files: dict[str, str]
@@ -55,10 +55,10 @@ class Extract(NamedTuple):
 
 
 def extract(function: Any) -> Extract:
-    """Return a jitted function with all that it uses.
+    """Extract a jitted function with its dependencies.
 
-    Raises: OSError if its source cannot be read; ValueError if it is not one function, or captures what
-        no source says.
+    Raises: OSError if its source cannot be read; ValueError if it is not one function, or captures
+        a value without a source form.
     """
     extractor = _Extractor()
     extractor.file_of(_innermost(function))
@@ -66,27 +66,29 @@ def extract(function: Any) -> Extract:
 
 
 def is_extract(file: str, digest: str) -> bool:
-    """Return whether a file is an extract, whose name has the digest of its text."""
+    """Return whether a file is an extract: its name has the digest of its text."""
     return file.removesuffix(".py").endswith(f"_{digest[:_NAME_DIGITS]}")
 
 
 def has_other_source(function: Any) -> bool:
-    """Return whether a jitted function was given another source than its file has."""
-    told = cast("dict[str, Any]", vars(function))
-    if "_src" not in told or "raw_src" not in told:
-        return "_src" in told  # the stand-in's has one only then
-    return _without_decorators(textwrap.dedent("".join(told["raw_src"]))) != source_of(function)
+    """Return whether a jitted function's source was replaced at run time."""
+    attributes = cast("dict[str, Any]", vars(function))
+    if "_src" not in attributes or "raw_src" not in attributes:
+        return "_src" in attributes  # the stand-in sets it only on replacement
+    return _without_decorators(textwrap.dedent("".join(attributes["raw_src"]))) != source_of(
+        function
+    )
 
 
 class _Extractor:
-    """The files of a function, and of those that it uses."""
+    """The files of a function and its callees."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
-        self._modules: dict[int, str] = {}  # by function; empty while one is being written
+        self._modules: dict[int, str] = {}  # by id of function; "" while being written
 
     def file_of(self, function: Any) -> str:
-        """Write a function's file; return its module, or nothing for a function that uses itself."""
+        """Write a function's file; return its module, "" inside its own recursion."""
         is_python = isinstance(function, FunctionType)
         inner: Any = function if is_python else function.fn
         if id(inner) in self._modules:
@@ -115,7 +117,7 @@ class _Extractor:
         return module
 
     def _binding(self, name: str, value: Any, attributes: list[str]) -> list[str]:
-        """Return the lines that bind a name; none for a value that no source can say."""
+        """Return the lines binding a name; none for a value without a source form."""
         imported = self._import(name, value)
         if imported:
             return [imported]
@@ -136,7 +138,7 @@ class _Extractor:
         return [*before, f"class {name}:", *members] if members else []
 
     def _import(self, name: str, value: Any) -> str:
-        """Return the import of a function; empty for one of Triton's, and for anything else."""
+        """Return the import of a function; "" for Triton's and for other values."""
         if _triton_path(value):
             return ""
         function = value if isinstance(value, FunctionType) else _innermost(value)
@@ -148,12 +150,12 @@ class _Extractor:
             module = self.file_of(function)
         except (OSError, ValueError, TypeError):
             return ""
-        own = getattr(function, "fn", function).__name__
-        return f"from {module} import {own} as {name}" if module else ""
+        function_name = getattr(function, "fn", function).__name__
+        return f"from {module} import {function_name} as {name}" if module else ""
 
 
 def _innermost(value: Any) -> Any:
-    """Return the jitted function under decorators such as an autotuner; None of what is none."""
+    """Return the jitted function under decorators such as an autotuner, None without one."""
     while hasattr(getattr(value, "fn", None), "fn"):
         value = value.fn
     return value if hasattr(getattr(value, "fn", None), "__code__") else None
@@ -177,10 +179,10 @@ def _without_decorators(source: str) -> str:
 
 
 def _scope_of(function: Any) -> dict[str, Any]:
-    """Return what a function sees from outside."""
+    """Return a function's globals and captured variables."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9
     captured = {name: _content(cell) for name, cell in cells}
-    bound = {name: one for name, one in captured.items() if one is not _ABSENT}
+    bound = {name: content for name, content in captured.items() if content is not _ABSENT}
     return {**function.__globals__, **bound}
 
 
@@ -192,14 +194,16 @@ def _content(cell: Any) -> Any:
 
 
 def _outer_names(tree: ast.AST) -> dict[str, list[str]]:
-    """Return the names that a function reads and does not bind, with the attributes it reads of each."""
+    """Return a function's free names, with the attributes read from each."""
     nodes = list(ast.walk(tree))
-    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    own |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    bound_names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    bound_names |= {
+        n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+    }
     names: dict[str, list[str]] = {}
     for node in _in_order(tree):
         name = node.value if isinstance(node, ast.Attribute) else node
-        if isinstance(name, ast.Name) and name.id not in own:
+        if isinstance(name, ast.Name) and name.id not in bound_names:
             attributes = names.setdefault(name.id, [])
             if isinstance(node, ast.Attribute) and node.attr not in attributes:
                 attributes.append(node.attr)
@@ -216,7 +220,7 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _expression(value: Any) -> str:
-    """Return the source of a value; empty if there is none."""
+    """Return an expression for a value, "" if none exists."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
@@ -239,13 +243,13 @@ def _literal(value: Any) -> str:
     if isinstance(value, (bool, int, float, str)):
         return repr(value)
     if type(value) is tuple:
-        items = [_literal(one) for one in cast("tuple[Any, ...]", value)]
+        items = [_literal(element) for element in cast("tuple[Any, ...]", value)]
         return f"({', '.join(items)}{',' * (len(items) == 1)})" if all(items) else ""
     return ""
 
 
 def _dtype(value: Any) -> str:
-    """Return how Triton's language calls a dtype, torch's or its own; empty for anything else."""
+    """Return Triton's name of a dtype (torch's or Triton's), "" for other values."""
     if type(value).__name__ != "dtype":
         return ""
     if type(value).__module__ == "torch":
@@ -255,9 +259,9 @@ def _dtype(value: Any) -> str:
 
 
 def _triton_path(value: Any) -> str:
-    """Return where Triton has a module, function or class; empty for what is not Triton's.
+    """Return the public path of a Triton module, function or class; "" for other values.
 
-    Modules that only Triton's own files know, such as `triton.language.standard`, are left out.
+    Internal modules such as `triton.language.standard` are dropped from the path.
     """
     if isinstance(value, ModuleType):
         path = value.__name__

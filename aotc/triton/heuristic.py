@@ -1,12 +1,14 @@
-"""Translate functions of `@triton.heuristics` to programs that the extension runs, so that Python need not.
+"""Translate functions of `@triton.heuristics` to bytecode run by the C extension, without Python.
 
-A function of one argument that is one expression of launch arguments, numbers, comparisons, arithmetic,
-`and`, `or`, `not`, conditions, `min`, `max`, `cdiv` and `next_power_of_2` has a program. So has none that
-reads anything else: a global, a closure, an attribute of a tensor. Its text is taken from its file, and
-only if it compiles to the very code that the function has.
+Translatable: a function of one argument, with one expression over launch arguments, numbers,
+comparisons, arithmetic, `and`, `or`, `not`, conditionals, `min`, `max`, `cdiv` and
+`next_power_of_2`. Reading globals, closures or attributes of tensors is not translatable. The text
+comes from the function's file, and must compile to the function's own code object.
 
-A program is for values that it knows, bools, None, and integers of 64 bits; for any other, and for errors, it
-has no answer, and the function is called: what a program answers is what the function would, type included.
+Programs handle bools, None and 64-bit integers. For other values, and on errors, the function is
+called instead.
+
+Invariant: a program's answer equals the function's, type included.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-# Instructions of `_native_program.c`: (opcode, operand). Jumps are to an instruction, forwards.
+# Instructions of `_native_program.c`: (opcode, operand). Jumps go forward, to an instruction's index.
 (
     ARGUMENT, INTEGER, BOOL, NONE, ADD, SUB, MUL, FLOORDIV, MOD, NEG, AND, OR, XOR, LEFT, RIGHT, EQ, NE, LT,
     LE, GT, GE, IS, IS_NOT, NOT, MIN, MAX, CDIV, NEXT_POWER_OF_2, TO_BOOL, TO_INT, JUMP, JUMP_IF_FALSE,
@@ -42,29 +44,31 @@ _OF_TRITON = {"cdiv": (CDIV, 2), "next_power_of_2": (NEXT_POWER_OF_2, 1)}
 
 
 class _NoProgramError(Exception):
-    """The function is no expression that programs have."""
+    """The function is not translatable."""
 
 
 def program_of(function: Callable[..., Any], names: Sequence[str]) -> Program | None:
-    """Return the program of a function that is given arguments by name, None if it has none.
+    """Return the program of a function of an argument mapping, None if not translatable.
 
-    `names` are of the arguments, in the order in which the program is given them.
+    `names` are the arguments in the program's order.
     """
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return None
     if function.__defaults__ or function.__kwdefaults__:
         return None
-    found = next(_texts(function.__code__), None)
-    if found is None:
+    text = next(_texts(function.__code__), None)
+    if text is None:
         return None
-    given, body = found
-    translator = _Translator(given, names, function.__globals__)
+    parameter, body = text
+    translator = _Translator(parameter, names, function.__globals__)
     try:
         translator.expression(body)
     except _NoProgramError:
         return None
-    is_small = len(translator.made) <= MAX_INSTRUCTIONS and translator.most <= MAX_STACK
-    return tuple(translator.made) if is_small else None
+    is_small = (
+        len(translator.instructions) <= MAX_INSTRUCTIONS and translator.max_depth <= MAX_STACK
+    )
+    return tuple(translator.instructions) if is_small else None
 
 
 # ---- the text of a function ---------------------------------------------------------------------
@@ -72,7 +76,7 @@ def program_of(function: Callable[..., Any], names: Sequence[str]) -> Program | 
 
 @cache
 def _functions(path: str) -> tuple[ast.Lambda | ast.FunctionDef, ...]:
-    """Return the functions in a file as it is on disk."""
+    """Parse the functions in a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
@@ -82,22 +86,25 @@ def _functions(path: str) -> tuple[ast.Lambda | ast.FunctionDef, ...]:
 
 
 def _texts(code: types.CodeType) -> Iterator[tuple[str, ast.expr]]:
-    """Yield parameter and expression of functions that compile to a code."""
+    """Yield parameter and expression of functions compiling to a code object."""
     for node in _functions(code.co_filename):
-        lines = [node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]
+        lines = [
+            node.lineno,
+            *(decorator.lineno for decorator in getattr(node, "decorator_list", ())),
+        ]
         body = _body(node)
         if code.co_firstlineno not in lines or body is None:
             continue
-        given = node.args
+        arguments = node.args
         if (
-            given.vararg
-            or given.kwarg
-            or given.kwonlyargs
-            or len(given.posonlyargs + given.args) != 1
+            arguments.vararg
+            or arguments.kwarg
+            or arguments.kwonlyargs
+            or len(arguments.posonlyargs + arguments.args) != 1
         ):
             continue
-        if any(_is_same(code, one) for one in _compiled(node)):
-            yield (given.posonlyargs + given.args)[0].arg, body
+        if any(_is_same(code, compiled) for compiled in _compiled(node)):
+            yield (arguments.posonlyargs + arguments.args)[0].arg, body
 
 
 def _body(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
@@ -109,14 +116,14 @@ def _body(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
 
 
 def _compiled(node: ast.Lambda | ast.FunctionDef) -> Iterator[types.CodeType]:
-    """Yield the codes of a function, compiled alone."""
+    """Yield the code objects of a function, compiled alone."""
     if isinstance(node, ast.Lambda):
         whole = compile(ast.Expression(node), "<heuristic>", "eval")
     else:
         plain = copy.copy(node)
         plain.decorator_list, plain.returns = [], None
         whole = compile(ast.Module([plain], []), "<heuristic>", "exec")
-    yield from (one for one in whole.co_consts if isinstance(one, types.CodeType))
+    yield from (code for code in whole.co_consts if isinstance(code, types.CodeType))
 
 
 def _is_same(a: types.CodeType, b: types.CodeType) -> bool:
@@ -125,35 +132,37 @@ def _is_same(a: types.CodeType, b: types.CodeType) -> bool:
 
 
 def _typed(code: types.CodeType) -> list[tuple[type, object]]:
-    """Return constants with their types: 1, 1.0 and True are equal."""
-    return [(type(one), repr(one)) for one in code.co_consts]
+    """Return constants with their types, since 1 == 1.0 == True."""
+    return [(type(literal), repr(literal)) for literal in code.co_consts]
 
 
 # ---- translating ---------------------------------------------------------------------------------
 
 
 class _Translator:
-    """Instructions for an expression, and how deep the stack gets."""
+    """Emit instructions for an expression, and track the stack depth."""
 
-    def __init__(self, given: str, names: Sequence[str], scope: dict[str, Any]) -> None:
-        self.made: list[tuple[int, int]] = []
-        self.most = 0
-        self._given, self._names, self._globals = given, list(names), scope
+    def __init__(self, parameter: str, names: Sequence[str], scope: dict[str, Any]) -> None:
+        self.instructions: list[tuple[int, int]] = []
+        self.max_depth = 0
+        self._parameter, self._names, self._globals = parameter, list(names), scope
         self._depth = 0
 
     def add(self, opcode: int, operand: int = 0, *, change: int = 0) -> int:
-        self.made.append((opcode, operand))
+        self.instructions.append((opcode, operand))
         self._depth += change
-        self.most = max(self.most, self._depth)
-        return len(self.made) - 1
+        self.max_depth = max(self.max_depth, self._depth)
+        return len(self.instructions) - 1
 
     def land(self, jump: int) -> None:
-        """Let a jump go to what comes next."""
-        self.made[jump] = (self.made[jump][0], len(self.made))
+        """Set a jump's target to the next instruction."""
+        self.instructions[jump] = (self.instructions[jump][0], len(self.instructions))
 
     def expression(self, node: ast.expr) -> None:
         match node:
-            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self._given:
+            case ast.Subscript(ast.Name(owner), ast.Constant(str(name))) if (
+                owner == self._parameter
+            ):
                 if name not in self._names:
                     raise _NoProgramError
                 self.add(ARGUMENT, self._names.index(name), change=1)
@@ -239,14 +248,14 @@ class _Translator:
             raise _NoProgramError
 
     def _resolve(self, node: ast.expr) -> object:
-        """Return what a name means where the function was defined."""
+        """Resolve a name in the function's globals and builtins."""
         match node:
-            case ast.Name(name) if name != self._given:
+            case ast.Name(name) if name != self._parameter:
                 missing = object()
-                found = self._globals.get(name, getattr(builtins, name, missing))
-                if found is missing:
+                meaning = self._globals.get(name, getattr(builtins, name, missing))
+                if meaning is missing:
                     raise _NoProgramError
-                return found
+                return meaning
             case ast.Attribute(ast.Name() as owner, name):
                 module = self._resolve(owner)
                 if isinstance(module, types.ModuleType) and hasattr(module, name):

@@ -1,7 +1,7 @@
-"""Make a process launch from archives: take over Triton's launches, or stand in for it.
+"""Launch a process's kernels from archives: patch Triton's launches, or use the stand-in.
 
-Both come to the same three functions: `launch` of a jitted function, `tuned_run` of an autotuner,
-and the launcher that a function is given when it is first launched.
+Both ways share three functions: `launch` for jitted functions, `tuned_run` for autotuners, and the
+launcher created at a function's first launch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aotc.triton.tuning import Tuning, probe
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
 _LAUNCHER, _CHAIN = "aotc_launcher", "aotc_chain"
-# What `run` of a decorator's class does, so that launches go past it.
+# Attribute of a decorator class's `run`: its kind of step, so launches can bypass it.
 _STEP = "aotc_step"
 TUNES, COMPUTES = "tunes", "computes"
 
@@ -52,7 +52,7 @@ def install(
     record: str | os.PathLike[str],
     driver: str | None,
 ) -> None:
-    """Do what `aotc.triton.install` says."""
+    """Implement `aotc.triton.install`."""
     if _installed:
         raise ValueError("archives are installed already; name all of them in one call")
     archives = Archives(paths, driver)
@@ -71,11 +71,13 @@ def install(
 
 
 def _launcher_of(function: Any) -> Launcher | StructuredLauncher:
-    """Return what launches a jitted function.
+    """Create the launcher of a jitted function.
 
     Raises: ValueError if no archives are installed.
     """
-    constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
+    constexprs = frozenset(
+        parameter.name for parameter in function.params if parameter.is_constexpr
+    )
     hooks = getattr(function, "pre_run_hooks", [])
     archives = _the_installed().archives
     is_structured = archives.is_structured(function)
@@ -84,14 +86,14 @@ def _launcher_of(function: Any) -> Launcher | StructuredLauncher:
     )
 
 
-# Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
-# `kernel[grid]`, past `run`.
+# Attributes for a class of jitted functions: `kernel.aotc_launcher`, created on first access, and
+# `kernel[grid]`, bypassing `run`.
 launcher_attribute = functools.cached_property(_launcher_of)
 grid_subscript = GridSubscript(_LAUNCHER)
 
 
 def step(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say of `run` of a class what it does: that it `TUNES`, or `COMPUTES` the constants in `values`."""
+    """Mark a class's `run` with its kind: it `TUNES`, or `COMPUTES` the constants in `values`."""
 
     def mark(run: Callable[..., Any]) -> Callable[..., Any]:
         setattr(run, _STEP, kind)
@@ -101,7 +103,7 @@ def step(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class _ByRun:
-    """`decorated[grid]` of a function with tuples or descriptors: what its `run` does."""
+    """`decorated[grid]` of a function with tuples or descriptors: calls its `run`."""
 
     def __init__(self, outermost: Any) -> None:
         self._run = outermost.run
@@ -117,10 +119,10 @@ def _with_programs(
 
 
 def _chain_of(outermost: Any) -> Chain | _ByRun:
-    """Return what launches a function through its decorators.
+    """Create the chain launching a function through its decorators.
 
-    Those of an unknown class, such as one that a library derives with a `run` of its own, do it
-    themselves.
+    For decorators of an unknown class, such as a library's subclass with its own `run`, the chain
+    calls `run`.
 
     Raises: ValueError if no archives are installed.
     """
@@ -138,21 +140,24 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
             steps = None
         current = current.fn
     launcher = current.aotc_launcher
-    names = {name for one in steps or () for name, _ in one or ()}
+    names = {name for constants in steps or () for name, _ in constants or ()}
     if not isinstance(launcher, Launcher):
         return _ByRun(outermost)
     if steps is not None and not names <= {*launcher.names}:
-        steps = None  # `run` says which constant there is not
+        steps = None  # `run` reports the unknown constant
     tuning = _the_installed().tuning
     keys: frozenset[str] = frozenset() if tuner is None else tuning.keys(tuner, launcher.kernels)
     chosen = functools.partial(tuning.chosen, tuner)
-    found = None
+    programs = None
     if steps is not None:
-        found = tuple(one and _with_programs(one, launcher.names) for one in steps)
-    return Chain(launcher, found, tuner, keys, outermost.run, chosen)
+        programs = tuple(
+            step_constants and _with_programs(step_constants, launcher.names)
+            for step_constants in steps
+        )
+    return Chain(launcher, programs, tuner, keys, outermost.run, chosen)
 
 
-# The same of a class of decorators: `tuner.aotc_chain` and `tuner[grid]`.
+# Likewise for decorator classes: `tuner.aotc_chain` and `tuner[grid]`.
 chain_attribute = functools.cached_property(_chain_of)
 chain_subscript = GridSubscript(_CHAIN)
 
@@ -166,7 +171,7 @@ def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
 
 
 def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Load what a launch would take, launch nothing.
+    """Load the kernels for a launch, without launching.
 
     Raises: NotInArchiveError if no archive has it.
     """
@@ -178,16 +183,16 @@ def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def find(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
-    """Return the kernel that a launch would take; or none, and the error that it would be."""
+    """Return the kernel for a launch, or None and the error."""
     launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
-    found = launcher.probe(bound, options)
-    if found is not None:
-        return found, None
+    candidate = launcher.probe(bound, options)
+    if candidate is not None:
+        return candidate, None
     return None, launcher.miss(bound, options, "no kernel of its archive takes these arguments")
 
 
 def tuned_run(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Launch an autotuned function with the config that its archive has; time nothing.
+    """Launch an autotuned function with the archive's config; time nothing.
 
     Raises: NotInArchiveError if the archive has none of the configs; ValueError if no archives are
         installed.
@@ -204,7 +209,7 @@ def has_config(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
-    """Replace what launches in Triton's classes."""
+    """Patch the launching methods of Triton's classes."""
     jit = importlib.import_module("triton.runtime.jit")
     autotuner = importlib.import_module("triton.runtime.autotuner")
 
@@ -236,7 +241,7 @@ def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warm_tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the config that a launch would take; of all, Triton compiles each."""
+        """Load the config for a launch; Triton's own `warmup` compiles all configs."""
         return [self.run(*args, warmup=True, **kwargs)]
 
     jit.JITFunction.run, autotuner.Autotuner.run = run, run_tuned
@@ -253,7 +258,7 @@ def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
 
 
 def _record_misses(record: str | os.PathLike[str], jit: Any, autotuner: Any) -> None:
-    """Let the recorder of `aotc record` write down what Triton compiles."""
+    """Record Triton's compiles with the recorder of `aotc record`."""
     from aotc.package.record.hook import recorder  # noqa: PLC0415 - only those who serve have no need
 
     if recorder.FOLDER_VARIABLE not in os.environ:

@@ -1,11 +1,11 @@
 """Launch a Python function from archives: find the kernels once, then call them.
 
-The first launch with some constants, options and types of arguments finds the kernels that were built
-with just these; later ones find them in the extension, which binds arguments and tries kernels in
-order. Dtypes, promises and ranges are checked by the loader at every launch.
+The first launch with given constants, options and argument types finds the matching kernels. Later
+launches use the extension's cache; it binds arguments and tries the kernels in order. The loader
+checks dtypes, promises and ranges at every launch.
 
-Invariant: what is launched was built with the constants and options that the launch passes, and
-with types that Triton would have given its arguments. The grid is the caller's.
+Invariant: the launched kernel was built with the launch's constants and options, and with the types
+Triton would infer for its arguments. The grid is the caller's.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from aotc.triton.specialization import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Kernels with the names' indices that they take, configs and choices; which of the first one's arguments
-# tell them apart.
+# (kernel, indices of its parameters, config, choices) of each kernel; then the indices of the first
+# kernel's arguments distinguishing them.
 Found = tuple[
     tuple[tuple[Kernel, tuple[int, ...], dict[str, Any], dict[str, Any]], ...], tuple[int, ...]
 ]
-# What a launch may say of how a kernel is compiled, and what Triton takes if it does not.
+# Compile options of a launch, with Triton's defaults.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 _FUSION, _FTZ = "enable_fp_fusion", "enable_reflect_ftz"  # of a kernel, not of a config
-# What all kernels are built with, beside None; and what makes no difference to them.
+# Options with fixed values in all archives (besides None), then options without effect on them.
 _FIXED: dict[str, tuple[object, ...]] = {
     "launch_cooperative_grid": (False,),
     "arch": (),
@@ -61,18 +61,18 @@ _MISSES = (NotFoundError, ArgumentError, ArchError)
 
 
 class Probe(NamedTuple):
-    """Passed for `warmup` through autotuners and heuristics: find a kernel, launch nothing."""
+    """Sentinel passed as `warmup` through decorators: find a kernel, launch nothing."""
 
 
 PROBE = Probe()
 
 
 class Candidate(NamedTuple):
-    """A kernel with the config that a launch asks for, and the arguments that it is passed.
+    """A kernel with a config matching a launch, and its parameters' names.
 
-    Of several the one of the least `rank` is launched: the config that Triton would take, the most
-    promises, the narrowest integers, the order of the archives and their manifests. `arguments` are those
-    that it was probed with.
+    The candidate with the least `rank` is launched. Rank orders by: distance from Triton's default
+    config, number of promises (most first), width of integers, order in archives and manifests.
+    `arguments` are set by `probe`.
     """
 
     rank: tuple[int, ...]
@@ -84,7 +84,7 @@ class Candidate(NamedTuple):
 
 
 class Launcher(_native.Launcher):
-    """A function that is launched from archives: `launcher[grid](*args, **kwargs)`."""
+    """Launcher of a function from archives: `launcher[grid](*args, **kwargs)`."""
 
     function: Any
     constexprs: frozenset[str]
@@ -105,15 +105,15 @@ class Launcher(_native.Launcher):
         signature: inspect.Signature | None = None,
         nested: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the launcher of a jitted function; `hooks` are called before each launch.
+        """Create the launcher of a jitted function; `hooks` are called before each launch.
 
-        A `signature` with items in place of tuples has, as `nested`, tuples of their names.
+        With tuples flattened in `signature`, `nested` has the tuples of the items' names.
         """
         signature = signature or inspect.signature(function.fn)
         names = tuple(signature.parameters)
         defaults = tuple(
-            _MISSING if one.default is inspect.Parameter.empty else one.default
-            for one in signature.parameters.values()
+            _MISSING if parameter.default is inspect.Parameter.empty else parameter.default
+            for parameter in signature.parameters.values()
         )
         options = tuple(
             name for name in (*DEFAULTS, _FUSION, _FTZ, *_FIXED, *_IGNORED) if name not in names
@@ -131,78 +131,78 @@ class Launcher(_native.Launcher):
         self._loaded = set()
         return self
 
-    # -- what the extension asks -----------------------------------------------------------------
+    # -- called by the extension -----------------------------------------------------------------
 
     def _find(self, bound: dict[str, Any], options: dict[str, Any]) -> Found:
-        """Return the kernels that were built with these constants, options and types of arguments.
+        """Return the kernels built with these constants, options and argument types.
 
         Raises: NotInArchiveError if there are none.
         """
         missing = [name for name, value in bound.items() if value is _MISSING]
         if missing:
             raise TypeError(f"{self.function.fn.__name__} is launched without {', '.join(missing)}")
-        found = self.candidates(bound, options)
-        if not found:
+        candidates = self.candidates(bound, options)
+        if not candidates:
             raise self.miss(bound, options, self._reason or _OTHER_CONSTANTS)
-        return self._as_found(found, bound)
+        return self._as_found(candidates, bound)
 
     def _find_again(
         self, error: Exception, bound: dict[str, Any], options: dict[str, Any]
     ) -> Found:
-        """Load what is not loaded on this device, to launch again; or say that nothing fits.
+        """Load kernels missing on this device, for another try at the launch.
 
         Raises: NotInArchiveError if nothing fits.
         """
         loaded = set(self._loaded)
-        found = self.candidates(bound, options)
-        # The first launch on a device: its tensors say so, or the current context.
+        candidates = self.candidates(bound, options)
+        # A first launch on a device: tensors or the current context are of a new device.
         is_first = loaded != self._loaded or getattr(error, "field", "") == "stream"
-        if not found or not is_first:
+        if not candidates or not is_first:
             self._refuse(error, bound, options)
-        return self._as_found(found, bound)
+        return self._as_found(candidates, bound)
 
     def _refuse(self, error: Exception, bound: dict[str, Any], options: dict[str, Any]) -> NoReturn:
-        """Say that nothing fits.
+        """Report a launch without a fitting kernel.
 
         Raises: NotInArchiveError.
         """
         raise self.miss(bound, options, str(error)) from error
 
-    def _as_found(self, found: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
-        found = _joined(found)
-        candidates = tuple(
+    def _as_found(self, candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
+        candidates = _joined(candidates)
+        choices = tuple(
             (
-                one.kernel.kernel,
-                tuple(map(self.names.index, one.passed)),
-                one.config or {},
-                one.choices,
+                candidate.kernel.kernel,
+                tuple(map(self.names.index, candidate.passed)),
+                candidate.config or {},
+                candidate.choices,
             )
-            for one in found
+            for candidate in candidates
         )
-        return candidates, telling(found, bound)
+        return choices, telling(candidates, bound)
 
-    # -- what is done once -----------------------------------------------------------------------
+    # -- done once per specialisation ------------------------------------------------------------
 
     def candidates(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> list[Candidate]:
-        """Return the kernels that were built with these constants and options, the best first."""
+        """Return the kernels built with these constants and options, best first."""
         devices = {_device_of(value) for value in bound.values()} - {-1}
         for name, built in _FIXED.items():
             value = options.get(name)
             if value is not None and value not in built and not _is_libdevice(name, value):
                 raise self.miss(bound, options, f"{name}={value} is not built")
-        asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
-        found = [
-            one
+        requested = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
+        candidates = [
+            candidate
             for kernel in self.kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
             if kernel.reflects_ftz == (options.get(_FTZ) is not False)
-            for one in self._of_kernel(kernel, bound, asked)
+            for candidate in self._of_kernel(kernel, bound, requested)
             if self._is_loaded(kernel, devices or {None})
         ]
-        return sorted(found, key=lambda one: one.rank)
+        return sorted(candidates, key=lambda candidate: candidate.rank)
 
     def _is_loaded(self, kernel: ArchivedKernel, devices: Iterable[int | None]) -> bool:
-        """Load a kernel where its arguments lie; return whether it runs there."""
+        """Load a kernel on its arguments' devices; return whether it runs there."""
         try:
             for device in devices:
                 kernel.load(device)
@@ -213,17 +213,17 @@ class Launcher(_native.Launcher):
         return True
 
     def _of_kernel(
-        self, kernel: ArchivedKernel, bound: Mapping[str, Any], asked: Mapping[str, Any]
+        self, kernel: ArchivedKernel, bound: Mapping[str, Any], requested: Mapping[str, Any]
     ) -> Iterator[Candidate]:
-        """Yield the configs of a kernel that were built with what the launch passes."""
+        """Yield a candidate for each config of a kernel matching the launch."""
         info = kernel.info
-        params = {one.name: one for one in info.params}
+        params = {param.name: param for param in info.params}
         if not params.keys() <= bound.keys() - self.constexprs:
             return
-        if not kernel.functions.keys() <= bound.keys():  # those of tuples of other items
+        if not kernel.functions.keys() <= bound.keys():  # built for tuples of other items
             return
         width = 0
-        rest: dict[str, Any] = {}  # what only the config can decide
+        rest: dict[str, Any] = {}  # to be matched by the config
         for name, value in bound.items():
             if name in params:
                 param = params[name]
@@ -231,20 +231,20 @@ class Launcher(_native.Launcher):
                     return
                 width += int(param.element[1:]) if param.element[:1] in "iu" else 0
             elif name in info.choices:
-                if not any(is_same_constant(value, one) for one in info.choices[name]):
+                if not any(is_same_constant(value, choice) for choice in info.choices[name]):
                     return
             elif name in info.constants or name in kernel.functions:
                 if not self._is_built(kernel, name, value):
                     return
             else:
                 rest[name] = value
-        promises = sum(one.is_promise for one in info.guards)
+        promises = sum(guard.is_promise for guard in info.guards)
         promises += sum(name in info.constants for name in bound.keys() - self.constexprs)
         choices = {
-            name: next(one for one in values if is_same_constant(bound[name], one))
+            name: next(choice for choice in values if is_same_constant(bound[name], choice))
             for name, values in info.choices.items()
         }
-        for at, config in enumerate(info.configs):
+        for index, config in enumerate(info.configs):
             constants = {**info.constants, **choices, **config}
             if not all(
                 bound[name].block == block_of(kernel.blocks[name], constants)
@@ -253,14 +253,14 @@ class Launcher(_native.Launcher):
             ):
                 continue
             if all(self._is_default(name, value, config) for name, value in rest.items()):
-                strange = _strangeness(config, asked)
+                strange = _strangeness(config, requested)
                 if strange is not None:
-                    rank = (strange, -promises, width, kernel.order, at)
+                    rank = (strange, -promises, width, kernel.order, index)
                     whole = config if len(info.configs) > 1 else None
                     yield Candidate(rank, kernel, tuple(params), whole, choices)
 
     def _is_annotated(self, name: str) -> bool:
-        """Return whether a parameter's annotation says its type, whatever is passed."""
+        """Return whether a parameter's annotation fixes its type."""
         annotation = self.signature.parameters[name].annotation
         dtype_name = getattr(annotation, "name", None)  # `tl.const` has a name of another kind
         names = [text for text in (annotation, dtype_name) if isinstance(text, str)]
@@ -273,86 +273,91 @@ class Launcher(_native.Launcher):
         return is_same_constant(value, function or kernel.info.constants[name])
 
     def _is_default(self, name: str, value: Any, config: Mapping[str, Any]) -> bool:
-        """Return whether a config has a constant, or the function's default is it."""
+        """Return whether a value equals the config's constant, or else the default."""
         if name in config:
             return is_same_constant(value, config[name])
         default = self.signature.parameters[name].default
         return default is not inspect.Parameter.empty and is_same_constant(value, default)
 
     def probe(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Candidate | None:
-        """Return the kernel that a launch would take, if there is one."""
-        for one in self.candidates(bound, options):
-            arguments = [bound[name] for name in one.passed]
+        """Return the kernel for a launch, None without one."""
+        for candidate in self.candidates(bound, options):
+            arguments = [bound[name] for name in candidate.passed]
             try:
-                one.kernel.kernel.select(arguments, grid=1, config=one.config, choices=one.choices)
+                candidate.kernel.kernel.select(
+                    arguments, grid=1, config=candidate.config, choices=candidate.choices
+                )
             except _MISSES:
                 continue
-            return one._replace(arguments=arguments)
+            return candidate._replace(arguments=arguments)
         return None
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Launcher, dict[str, Any], dict[str, Any]]:
-        """Return what launches this, its arguments by parameter, and its options.
+        """Return the launcher, the arguments by parameter, and the options.
 
-        Raises: TypeError as a call does, KeyError for an option that Triton has not.
+        Raises: TypeError as a call does, KeyError for an option unknown to Triton.
         """
         unknown = [name for name in kwargs if name not in self.names and name not in self.options]
         if unknown:  # as Triton
             message = f"Keyword argument {unknown[0]} was specified but unrecognised"
             raise KeyError(message)
-        given = {name: value for name, value in kwargs.items() if name in self.names}
-        bound = self.signature.bind(*args, **given)
+        passed = {name: value for name, value in kwargs.items() if name in self.names}
+        bound = self.signature.bind(*args, **passed)
         bound.apply_defaults()
         return self, dict(bound.arguments), {name: kwargs.get(name) for name in self.options}
 
     def miss(
         self, bound: Mapping[str, Any], options: Mapping[str, Any], reason: str
     ) -> NotInArchiveError:
-        """Return the error of a launch that no archive has."""
+        """Return the error for a launch missing from the archives."""
         unsaid = (*_IGNORED, *_FIXED)
-        said = {name: value for name, value in options.items() if name not in unsaid}
+        settings = {name: value for name, value in options.items() if name not in unsaid}
         if self._nested is not None:
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
         if reason == _OTHER_CONSTANTS:
             reason = f"{reason}: {self._built()}"
-        return not_in_archive(self.function.fn, self.constexprs, bound, said, reason)
+        return not_in_archive(self.function.fn, self.constexprs, bound, settings, reason)
 
     def _built(self) -> str:
         """Return the constants and configs of a function's kernels, the first few."""
         built = [
-            {**{k: v for k, v in one.info.constants.items() if k in self.constexprs}, **config}
-            for one in self.kernels
-            for config in one.info.configs or ({},)
+            {**{k: v for k, v in kernel.info.constants.items() if k in self.constexprs}, **config}
+            for kernel in self.kernels
+            for config in kernel.info.configs or ({},)
         ]
-        texts = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in built]
-        told = [*dict.fromkeys(filter(None, texts))]
-        more = "; …" if len(told) > _MAX_BUILT else ""
-        return f"{'; '.join(told[:_MAX_BUILT]) or 'without any'}{more}"
+        texts = [
+            ", ".join(f"{name}={value!r}" for name, value in constants.items())
+            for constants in built
+        ]
+        distinct = [*dict.fromkeys(filter(None, texts))]
+        more = "; …" if len(distinct) > _MAX_BUILT else ""
+        return f"{'; '.join(distinct[:_MAX_BUILT]) or 'without any'}{more}"
 
 
 def _is_libdevice(option: str, value: Any) -> bool:
-    """Return whether an option names the library that Triton links anyway, or none."""
+    """Return whether an option adds no library except libdevice (linked by default)."""
     return option == "extern_libs" and set(dict(value)) <= {"libdevice"}
 
 
 _MISSING = object()
 _FAILED = (*_MISSES, StateError)
-_MAX_BUILT = 4  # constants and configs that a miss names
+_MAX_BUILT = 4  # constants and configs listed in the error
 _OTHER_CONSTANTS = "its kernels were built with other constants, options, or kinds of arguments"
 
 
 def _nest(keys: Any, values: Mapping[str, Any]) -> Any:
-    """Return tuples with values in place of their names."""
+    """Replace the names in nested tuples by their values."""
     if isinstance(keys, str):
         return values[keys]
-    items = [_nest(one, values) for one in keys]
+    items = [_nest(key, values) for key in keys]
     make: Callable[[list[Any]], Any] = getattr(keys, "_make", tuple)
     return make(items)
 
 
 def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
-    """Return whether a parameter of a kernel is of the type that Triton gives an argument."""
+    """Return whether a kernel's parameter has the type Triton infers for an argument."""
     if param.kind == "pointer":
         return is_pointer(value) or (value is None and param.may_be_none)
     if param.kind == "tensor":
@@ -360,7 +365,7 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
     if param.kind != "scalar":
         return False
     kind = scalar_type(value)
-    if not kind or is_annotated:  # then the annotation has said the type
+    if not kind or is_annotated:  # the annotation fixed the type
         return bool(kind)
     is_wider = kind in ("i32", "i64") and param.element in ("i32", "i64", "u64")
     return is_wider or kind == param.element
@@ -369,11 +374,13 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
 def block_of(
     built: tuple[Sequence[int | str], bool], constants: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], bool] | None:
-    """Return the block that a descriptor was built for with some constants, None if it is none."""
+    """Return the block of a descriptor for given constants, None if its extents are invalid."""
     try:
         extents = tuple(
-            one if isinstance(one, int) else _evaluated(ast.parse(one, mode="eval").body, constants)
-            for one in built[0]
+            extent
+            if isinstance(extent, int)
+            else _evaluated(ast.parse(extent, mode="eval").body, constants)
+            for extent in built[0]
         )
     except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError):
         return None
@@ -390,7 +397,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
-    """Return the value of an extent. Raises: LookupError, TypeError for what extents are not made of."""
+    """Evaluate an extent's expression. Raises: LookupError, TypeError for unsupported syntax."""
     match node:
         case ast.Name(name):
             return int(constants[name])
@@ -400,7 +407,7 @@ def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
             apply = _OPERATORS[type(op)]
             return apply(_evaluated(left, constants), _evaluated(right, constants))
         case ast.Call(ast.Name(name), [first, *others], []) if name in ("cdiv", "min", "max"):
-            values = [_evaluated(one, constants) for one in (first, *others)]
+            values = [_evaluated(argument, constants) for argument in (first, *others)]
             if name == "cdiv":
                 return -(-values[0] // values[1])
             return min(values) if name == "min" else max(values)
@@ -408,64 +415,66 @@ def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
             raise TypeError(f"an extent has a {type(node).__name__}")
 
 
-def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | None:
-    """Return how many options are not Triton's defaults though none were asked for.
+def _strangeness(config: Mapping[str, Any], requested: Mapping[str, Any]) -> int | None:
+    """Count a config's non-default options among those the launch leaves open.
 
-    None: the config has not what was asked for.
+    Returns None if the config contradicts the launch's options.
     """
     strange = 0
     for name, default in DEFAULTS.items():
-        built, wanted = config.get(name, default), asked.get(name)
-        if wanted is not None and wanted != built:
+        built, setting = config.get(name, default), requested.get(name)
+        if setting is not None and setting != built:
             return None
-        strange += wanted is None and built != default
+        strange += setting is None and built != default
     return strange
 
 
 def common_config(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries that all configs have."""
+    """Return the entries common to all configs."""
     return {
         name: value
         for name, value in configs[0].items()
-        if all(name in one and is_same_constant(value, one[name]) for one in configs)
+        if all(name in config and is_same_constant(value, config[name]) for config in configs)
     }
 
 
-def _joined(found: Sequence[Candidate]) -> list[Candidate]:
-    """Join configs of a kernel that differ in nothing that a launch says: its selection decides."""
+def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Join a kernel's equally ranked configs into one candidate, left to its selection."""
     groups: dict[object, list[Candidate]] = {}
-    for at, one in enumerate(found):
-        is_selected = one.kernel.info.num_selections and one.config is not None
-        groups.setdefault(one.rank[:-1] if is_selected else at, []).append(one)
+    for index, candidate in enumerate(candidates):
+        is_selected = candidate.kernel.info.num_selections and candidate.config is not None
+        groups.setdefault(candidate.rank[:-1] if is_selected else index, []).append(candidate)
     return [
-        group[0]._replace(config=common_config([one.config or {} for one in group]))
+        group[0]._replace(config=common_config([member.config or {} for member in group]))
         if len(group) > 1
         else group[0]
         for group in groups.values()
     ]
 
 
-def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return which arguments of the first of several kernels say which one takes a launch.
+def telling(candidates: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return indices of the first candidate's arguments distinguishing the candidates.
 
-    Those are what one promises something of, and those whose dtypes differ.
+    These have promises in some kernel, or different dtypes.
     """
-    told = "\n".join(guard.text for one in found for guard in one.kernel.info.guards)
-    promised = set(re.findall(r"\w+", told))
+    guards = "\n".join(
+        guard.text for candidate in candidates for guard in candidate.kernel.info.guards
+    )
+    promised = set(re.findall(r"\w+", guards))
     elements: dict[str, set[str]] = {}
-    for one in found:
-        for param in one.kernel.info.params:
+    for candidate in candidates:
+        for param in candidate.kernel.info.params:
             elements.setdefault(param.name, set()).add(param.element)
     return tuple(
-        at
-        for at, name in enumerate(found[0].passed)
+        index
+        for index, name in enumerate(candidates[0].passed)
         if bound[name] is not None
         and (name in promised or len(elements[name]) > 1 or not elements[name] <= SCALARS)
     )
 
 
 def _device_of(value: Any) -> int:
-    """Return the device that a tensor lies on, -1 if it does not say so."""
+    """Return a tensor's device, -1 if unknown."""
     if isinstance(value, Described):
         return _device_of(value[0])
     if hasattr(value, "get_device"):

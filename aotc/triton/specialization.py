@@ -1,7 +1,7 @@
-"""What a launch is specialised to: types, promises, constants; as text, and as manifest rows.
+"""Specialisation of a launch: types, promises, constants; as text, and as manifest rows.
 
-Types are those that Triton gives arguments: an `int` is i32 if it fits, a `float` fp32, a tensor a
-pointer to its dtype. Constants are compared with their types: `True`, 1 and 1.0 are three.
+Types follow Triton's inference: an `int` is i32 if it fits, a `float` fp32, a tensor a pointer to
+its dtype. Constants are compared with their types: `True`, 1 and 1.0 are distinct.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _SPELLINGS = {
         f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)
     },
 }
-# Annotations of parameters that say a type, as Triton reads them.
+# Annotations fixing a parameter's type, as in Triton.
 TYPE_NAMES = frozenset((*_DTYPES, *_DTYPES.values(), "int", "float", "half", "double"))
 SCALARS = frozenset(_DTYPES.values())
 _MULTIPLE = 16
 
 
 class NotInArchiveError(NotFoundError):
-    """No archive has a kernel for a launch; the text says which manifest rows would cover it."""
+    """No archive has a kernel for a launch; the text lists manifest rows to cover it."""
 
 
 class Described(tuple[Any, tuple[int, ...], tuple[int, ...]]):  # noqa: SLOT001 - it has a field
     """A host descriptor as the loader takes it: (tensor, shape, strides).
 
-    `block` has the extents of its block, and whether it reads NaN out of bounds.
+    `block` has the block's extents, and whether it reads NaN out of bounds.
     """
 
     block: tuple[tuple[int, ...], bool]
 
     def __new__(cls, descriptor: Any) -> Self:
-        """Return what a launch passes for a `TensorDescriptor`."""
+        """Convert a `TensorDescriptor`."""
         shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
         self = super().__new__(cls, (descriptor.base, shape, strides))
         fills_nan = getattr(descriptor, "padding", "zero") == "nan"
@@ -82,7 +82,7 @@ def is_pointer(value: Any) -> bool:
 
 
 def dtype_of(value: Any) -> str:
-    """Return the dtype of memory as manifests write it, or what it calls itself."""
+    """Return the manifest's name of memory's dtype, or its own name."""
     dtype = getattr(value, "dtype", None)
     if dtype is None and hasattr(value, "__cuda_array_interface__"):
         dtype = str(value.__cuda_array_interface__["typestr"])[1:]
@@ -90,12 +90,12 @@ def dtype_of(value: Any) -> str:
 
 
 def dtype_word(name: str) -> str:
-    """Return a dtype as manifests write it, or the name itself."""
+    """Return the manifest's name of a dtype, or the name itself."""
     return _DTYPES.get(name, name)
 
 
 def address_of(value: Any) -> int | None:
-    """Return where memory begins, if it says so."""
+    """Return the address of memory, None if unknown."""
     if hasattr(value, "data_ptr"):
         return int(value.data_ptr())
     if hasattr(value, "__cuda_array_interface__"):
@@ -104,14 +104,14 @@ def address_of(value: Any) -> int | None:
 
 
 def scalar_type(value: Any) -> str:
-    """Return the type that Triton gives a number, or "" if it is none."""
+    """Return the type Triton infers for a number, "" for other values."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, bool):
         return "i1"
     if isinstance(value, float):
         return "fp32"
-    if not isinstance(value, Integral):  # a tensor may say that it is an index, too
+    if not isinstance(value, Integral):  # not `__index__`: tensors have it too
         return ""
     number = int(value)
     if -(1 << 31) <= number < 1 << 31:
@@ -120,13 +120,13 @@ def scalar_type(value: Any) -> str:
 
 
 def constant(value: Any) -> Any:
-    """Return a constant as archives have it: a value, a dtype's name, or (name, digest) of a function."""
+    """Return a constant in archive form: a value, a dtype's name, or a function's key."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
-        return None if value == "None" else value  # which is how manifests write it
+        return None if value == "None" else value  # the manifest's spelling
     if type(value).__name__ == "dtype":  # Triton's and NumPy's have a name, torch's is its text
         return dtype_word(getattr(value, "name", None) or str(value).rpartition(".")[2])
     if isinstance(value, tuple):
@@ -143,7 +143,7 @@ def is_function(value: Any) -> bool:
 
 
 def is_same_constant(passed: Any, built: Any) -> bool:
-    """Return whether a constant that a launch passes is the one that a kernel was built with."""
+    """Return whether a launch's constant equals a kernel's."""
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
     is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
@@ -164,16 +164,17 @@ def _function_text(value: Any) -> str:
 
 
 def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_text) -> str:
-    """Return an argument's type with the promises that hold, as a signature writes it.
+    """Return an argument's type with its promises, in the syntax of signatures.
 
-    A function, which an item of a tuple may be, is named by `function_text`.
+    Functions (possible as items of tuples) are named by `function_text`.
     """
     if value is None:
         return "none"
     items = items_of(value)
     if items is not None:
-        fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
-        parts = [field + argument_type(one, function_text) for field, one in zip(fields, items)]  # noqa: B905 - as many
+        fields = [f"{label}: " for label in getattr(value, "_fields", ())] or [""] * len(items)
+        pairs = zip(fields, items)  # noqa: B905 - as many
+        parts = [field + argument_type(element, function_text) for field, element in pairs]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if is_descriptor(value):
         value = Described(value)
@@ -188,7 +189,7 @@ def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_te
     if not kind:
         is_function = hasattr(getattr(value, "fn", value), "__code__")
         return str(function_text(value)) if is_function else type(value).__name__
-    if type(value).__name__ == "constexpr":  # an item of a tuple that is a constant
+    if type(value).__name__ == "constexpr":  # a constant item of a tuple
         return f"{kind}={_toml(value.value)}"
     if kind in ("i1", "fp32"):
         return kind
@@ -202,7 +203,7 @@ def _constant_text(value: Any) -> Any:
 
 
 def unsaid(function: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
-    """Return what of a launch no manifest can say; empty if one can."""
+    """Return the part of a launch a manifest cannot express, "" if none."""
     captured = ", ".join(function.__code__.co_freevars)
     if captured:
         return f"{function.__qualname__} captures {captured}; aotc record extracts it"
@@ -236,12 +237,12 @@ def _is_type_said(value: Any) -> bool:
 
 
 def _function_value(value: Any, function: Any) -> str:
-    """Return a constant that is a function as a manifest names it, from the file of a kernel."""
-    file, own = value.fn.__code__.co_filename, function.__code__.co_filename
+    """Return a manifest's name of a function constant, relative to the kernel's file."""
+    file, kernel_file = value.fn.__code__.co_filename, function.__code__.co_filename
     name = manifest_name(value.fn)
-    if file == own and "." not in name:
+    if file == kernel_file and "." not in name:
         return name
-    return f"{os.path.relpath(file, os.path.dirname(own))}:{name}"  # noqa: PTH120 - start-up time
+    return f"{os.path.relpath(file, os.path.dirname(kernel_file))}:{name}"  # noqa: PTH120 - start-up time
 
 
 def not_in_archive(
@@ -251,16 +252,16 @@ def not_in_archive(
     options: Mapping[str, Any],
     reason: str,
 ) -> NotInArchiveError:
-    """Return the error of a launch that no archive has: kernel, specialisation, manifest rows."""
+    """Return the error for a missing launch: kernel, specialisation, manifest rows."""
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
-    given = {name: value for name, value in options.items() if value is not None}
+    requested = {name: value for name, value in options.items() if value is not None}
     switches = ("enable_fp_fusion", "enable_reflect_ftz")
-    off = [name for name in switches if not given.pop(name, True)]
+    off = [name for name in switches if not requested.pop(name, True)]
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    said = {**given, **dict.fromkeys(off, False)}
-    settings = ", ".join(f"{name}={value}" for name, value in said.items())
+    shown = {**requested, **dict.fromkeys(off, False)}
+    settings = ", ".join(f"{name}={value}" for name, value in shown.items())
     text = (
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
         f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
@@ -275,7 +276,7 @@ def not_in_archive(
             for name, value in passed.items()
             if name in constexprs and is_function(value)
         }
-        rows = _rows(function, arguments, {**constants, **functions}, given, off)
+        rows = _rows(function, arguments, {**constants, **functions}, requested, off)
         text += "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
     error = NotInArchiveError(text)
     error.kernel = function.__qualname__
@@ -287,7 +288,7 @@ def _rows(
     function: Any,
     arguments: Mapping[str, str],
     constants: Mapping[str, Any],
-    given: Mapping[str, Any],
+    config: Mapping[str, Any],
     off: Sequence[str],
 ) -> list[str]:
     rows = ["[[kernel]]"]
@@ -296,8 +297,8 @@ def _rows(
     rows += ["[kernel.signature]", *(f"{name} = {_toml(text)}" for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]
-    if given:
-        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+    if config:
+        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in config.items())]
     return rows
 
 

@@ -1,9 +1,9 @@
-"""Launches that pass tuples, each item an argument of its own as in archives, and host descriptors.
+"""Launch functions with tuples (flattened, as in archives) and host descriptors.
 
-Of the argument `shape` a manifest's items are `shape_0` and `shape_1`, or `shape_rows` and `shape_cols` of a
-named tuple; so a launcher for each structure of tuples has these for parameters. A kernel is built for the
-blocks of its descriptors, so there is a launcher for each of these, too. Binding is done in Python: such a
-launch costs some microseconds more than one without.
+A manifest names the items of `shape` as `shape_0` and `shape_1`, or `shape_rows` and `shape_cols`
+for a named tuple. Each structure of tuples gets a launcher with these parameters. Kernels are built
+for the blocks of their descriptors, so each combination of blocks gets a launcher too. Binding is
+done in Python, and costs some microseconds more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aotc.triton.specialization import Described, is_descriptor, is_function, it
 
 
 class StructuredLauncher:
-    """A function that has kernels with tuples or descriptors: `launcher[grid](*args, **kwargs)`."""
+    """Launcher for kernels with tuples or descriptors: `launcher[grid](*args, **kwargs)`."""
 
     def __init__(
         self,
@@ -43,26 +43,32 @@ class StructuredLauncher:
         if callable(grid):
             grid = grid(passed)
         launcher, flat = self._flattened(passed)
-        launcher[grid](**flat, **{name: one for name, one in words.items() if one is not None})
+        launcher[grid](
+            **flat, **{name: option for name, option in words.items() if option is not None}
+        )
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Launcher, dict[str, Any], dict[str, Any]]:
-        """Return the launcher of a launch's structure, and what `Launcher.bind` returns of it."""
+        """Return the launcher for a launch's structure, the flat arguments, and the options."""
         _, passed, options = self._plain.bind(args, kwargs)
         return *self._flattened(passed), options
 
     def _flattened(self, passed: Mapping[str, Any]) -> tuple[Launcher, dict[str, Any]]:
-        """Return the launcher of arguments, and these with the items of tuples in their place."""
+        """Return the launcher for arguments, and the arguments with tuples flattened."""
         flat: dict[str, Any] = {}
         nested: dict[str, Any] = {}
         for name, value in passed.items():
             is_whole = name in self._constexprs
             nested[name] = name if is_whole else _keys(name, value)
             flat.update([(name, value)] if is_whole else _leaves(name, value))
-        blocks = {name: one.block for name, one in flat.items() if isinstance(one, Described)}
-        # Functions are constants: a kernel is built for one.
-        functions = sorted(name for name, one in flat.items() if is_function(one))
+        blocks = {
+            name: argument.block
+            for name, argument in flat.items()
+            if isinstance(argument, Described)
+        }
+        # Functions are constants, compiled into a kernel.
+        functions = sorted(name for name, argument in flat.items() if is_function(argument))
         key = repr((nested, blocks, functions))
         launcher = self._flat.get(key)
         if launcher is None:
@@ -70,10 +76,10 @@ class StructuredLauncher:
             empty = inspect.Parameter("_", inspect.Parameter.KEYWORD_ONLY)
             flattened = inspect.Signature(
                 [
-                    parameters.get(one, empty).replace(
-                        name=one, kind=inspect.Parameter.KEYWORD_ONLY
+                    parameters.get(argument_name, empty).replace(
+                        name=argument_name, kind=inspect.Parameter.KEYWORD_ONLY
                     )
-                    for one in flat
+                    for argument_name in flat
                 ]
             )
             constexprs = self._constexprs.union(functions)
@@ -84,7 +90,7 @@ class StructuredLauncher:
 
 
 def _items(name: str, value: Any) -> list[tuple[str, Any]] | None:
-    """Return the items of a tuple and what they are called, None of anything else."""
+    """Return the items of a tuple with their names, None for other values."""
     items = items_of(value)
     if items is None:
         return None
@@ -93,9 +99,9 @@ def _items(name: str, value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an argument, as a launch passes it, or the items of a tuple as arguments.
+    """Yield an argument, or the items of a tuple as arguments.
 
-    An empty tuple in another is an argument of its own, which no kernel of an archive has.
+    A nested empty tuple stays an argument, unknown to all archived kernels.
     """
     items = _items(name, value)
     for pair in () if items is None else items:
@@ -105,7 +111,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _keys(name: str, value: Any) -> Any:
-    """Return a tuple of the same structure whose items are what `_leaves` calls them."""
+    """Return a tuple of the same structure with the names used by `_leaves`."""
     items = _items(name, value)
     if items is None:
         return name

@@ -1,8 +1,8 @@
-"""Tell torch's compiler, and nobody else, that there is no Triton where a stand-in is imported as `triton`.
+"""Hide the stand-in for Triton from torch's compiler, but not from libraries.
 
-Torch's compiler generates Triton code, so it asks for Triton and imports much of its inside. Libraries
-ask the same functions before they turn on kernels of their own, which the archives have. So the answer
-depends on the caller, and `torch.compile` returns what it is given, with a warning.
+Torch's compiler generates Triton code, so it asks for Triton and imports many of its internals.
+Libraries call the same functions before enabling their own kernels, present in the archives. So the
+answer depends on the caller. `torch.compile` returns its argument unchanged, with a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def hide_triton() -> None:
 
 
 def _is_torch_asking() -> bool:
-    """Return whether the function that called one of torch's questions is torch's own."""
+    """Return whether one of torch's questions was asked by torch itself."""
     frame: Any = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") in (__name__, _QUESTIONS):
         frame = frame.f_back
@@ -93,7 +93,7 @@ _CHANGES: dict[str, Callable[[ModuleType], None]] = {
 
 
 class _Loader:
-    """Load a module of torch's as its own loader does, then change it."""
+    """Load a module of torch with its own loader, then patch it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -121,7 +121,7 @@ class _Loader:
 
 
 class _Finder:
-    """Find torch's modules that are changed, by the finders that come after this one."""
+    """Find the patched modules of torch, through the other finders."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname not in (*_CHANGES, _IMPORTS):

@@ -1,10 +1,11 @@
-"""Launch autotuned functions from archives: take the config that was recorded, time nothing.
+"""Launch autotuned functions from archives with the recorded config; time nothing.
 
-An archive has, for each function, what its autotuner chose by the values of its key and the dtypes of
-its tensors. Of the configs that `early_config_prune` leaves and that were built for the arguments, the
-one recorded for these values is taken; or else that of the nearest values, or else, if nothing was
-recorded, the one that the archive's selection says for the arguments. Without a selection it is the first in
-the manifest's order.
+An archive has the choices of each function's autotuner, by key and tensor dtypes. Configs are
+restricted to those left by `early_config_prune` and built for the arguments. Among them, in order:
+
+1. the choice recorded for this key, else for the nearest key;
+2. without records, the choice of the archive's selection;
+3. without a selection, the first config in the manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Found = tuple[Candidate | None, NotInArchiveError | None]
 
 
 class Tuning:
-    """What autotuners take from archives; `strict` as `aotc.triton.install` says."""
+    """Autotuners' choices from archives; `strict` as for `aotc.triton.install`."""
 
     def __init__(self, archives: Archives, strict: bool) -> None:  # noqa: FBT001 - as `install`
         self._archives = archives
@@ -44,37 +45,37 @@ class Tuning:
         """
         if kwargs.get("warmup") is PROBE:
             return self._choose(tuner, args, kwargs)[1]
-        known = tuner.__dict__.setdefault(_KNOWN, {})
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
+        cache = tuner.__dict__.setdefault(_KNOWN, {})
+        if len(cache) >= _MAX_KNOWN:
+            cache.clear()
         quick = _quick_key(tuner, args, kwargs)
-        key, found = _find(known, quick, args, kwargs)
-        if found is None and quick in known:
-            config = known[quick].config_for(tuner, args, kwargs)
+        key, choice = _find(cache, quick, args, kwargs)
+        if choice is None and quick in cache:
+            config = cache[quick].config_for(tuner, args, kwargs)
             if config is not None:
-                found = known[key] = (config, config.all_kwargs())
-        if found is not None:
+                choice = cache[key] = (config, config.all_kwargs())
+        if choice is not None:
             try:
-                return _run_with(tuner, found, args, kwargs)
+                return _run_with(tuner, choice, args, kwargs)
             except NotInArchiveError:
-                pass  # arguments that are in no key made the difference
+                pass  # arguments outside the key differ
         config, _, selected = self._choose(tuner, args, kwargs)
         key = quick
         if selected is not None:
-            known[quick] = selected
+            cache[quick] = selected
             key = (quick, _integers(args, kwargs))
-        known[key] = (config, config.all_kwargs())
-        return _run_with(tuner, known[key], args, kwargs)
+        cache[key] = (config, config.all_kwargs())
+        return _run_with(tuner, cache[key], args, kwargs)
 
     @staticmethod
     def chosen(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return config and settings that `run` took for arguments, if the config alone decides."""
-        known = tuner.__dict__.get(_KNOWN, {})
-        _, found = _find(known, _quick_key(tuner, args, kwargs), args, kwargs)
-        return None if found is None or found[0].pre_hook is not None else found
+        """Return the cached config and settings for arguments, None with a pre-hook."""
+        cache = tuner.__dict__.get(_KNOWN, {})
+        _, choice = _find(cache, _quick_key(tuner, args, kwargs), args, kwargs)
+        return None if choice is None or choice[0].pre_hook is not None else choice
 
     def keys(self, tuner: Any, kernels: Sequence[ArchivedKernel]) -> frozenset[str]:
-        """Return the arguments whose values decide on the config that a function's launches take."""
+        """Return the arguments deciding on the config of a launch."""
         names = frozenset(tuner.keys)
         if self._archives.tuned(_function_of(tuner)):
             return names
@@ -89,13 +90,20 @@ class Tuning:
     def _choose(
         self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Any, Found, _Selected | None]:
-        """Return the config to take, what was found for it, and what selects it, if something does.
+        """Return the config, its candidate or error, and its selection, if any.
 
-        Raises: as `run`, unless it is probed.
+        Raises: as `run`, unless probing.
         """
         configs = _configs(tuner, args, kwargs)
-        for wanted in self._recorded(tuner, args, kwargs):
-            config = next((one for one in configs if _has(one, wanted.config)), None)
+        for tuned in self._recorded(tuner, args, kwargs):
+            config = next(
+                (
+                    candidate_config
+                    for candidate_config in configs
+                    if _has(candidate_config, tuned.config)
+                ),
+                None,
+            )
             candidate = None if config is None else probe(tuner, config, args, kwargs)[0]
             if candidate is not None:
                 return config, (candidate, None), None
@@ -116,7 +124,7 @@ class Tuning:
     def _recorded(
         self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Sequence[TunedConfig]:
-        """Return what was recorded of an autotuner, that of the nearest key first.
+        """Return an autotuner's recorded choices, the nearest key first.
 
         Raises: NotInArchiveError unless `strict`, if the nearest is another key.
         """
@@ -125,10 +133,14 @@ class Tuning:
         if not recorded:
             return ()
         passed = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
-        known = {name: passed[name] for name in tuner.arg_names if name in passed}
-        key = {name: constant(known[name]) for name in tuner.keys if name in known}
-        dtypes = {name: dtype_of(one) for name, one in known.items() if hasattr(one, "dtype")}
-        ordered = sorted(recorded, key=lambda one: _distance(one, key, dtypes))
+        by_parameter = {name: passed[name] for name in tuner.arg_names if name in passed}
+        key = {name: constant(by_parameter[name]) for name in tuner.keys if name in by_parameter}
+        dtypes = {
+            name: dtype_of(argument)
+            for name, argument in by_parameter.items()
+            if hasattr(argument, "dtype")
+        }
+        ordered = sorted(recorded, key=lambda tuned: _distance(tuned, key, dtypes))
         if not self._strict and _distance(ordered[0], key, dtypes) != (0, 0.0):
             values = ", ".join(f"{name}={value!r}" for name, value in key.items())
             raise NotInArchiveError(f"{function.fn.__qualname__} was not tuned for {values}")
@@ -136,9 +148,12 @@ class Tuning:
 
 
 def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the configs that pruning leaves. What a `perf_model` expects is not asked for."""
+    """Return the configs left by pruning; `perf_model` is not used."""
     # A subclass may keep configs of its own in the cache.
-    configs = [*tuner.configs, *(one for one in tuner.cache.values() if one not in tuner.configs)]
+    configs = [
+        *tuner.configs,
+        *(config for config in tuner.cache.values() if config not in tuner.configs),
+    ]
     prune = getattr(tuner, "early_config_prune", None)
     if prune is None:
         return configs
@@ -153,7 +168,7 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
 
 
 def probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
-    """Return what a launch with a config would take; hooks say the blocks of descriptors."""
+    """Find the kernel for a config; pre-hooks set the blocks of descriptors."""
     if config.pre_hook is not None and any(map(is_descriptor, (*args, *kwargs.values()))):
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
         config.pre_hook({**passed, **kwargs, **config.all_kwargs()})
@@ -161,7 +176,7 @@ def probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 class _Selected(NamedTuple):
-    """Configs of an autotuner among which a kernel's selection decides, with those that were built."""
+    """An autotuner's configs left to a kernel's selection, with their built configs."""
 
     kernel: ArchivedKernel
     passed: tuple[str, ...]
@@ -170,27 +185,25 @@ class _Selected(NamedTuple):
     common: dict[str, Any]
 
     def select(self, arguments: Sequence[Any]) -> Any:
-        """Return the config for arguments, None for one that is not among them.
+        """Return the selected config for arguments, None if not among `configs`.
 
-        Raises: AotcError if the kernel does not take them.
+        Raises: AotcError if the kernel refuses the arguments.
         """
         chosen = self.kernel.kernel.select(
             arguments, grid=1, config=self.common, choices=self.choices
         )
         built = self.kernel.info.variants[chosen.variant].config
-        return next((config for config, one in self.configs if one == built), None)
+        return next((config for config, settings in self.configs if settings == built), None)
 
     def config_for(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the config for other values of a launch, None if they may have other configs."""
+        """Return the config for new argument values, None if the set of configs may change."""
         is_same = getattr(tuner, "early_config_prune", None) is None
-        is_jitted = hasattr(
-            tuner.fn.__class__, "aotc_launcher"
-        )  # no heuristics that compute choices
-        if not is_same or not is_jitted or any(one.pre_hook for one, _ in self.configs):
+        is_jitted = hasattr(tuner.fn.__class__, "aotc_launcher")  # no heuristics computing choices
+        if not is_same or not is_jitted or any(config.pre_hook for config, _ in self.configs):
             return None
-        given = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
+        passed = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
         try:
-            return self.select([given[name] for name in self.passed])
+            return self.select([passed[name] for name in self.passed])
         except (KeyError, AotcError):
             return None
 
@@ -198,13 +211,13 @@ class _Selected(NamedTuple):
 def _selected(
     fitting: Sequence[tuple[Any, Candidate]],
 ) -> tuple[Any, Candidate, _Selected | None]:
-    """Return the config that the archive's selection says, or the best by rank if there is none."""
-    config, best = min(fitting, key=lambda one: one[1].rank)
+    """Return the config chosen by the archive's selection, else the best by rank."""
+    config, best = min(fitting, key=lambda pair: pair[1].rank)
     if len(fitting) == 1 or not best.kernel.info.num_selections:
         return config, best, None
     alike = [
-        (one, candidate)
-        for one, candidate in fitting
+        (member, candidate)
+        for member, candidate in fitting
         if candidate.kernel.order == best.kernel.order
         if (candidate.passed, candidate.choices) == (best.passed, best.choices)
     ]
@@ -213,35 +226,37 @@ def _selected(
         best.kernel,
         best.passed,
         best.choices,
-        tuple((one, candidate.config or {}) for one, candidate in alike),
+        tuple((member, candidate.config or {}) for member, candidate in alike),
         common_config(built),
     )
-    taken = selected.select(best.arguments)
-    pair = next((pair for pair in alike if pair[0] is taken), (config, best))
+    selected_config = selected.select(best.arguments)
+    pair = next((pair for pair in alike if pair[0] is selected_config), (config, best))
     return *pair, selected
 
 
 def _find(
-    known: Mapping[Any, Any], quick: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    cache: Mapping[Any, Any], quick: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return what a config is kept by, and config and settings if they are."""
-    found = known.get(quick)
-    if not isinstance(found, _Selected):
-        return quick, found
+    """Return a launch's cache key, and the cached config with settings, if any."""
+    choice = cache.get(quick)
+    if not isinstance(choice, _Selected):
+        return quick, choice
     key = (quick, _integers(args, kwargs))
-    return key, known.get(key)
+    return key, cache.get(key)
 
 
 def _integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the integers of a launch, by which a selection decides."""
-    named = sorted((name, one) for name, one in kwargs.items() if isinstance(one, int))
-    return (*(one if isinstance(one, int) else None for one in args), *named)
+    """Return the integers of a launch, the input of a selection."""
+    named = sorted(
+        (name, argument) for name, argument in kwargs.items() if isinstance(argument, int)
+    )
+    return (*(argument if isinstance(argument, int) else None for argument in args), *named)
 
 
 def _run_with(
-    tuner: Any, found: tuple[Any, dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+    tuner: Any, choice: tuple[Any, dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    config, settings = found
+    config, settings = choice
     if config.pre_hook is not None:
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
         config.pre_hook({**passed, **kwargs, **settings})
@@ -254,20 +269,22 @@ def _run_with(
 
 
 def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what a config is kept by: the values of the tuner's key, and all dtypes.
+    """Return a cache key for a config: the values of the tuner's key, and all dtypes.
 
-    It outlives the launch, so of a tensor it has the dtype alone.
+    It outlives the launch, so it holds no tensors, only their dtypes.
     """
     if len(tuner.configs) == 1:
         return None
-    places = tuner.__dict__.get(_PLACES)
-    if places is None:
+    positions = tuner.__dict__.get(_PLACES)
+    if positions is None:
         names = list(tuner.arg_names)
-        places = [(one, names.index(one)) for one in tuner.keys if one in names]
-        tuner.__dict__[_PLACES] = places
-    given = [args[at] if at < len(args) else kwargs.get(name) for name, at in places]
-    values = [None if is_pointer(one) else one for one in given]
-    dtypes = [getattr(one, "dtype", None) for one in (*args, *kwargs.values())]
+        positions = [(name, names.index(name)) for name in tuner.keys if name in names]
+        tuner.__dict__[_PLACES] = positions
+    key_values = [
+        args[index] if index < len(args) else kwargs.get(name) for name, index in positions
+    ]
+    values = [None if is_pointer(argument) else argument for argument in key_values]
+    dtypes = [getattr(argument, "dtype", None) for argument in (*args, *kwargs.values())]
     return (*values, *dtypes)
 
 
@@ -279,25 +296,27 @@ def _function_of(tuner: Any) -> Any:
     return function
 
 
-def _has(config: Any, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a config has all that was recorded of one."""
+def _has(config: Any, recorded: Mapping[str, Any]) -> bool:
+    """Return whether a config has all recorded settings."""
     settings = config.all_kwargs()
-    return all(name in settings and settings[name] == value for name, value in wanted.items())
+    return all(name in settings and settings[name] == value for name, value in recorded.items())
 
 
 def _distance(
     tuned: TunedConfig, key: Mapping[str, Any], dtypes: Mapping[str, str]
 ) -> tuple[int, float]:
-    """Return how many values other than numbers differ, and by what factor, as a logarithm, numbers do."""
+    """Return the number of differing non-numeric values, and the log distance of the numbers."""
     num_other = sum(tuned.dtypes.get(name) != dtypes.get(name) for name in {*tuned.dtypes, *dtypes})
     factor = 0.0
     for name in {*tuned.key, *key}:
-        there, here = tuned.key.get(name), key.get(name)
-        numbers = [_magnitude(one) for one in (there, here) if _is_number(one)]
+        tuned_value, launch_value = tuned.key.get(name), key.get(name)
+        numbers = [
+            _magnitude(number) for number in (tuned_value, launch_value) if _is_number(number)
+        ]
         if len(numbers) == 2:
             factor += abs(numbers[0] - numbers[1])
         else:
-            num_other += there != here
+            num_other += tuned_value != launch_value
     return num_other, factor
 
 

@@ -1,4 +1,4 @@
-"""An archive of Triton kernels, and programs that launch from it on the fake driver."""
+"""An archive of Triton kernels, and programs launching from it on the fake driver."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ Launched = Callable[..., list[Any]]
 
 @pytest.fixture
 def run_program(project: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a program in a Python of its own: what is installed there stays there."""
+    """Run a program in a separate Python, to isolate its installed archives."""
 
     def run_program(*command: str, path: tuple[str, ...] = (), cwd: Path = project) -> Any:
         folders = [*path, str(project), str(ROOT)]

@@ -1,4 +1,4 @@
-"""Host descriptors at launches from archives: the block that a kernel was built for, and the memory."""
+"""Host descriptors at launches from archives: the kernel's block shape, and the memory."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ launched(run((16, 32), BM=16, BN=64, num_warps=1))
     ],
 )
 def test_what_no_kernel_was_built_for_is_an_error(program: Any, call: str, expected: str) -> None:
-    """A launch that was found before is not taken for one with another block."""
+    """A cached launch is not reused for another block."""
     first, error = program(f"launched(run((16, 32), BM=16, BN=64))\nlaunched({call})")
     assert first == [[3, 1, 1], 32]
     assert error[0] == "NotInArchiveError"
@@ -142,7 +142,7 @@ def test_what_no_kernel_was_built_for_is_an_error(program: Any, call: str, expec
 
 
 def test_shape_and_strides_are_the_descriptors(program: Any) -> None:
-    """Not those of the tensor, which has one axis here."""
+    """Not the tensor's own: it has one axis here."""
     good, other, bad = program("""
 launched(run((16, 32), shape=(64, 36), BM=16, BN=64))
 launched(run((16, 32), shape=(64, 36), strides=(36, 1), BM=16, BN=64))
@@ -190,12 +190,12 @@ seen.append(len(alive))
     ],
 )
 def test_extents_are_evaluated(extents: tuple[int | str, ...], expected: object) -> None:
-    found = block_of((extents, True), {"BM": 32, "NAME": "text"})
-    assert found == (None if expected is None else (expected, True))
+    block = block_of((extents, True), {"BM": 32, "NAME": "text"})
+    assert block == (None if expected is None else (expected, True))
 
 
 def test_descriptors_in_tuples_and_those_that_take_scratch_memory(program: Any) -> None:
-    """The memory is the pool's: what `set_allocator` is given is not asked."""
+    """The memory comes from the pool; `set_allocator` is ignored."""
     assert program("""
 import triton
 def refuse(*_):

@@ -1,4 +1,4 @@
-"""Kernels that no file says: recorded with what their names meant, built, launched from the archive."""
+"""Extracted kernels: recorded with the values of their names, built, launched from the archive."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def launch(one, x):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program's record, and the archive that is built of it."""
+    """A program's record, and the archive built from it."""
     folder = tmp_path_factory.mktemp("extracts")
     (folder / "ops.py").write_text(SOURCE)
     (folder / "app.py").write_text(
@@ -82,8 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert cli.run(["record", "--strict", "--", sys.executable, "app.py"]) == 0
     arguments = ["build", str(folder / "record" / "kernels.toml"), "-o", str(folder / "dist")]
     assert cli.run([*arguments, "-j", "1", "--no-cache"]) == 0
-    for one in (folder / "dist").glob("record.*"):
-        one.rename(one.with_name(one.name.replace("record", "ops")))
+    for path in (folder / "dist").glob("record.*"):
+        path.rename(path.with_name(path.name.replace("record", "ops")))
     (folder / "record").rename(folder / "elsewhere")  # the program does without its record
     build(folder)
     return folder
@@ -99,17 +99,17 @@ def program(launches: Any, folder: Path) -> Any:
 
 
 def test_what_was_recorded_launches(program: Any) -> None:
-    """From sources that have no file, with captured values and functions, and with globals of calls."""
+    """From sources without a file, with captured values and functions, and with globals computed by calls."""
     assert program("""
 for one in ("call", "generated", "plus1", "2", "3", "2", "within"):
     launched(lambda: ops.launch(one, x))
 """) == [[[grid, 1, 1], 128] for grid in (2, 3, 4, 5, 5, 5, 6)]
 
 
-@pytest.mark.parametrize("one", ["4", "other", "plus2"])
-def test_other_values_are_another_kernel(program: Any, one: str) -> None:
-    """Captured ones, those of a function that is a constant, and a source that says something else."""
-    ((error, text),) = program(f"launched(lambda: ops.launch({one!r}, x))")
+@pytest.mark.parametrize("constant", ["4", "other", "plus2"])
+def test_other_values_are_another_kernel(program: Any, constant: str) -> None:
+    """Captured values, captures of a constant function, and a changed source."""
+    ((error, text),) = program(f"launched(lambda: ops.launch({constant!r}, x))")
     assert error == "NotInArchiveError"
     assert "is in no archive" in text
 
@@ -157,9 +157,9 @@ def test_values_are_as_a_source_says_them(value: object, text: str) -> None:
         with pytest.raises(ValueError, match="value is of type"):
             extract(_made(value))
         return
-    made = extract(_made(value))
-    assert f"value = triton.language.constexpr({text})\n" in made.files[made.file]
-    assert made.digest == extract(_made(value)).digest
+    extracted = extract(_made(value))
+    assert f"value = triton.language.constexpr({text})\n" in extracted.files[extracted.file]
+    assert extracted.digest == extract(_made(value)).digest
 
 
 def test_the_name_of_a_file_covers_those_that_it_imports() -> None:

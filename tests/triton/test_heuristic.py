@@ -1,4 +1,4 @@
-"""Programs of heuristics answer what their functions do, type included, or nothing."""
+"""Programs of heuristics give their functions' answers, type included, or none."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
 
 
 class _Launcher(_native.Launcher):
-    """Writes down what a launch passes."""
+    """Record the arguments of a launch."""
 
     seen: list[dict[str, Any]]
 
@@ -81,7 +81,7 @@ _MISSING = object()
 
 
 def _answer(function: Callable[..., Any], args: dict[str, Any]) -> tuple[Any, int]:
-    """Return what a chain computes for a constant, and how often it called the function."""
+    """Return a chain's value of a constant, and its number of calls of the function."""
     calls = 0
 
     def counted(passed: dict[str, Any]) -> Any:
@@ -127,9 +127,9 @@ def test_a_program_answers_what_its_function_does(
         with pytest.raises(ZeroDivisionError):
             _answer(function, args)
         return
-    found, calls = _answer(function, args)
-    assert (type(found), found) == (type(expected), expected)
-    is_small = all(-(1 << 31) < one < 1 << 31 for one in (m, n, k))
+    answer, calls = _answer(function, args)
+    assert (type(answer), answer) == (type(expected), expected)
+    is_small = all(-(1 << 31) < size < 1 << 31 for size in (m, n, k))
     assert calls == 0 or not is_small
 
 
@@ -159,12 +159,14 @@ def test_an_answer_is_kept_by_values_and_their_types() -> None:
     chain = _native.Chain(
         launcher, ((("LATE", len, program),),), None, frozenset(), len, lambda *_: None
     )
-    given: list[object] = [1, 1, True, 2, None, 1 << 62, 1, 0, False, None]
-    for value in given:
+    values: list[object] = [1, 1, True, 2, None, 1 << 62, 1, 0, False, None]
+    for value in values:
         with pytest.raises(StopIteration):
             chain[(1,)](N=value)
-    found = [one["LATE"] for one in launcher.seen]
-    assert [(type(one), one) for one in found] == [(type(one), one) for one in given]
+    seen_values = [arguments["LATE"] for arguments in launcher.seen]
+    assert [(type(value), value) for value in seen_values] == [
+        (type(value), value) for value in values
+    ]
 
 
 def test_an_argument_that_is_not_passed_is_the_functions_matter() -> None:

@@ -1,4 +1,4 @@
-"""Installing archives: with Triton, without it, from the command line, and what is wrong."""
+"""Installing archives: with Triton, without it, from the command line, and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ launched(lambda: simple.copy[(4,)](x, y, 1024, BLOCK=64, num_warps=2))
 launched(lambda: simple.tuned[lambda meta: (meta["BLOCK"],)](x, y, 1024))
 launched(lambda: simple.copy[(4,)]("*fp32", "*fp32", 1024, BLOCK=32))
 """
-# As the stand-in for Triton has it: no heuristics, and what it compiles is types, not tensors.
+# The fake Triton's form: no heuristics, and compiles take types, not tensors.
 SIMPLE = """
 import triton
 import triton.language as tl
@@ -57,7 +57,7 @@ config = [{ BLOCK = 64, num_warps = 2 }]
 
 @pytest.fixture(scope="session")
 def simple(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like `project`, of a kernel that the stand-in for Triton can launch."""
+    """A folder like `project`, with a kernel the fake Triton can launch."""
     folder = tmp_path_factory.mktemp("simple")
     (folder / "simple.py").write_text(SIMPLE)
     (folder / "kernels.toml").write_text(MANIFEST)
@@ -96,7 +96,7 @@ launched(lambda: recorded.run(half, 64))
 """
     *fits, aligned, other = launches(body, path=(str(tmp_path),), folder=tmp_path)
     assert fits == [[[1, 1, 1], 256], [[1, 1, 1], 256]]
-    # Aligned to more than was recorded: the kernel that promises less takes it.
+    # Aligned to more than recorded: the kernel with fewer promises takes it.
     assert aligned == [[1, 1, 1], 256]
     assert other[0] == "NotInArchiveError"
 
@@ -126,10 +126,10 @@ def run(x, n, bias=None):
 def test_what_is_missing_is_compiled_and_recorded(
     launches: Any, simple: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton runs what no archive has, and `aotc record` makes a manifest of it."""
+    """Triton runs launches missing from the archives, and `aotc record` makes a manifest of them."""
     body = TAKEN_OVER.format(words=f"strict=False, record={str(tmp_path / 'misses')!r}")
-    found = launches(body, path=(TRITON, str(simple)), folder=simple)
-    assert found == [[[4, 1, 1], 64], [[64, 1, 1], 64], None]
+    outcomes = launches(body, path=(TRITON, str(simple)), folder=simple)
+    assert outcomes == [[[4, 1, 1], 64], [[64, 1, 1], 64], None]
     monkeypatch.chdir(tmp_path)
     assert cli.run(["record", "-o", "misses", "--", sys.executable, "-c", ""]) == 0
     (kernel,) = tomli.loads((tmp_path / "misses" / "kernels.toml").read_text())["kernel"]
@@ -149,8 +149,8 @@ def test_the_command_line_runs_a_program_as_python_does(
     program = (str(tmp_path / "app.py"), str(tmp_path), "--flag")
     ran = run_program("-m", "aotc.triton", *archive, "--", *program)
     assert ran.returncode == 0, ran.stderr
-    told = ran.stdout.replace("'", '"').replace("True", "true")
-    assert json.loads(told) == ["__main__", [*program], True, "beside", "JITFunction"]
+    output = ran.stdout.replace("'", '"').replace("True", "true")
+    assert json.loads(output) == ["__main__", [*program], True, "beside", "JITFunction"]
 
 
 def test_a_module_is_run_too(run_program: Any, project: Path, tmp_path: Path) -> None:
@@ -189,18 +189,18 @@ def test_mistakes_on_the_command_line_show_no_traceback(
     ],
 )
 def test_an_archive_whose_sources_are_not_known_is_refused(
-    told: dict[str, Any] | None,
+    sources: dict[str, Any] | None,
     expected: str,
     project: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in [one for one in sys.modules if one.partition(".")[0] == "triton"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "triton"]:
         monkeypatch.delitem(sys.modules, name)  # another test may have imported it
     shutil.copy(project / "dist" / "ops.aotc", tmp_path)
-    if told is not None:
+    if sources is not None:
         right = json.loads((project / "dist" / "ops.sources.json").read_text())
-        (tmp_path / "ops.sources.json").write_text(json.dumps({**right, **told}))
+        (tmp_path / "ops.sources.json").write_text(json.dumps({**right, **sources}))
     with pytest.raises(ValueError, match=expected):
         aotc.triton.install(tmp_path / "ops.aotc", stand_in=True)
     assert "triton" not in sys.modules

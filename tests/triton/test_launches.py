@@ -40,7 +40,7 @@ launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, 64, Tensor(4096)))
 
 
 def test_launches_that_differ_in_values_alone_take_turns(launches: Any) -> None:
-    """What one launch has found is no answer for the next."""
+    """A cached launch is not reused for other values."""
     turns = launches(f"""{START}
 for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1, 4100)):
     launched(lambda: ops.add[(1,)](CudaArray(at), y, None, n, stride, 0.5, BLOCK=64))
@@ -49,11 +49,11 @@ for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1,
 
 
 def test_a_value_that_a_kernel_was_built_for_is_compared_at_every_launch(launches: Any) -> None:
-    found = launches(f"""{START}
+    outcomes = launches(f"""{START}
 for scale in (1.0, 0.5, 1.0, 1):
     launched(lambda: ops.add[(1,)](half, half, None, 100, 5, scale, BLOCK=64))
 """)
-    fits, misses, again, other = found
+    fits, misses, again, other = outcomes
     assert fits == again == [[1, 1, 1], 256]
     assert misses[0] == other[0] == "NotInArchiveError"
 
@@ -82,7 +82,7 @@ for scale in (1.0, 0.5, 1.0, 1):
     ],
 )
 def test_what_no_kernel_was_built_for_is_an_error(call: str, expected: str, launches: Any) -> None:
-    """Each differs in one thing from a launch that fits, and comes after that launch."""
+    """Each differs in one argument from the fitting launch before it."""
     fits, misses = launches(f"""{START}
 launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))
 launched(lambda: ops.add[(1,)]({call}))
@@ -94,7 +94,7 @@ launched(lambda: ops.add[(1,)]({call}))
 
 
 def test_products_are_fused_as_the_launch_asks(launches: Any) -> None:
-    """A kernel that was built without fusion is for launches that ask for that, and no others."""
+    """A kernel built without fusion is only for launches with fusion off."""
     unfused, fused, other = launches(f"""{START}
 for words in ({{"enable_fp_fusion": False}}, {{}}, {{"enable_fp_fusion": False, "ACT": 1}}):
     launched(lambda: ops.add[(1,)](x, y, None, 100, 5, 0.5, BLOCK=32, **words))
@@ -162,14 +162,14 @@ config = { BLOCK = 256, num_warps = 8 }
 def test_an_autotuner_takes_what_it_chose_for_the_nearest_key(
     launches: Any, project: Path, tmp_path: Path
 ) -> None:
-    """What was recorded for other dtypes is farther than any number; what was not built is not taken."""
+    """Other dtypes are farther than any number; configs missing from the archive are skipped."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     manifest = (project / "kernels.toml").read_text() + RECORDED
     (tmp_path / "kernels.toml").write_text(manifest)
     assert cli.run(["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist")]) == 0
     sizes = (1000, 100000, 100000 - 128, 1024, 2, 1000)
-    found = launches(
+    launched = launches(
         f"""{START}
 from tests.support.gpu_arrays import torch
 class Tensor(CudaArray):
@@ -183,12 +183,12 @@ print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 
 """,
         folder=tmp_path,
     )
-    assert [block for _, block in found] == [64, 128, 128, 64, 64, 64, 128]
+    assert [block for _, block in launched] == [64, 128, 128, 64, 64, 64, 128]
 
 
 def test_launches_that_are_known_go_past_the_decorators(launches: Any) -> None:
-    """`run` is called once for each key; heuristics see what is passed, and compute at each launch."""
-    *found, runs, seen_by_heuristic, best, kept = launches(f"""{START}
+    """`run` is called once per key; heuristics see the arguments, and compute at each launch."""
+    *launched, runs, seen_by_heuristic, best, is_alive = launches(f"""{START}
 tuner, heuristics = ops.copy, ops.copy.fn
 runs, passed, compute = [], [], heuristics.values["EVEN"]
 def counted(args):
@@ -220,12 +220,12 @@ gone = weakref.ref(extra)
 del extra
 seen.append(gone() is None)
 """)
-    assert found == [[[8, 1, 1], 128]] * 6
+    assert launched == [[[8, 1, 1], 128]] * 6
     assert runs == [1000, 1024]
     names = sorted(["x", "y", "n", "BLOCK", "num_warps", "num_ctas", "num_stages"])
     assert seen_by_heuristic == [[names, 1000]]
     assert best == [{"BLOCK": 128}, 4]
-    assert kept is True
+    assert is_alive is True
 
 
 def test_what_a_heuristic_raises_is_raised(launches: Any) -> None:
@@ -340,8 +340,8 @@ launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
 
 
 def test_options_that_mean_nothing_are_taken(launches: Any) -> None:
-    """Others are said to be those that no kernel was built with."""
-    *taken, arch, libraries, unknown = launches(f"""{START}
+    """Other options are reported as not built."""
+    *launched, arch, libraries, unknown = launches(f"""{START}
 def run(**words):
     launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1, **words))
 for words in (
@@ -354,7 +354,7 @@ run(arch="sm80")
 run(extern_libs={{"mine": "/mine.bc"}})
 run(num_warpz=3)
 """)
-    assert taken == [[[3, 1, 1], 32]] * 4
+    assert launched == [[[3, 1, 1], 32]] * 4
     assert arch[0] == libraries[0] == "NotInArchiveError"
     assert "arch=sm80 is not built" in arch[1]
     assert "extern_libs={'mine': '/mine.bc'} is not built" in libraries[1]
@@ -363,7 +363,7 @@ run(num_warpz=3)
 
 def test_any_object_with_an_address_and_a_dtype_is_taken(launches: Any) -> None:
     """As Triton does; promises and dtypes are checked as of tensors."""
-    *taken, odd, half, strange, raising = launches(f"""{START}
+    *launched, odd, half, strange, raising = launches(f"""{START}
 class Memory:
     def __init__(self, dtype, address=4096):
         self.dtype, self.address = dtype, address
@@ -378,10 +378,10 @@ run(Memory("torch.float16"))
 run(Memory("torch.complex64"))
 run(Memory("torch.float32", "nowhere"))
 """)
-    assert taken == [[[3, 1, 1], 32]] * 4
-    assert [one[0] for one in (odd, half, strange, raising)] == ["NotInArchiveError"] * 3 + [
-        raising[0]
-    ]
+    assert launched == [[[3, 1, 1], 32]] * 4
+    assert [outcome[0] for outcome in (odd, half, strange, raising)] == [
+        "NotInArchiveError"
+    ] * 3 + [raising[0]]
     assert 'x = "*fp32"' in odd[1]
     assert 'x = "*fp16:16"' in half[1]
     assert "complex64" in strange[1]

@@ -1,4 +1,4 @@
-"""`aotc replay`: a program, and the processes that it starts, launch from archives."""
+"""`aotc replay`: a program and its child processes launch from archives."""
 
 from __future__ import annotations
 

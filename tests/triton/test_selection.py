@@ -1,4 +1,4 @@
-"""An autotuned function of which nothing was recorded takes the config that its archive selects."""
+"""An autotuned function without records takes the config of its archive's selection."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _selecting(archive: Archive) -> Archive:
 
 @pytest.fixture
 def selecting(project: Path, tmp_path: Path) -> Path:
-    """The project with an archive that selects."""
+    """The project with an archive with selections."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     source = project / "dist" / "ops.aotc"
-    told = read_sources(source)
-    assert told is not None
+    sources = read_sources(source)
+    assert sources is not None
     archive, data = archives.changed(source.read_bytes(), _selecting)
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "ops.aotc").write_bytes(data)
-    text = told.text([kernel.name for kernel in archive.kernels], data)
+    text = sources.text([kernel.name for kernel in archive.kernels], data)
     (tmp_path / "dist" / "ops.sources.json").write_text(text)
     return tmp_path
 
@@ -64,7 +64,7 @@ def threads_for(n: int) -> int:
 @pytest.mark.parametrize("key", [["n"], [], ["x"]])
 def test_the_selection_decides_by_values(launches: Any, selecting: Path, key: list[str]) -> None:
     sizes = (1000, 2000, 2000, 1000, 4000, 1024, 2048, 1500, 1501, 2000, 1000)
-    found = launches(
+    launched = launches(
         f"""{START}
 ops.copy.keys = {key}
 for n in {sizes}:
@@ -74,11 +74,11 @@ for n in {sizes}:
 """,
         folder=selecting,
     )
-    assert [block for _, block in found] == 2 * [threads_for(n) for n in sizes]
+    assert [block for _, block in launched] == 2 * [threads_for(n) for n in sizes]
 
 
 def test_configs_that_are_pruned_are_not_selected(launches: Any, selecting: Path) -> None:
-    found = launches(
+    launched = launches(
         f"""{START}
 ops.copy.early_config_prune = lambda configs, args, **_: [one for one in configs if one.num_warps > 2]
 for n in (1000, 2000):
@@ -86,11 +86,11 @@ for n in (1000, 2000):
 """,
         folder=selecting,
     )
-    assert [block for _, block in found] == [128, 128]
+    assert [block for _, block in launched] == [128, 128]
 
 
 def test_what_is_kept_of_values_is_bounded(launches: Any, selecting: Path) -> None:
-    *_, kept = launches(
+    *_, num_entries = launches(
         f"""{START}
 from aotc.triton import tuning
 tuning._MAX_KNOWN = 4
@@ -102,7 +102,7 @@ seen.append(max(seen))
 """,
         folder=selecting,
     )
-    assert kept <= 6
+    assert num_entries <= 6
 
 
 _TIED = """
@@ -138,7 +138,7 @@ def _by_size(archive: Archive) -> Archive:
 
 @pytest.fixture
 def tied(project: Path, tmp_path: Path) -> Path:
-    """A project whose one kernel has configs that differ in warps alone, without selections."""
+    """A project with one kernel, its configs differing only in warps, without selections."""
     for name in ("ops.py", "helpers.py", "libcuda.so.1"):
         shutil.copy(project / name, tmp_path / name)
     (tmp_path / "kernels.toml").write_text(_TIED)
@@ -150,15 +150,15 @@ def tied(project: Path, tmp_path: Path) -> Path:
 def select_by_size(folder: Path) -> None:
     """Give the archive of a project selections."""
     path = folder / "dist" / "ops.aotc"
-    told = read_sources(path)
-    assert told is not None
+    sources = read_sources(path)
+    assert sources is not None
     _, data = archives.changed(path.read_bytes(), _by_size)
     path.write_bytes(data)
-    path.with_suffix(".sources.json").write_text(told.text(["add"], data))
+    path.with_suffix(".sources.json").write_text(sources.text(["add"], data))
 
 
 def test_what_a_launch_leaves_open_is_selected(launches: Any, tied: Path) -> None:
-    """Without a number of warps the archive decides; one that is named is taken."""
+    """The archive decides on the number of warps, unless the launch gives it."""
     body = f"""{START}
 for n in (1000, 2000, 4000, 1000):
     launched(lambda: ops.add[(1,)](x, y, None, n, 2, 0.5, BLOCK=64))
@@ -173,7 +173,7 @@ launched(lambda: ops.add[(1,)](x, y, None, 2000, 2, 0.5, BLOCK=64, num_warps=8))
 
 def test_other_values_do_not_try_every_config_again(launches: Any, tied: Path) -> None:
     select_by_size(tied)
-    *found, chosen = launches(
+    *launched, chosen = launches(
         f"""{START}
 from aotc.triton.tuning import Tuning
 choose, calls = Tuning._choose, []
@@ -186,7 +186,7 @@ seen.append(len(calls))
 """,
         folder=tied,
     )
-    assert [block for _, block in found] == [256, 64, 32, 256, 256, 64, 32]
+    assert [block for _, block in launched] == [256, 64, 32, 256, 256, 64, 32]
     assert chosen == 1
 
 

@@ -1,4 +1,4 @@
-"""Constants of launches: what is the same as what a kernel was built with."""
+"""Constants of launches: equality with a kernel's constants."""
 
 from __future__ import annotations
 

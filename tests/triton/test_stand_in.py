@@ -1,4 +1,4 @@
-"""The stand-in for Triton: what hosts compute with it, and what importing it costs."""
+"""The stand-in for Triton: host computations, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ assert own(3) == 3
 @triton.jit(noinline=True)
 def kernel(x, BLOCK: "tl.constexpr"):
     pass
-assert [one.do_not_specialize for one in triton.jit(do_not_specialize=["x"])(kernel.fn).params] == [True, False]
+assert [param.do_not_specialize for param in triton.jit(do_not_specialize=["x"])(kernel.fn).params] == [True, False]
 triton.runtime.Autotuner(kernel, ["x"], [], [], None, None, None, None, None, 25, 100, False)
-assert isinstance(kernel, JITFunction) and [one.is_constexpr for one in kernel.params] == [False, True]
+assert isinstance(kernel, JITFunction) and [param.is_constexpr for param in kernel.params] == [False, True]
 for call in (lambda: tl.load(3), lambda: kernel(3), lambda: triton.testing.do_bench(own)):
     try:
         call()
@@ -100,11 +100,11 @@ def test_little_is_imported(run_program: Any, project: Any) -> None:
     body = f"""
 import sys
 import aotc.triton
-assert not [one for one in sys.modules if one.startswith("aotc.runtime")]
+assert not [name for name in sys.modules if name.startswith("aotc.runtime")]
 aotc.triton.install({str(project / "dist" / "ops.aotc")!r}, stand_in=True)
 {IMPORTS}
 heavy = ("numpy", "torch", "llvmlite", "click", "aotc.ir", "aotc.frontend", "aotc.package")
-print([one for one in sys.modules if one.startswith(heavy)])
+print([name for name in sys.modules if name.startswith(heavy)])
 """
     ran = run_program("-c", body)
     assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr

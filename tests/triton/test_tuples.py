@@ -1,4 +1,4 @@
-"""Launches that pass tuples, from an archive whose kernels have their items as arguments."""
+"""Launches with tuples, from an archive of kernels with their items as arguments."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ print(pairs.pair.warmup(x, (100, 5), (1, 7), BLOCK=64, grid=(1,)))
 
 
 def test_empty_tuples(launches: Any, pairs: Path) -> None:
-    """Beside those with items, and in a kernel that has no others."""
-    found = launches(
+    """Empty tuples beside others, and in a kernel with only empty ones."""
+    outcomes = launches(
         """
 install(stand_in=True)
 import pairs
@@ -179,17 +179,17 @@ launched(lambda: pairs.put[(1,)](x, None, 7))
         folder=pairs,
         path=(str(pairs),),
     )
-    assert found[:-4] == [
+    assert outcomes[:-4] == [
         *([[1, 1, 1], 128], [4096]),
         *([[1, 1, 1], 128], [4096, 4096, 2.5]),
         *([[1, 1, 1], 128], [4096, 7]),
     ]
-    assert [name for name, _ in found[-4:]] == ["NotInArchiveError"] * 4
-    assert 'nothing = "((), ())"' in found[-3][1]
+    assert [name for name, _ in outcomes[-4:]] == ["NotInArchiveError"] * 4
+    assert 'nothing = "((), ())"' in outcomes[-3][1]
 
 
 def test_tuples_that_no_kernel_has_are_named(launches: Any, pairs: Path) -> None:
-    found = launches(
+    outcomes = launches(
         """
 install(stand_in=True)
 import collections
@@ -202,15 +202,15 @@ launched(lambda: pairs.pair[(1,)](x, (128, 5, 6), (1, 7), BLOCK=64))
         folder=pairs,
         path=(str(pairs),),
     )
-    assert [name for name, _ in found] == ["NotInArchiveError"] * 3
-    assert 'shape = "(i32:16, i32)"\n' in found[0][1]
-    assert 'strides = "(i32, i32)"\n' in found[0][1]
-    assert 'shape = "(height: i32:16, width: i32)"\n' in found[1][1]
+    assert [name for name, _ in outcomes] == ["NotInArchiveError"] * 3
+    assert 'shape = "(i32:16, i32)"\n' in outcomes[0][1]
+    assert 'strides = "(i32, i32)"\n' in outcomes[0][1]
+    assert 'shape = "(height: i32:16, width: i32)"\n' in outcomes[1][1]
 
 
 def test_functions_are_items(launches: Any, pairs: Path) -> None:
-    """Each launch takes the kernel of its function; one that none was built for is refused."""
-    found = launches(
+    """Each launch takes the kernel of its function; a function without one is refused."""
+    outcomes = launches(
         """
 install(stand_in=True)
 import triton
@@ -229,10 +229,10 @@ launched(lambda: functions.call[(1,)](x, (2.5, 1.5), 3))
         path=(str(pairs),),
     )
     passed = [4096, 1.5, 3]
-    assert found[:8] == [
+    assert outcomes[:8] == [
         [[1, 1, 1], 32], passed, [[1, 1, 1], 64], passed,
         [[1, 1, 1], 256], passed, [[1, 1, 1], 32], passed,
     ]  # fmt: skip
-    assert [name for name, _ in found[8:]] == ["NotInArchiveError"] * 2
-    assert 'op = "(<string>:strange, fp32)"' in found[8][1]
-    assert 'op = "(fp32, fp32)"' in found[9][1]
+    assert [name for name, _ in outcomes[8:]] == ["NotInArchiveError"] * 2
+    assert 'op = "(<string>:strange, fp32)"' in outcomes[8][1]
+    assert 'op = "(fp32, fp32)"' in outcomes[9][1]

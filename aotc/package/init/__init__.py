@@ -1,4 +1,4 @@
-"""A manifest from kernel sources alone: what `aotc init` writes.
+"""Draft a manifest from kernel sources alone, for `aotc init`.
 
-What a source says of a kernel is gathered, never executed, and what it does not say is marked.
+Sources are read, never executed. Values missing from the source are marked TODO.
 """

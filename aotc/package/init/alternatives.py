@@ -1,4 +1,4 @@
-"""What else a guessed line may say, the likeliest first."""
+"""Alternatives for the guessed lines of a draft, likeliest first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIZE_NOTE = "the sizes that launches pass"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another line for one name; `size` is what the line says now, if that is halved."""
+    """A replacement line for one name; `size` is the current size if the change halves it."""
 
     section: str
     name: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def type_changes(draft: Draft) -> Iterator[Change]:
-    """Yield other types for what is guessed: of type variables, arguments and descriptors."""
+    """Yield other types for guessed type variables, arguments and descriptors."""
     lines = draft.sections["signature"]
     for name, line in lines.items():
         if not line.is_given and "none" in listed(line)[1:]:
@@ -46,7 +46,7 @@ def type_changes(draft: Draft) -> Iterator[Change]:
             yield from _descriptors(draft, name, line)
     for name, line in draft.sections["types"].items():
         values = listed(line)
-        for other in next((one for one in _KINDS if values[0] in one), ()):
+        for other in next((dtypes for dtypes in _KINDS if values[0] in dtypes), ()):
             if (other,) != values and not line.is_given:
                 yield Change("types", name, replace(line, value=as_list([other])))
     for name, line in lines.items():
@@ -57,7 +57,7 @@ def type_changes(draft: Draft) -> Iterator[Change]:
 
 
 def computed_changes(draft: Draft) -> Iterator[Change]:
-    """Yield values of constants whose heuristics need a launch: false, and sizes."""
+    """Yield values (false, sizes) for constants computed by heuristics at launch."""
     for name in draft.computed:
         if not any(name in lines for lines in draft.sections.values()):
             for value in (False, 1, 16, 64):
@@ -82,30 +82,30 @@ def choice_changes(draft: Draft) -> Iterator[Change]:
     """Yield each choice with another of its values first."""
     for name, line in draft.sections["choices"].items():
         values = listed(line)
-        for at in range(1, len(values)):
-            turned = [values[at], *values[:at], *values[at + 1 :]]
-            yield Change("choices", name, replace(line, value=as_list(turned)))
+        for index in range(1, len(values)):
+            reordered = [values[index], *values[:index], *values[index + 1 :]]
+            yield Change("choices", name, replace(line, value=as_list(reordered)))
 
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:
-    """Yield halves of the sizes that are guessed."""
+    """Yield changes halving the guessed sizes."""
     for section in ("configs", "choices", "constants", "captures"):
         for name, line in draft.sections[section].items():
             if line.is_given or name.startswith("num_"):
                 continue
             values = listed(line) or ((int(line.value),) if line.value.isdigit() else ())
-            if not values or not all(type(one) is int and one > _SMALLEST for one in values):
+            if not values or not all(type(size) is int and size > _SMALLEST for size in values):
                 continue
-            halved = [one // 2 for one in values if isinstance(one, int)]
+            halved = [size // 2 for size in values if isinstance(size, int)]
             value = as_list(list(dict.fromkeys(halved))) if listed(line) else str(halved[0])
             yield Change(section, name, replace(line, value=value), 2 * halved[0])
 
 
 def _listed(section: str, name: str, line: Line, values: tuple[object, ...]) -> Iterator[Change]:
-    for at in range(1, len(values)):  # another one first
-        turned = [values[at], *values[:at], *values[at + 1 :]]
-        yield Change(section, name, replace(line, value=as_list(turned)))
-    if all(one in _DTYPES for one in values) and not line.is_given:
+    for index in range(1, len(values)):  # another one first
+        reordered = [values[index], *values[:index], *values[index + 1 :]]
+        yield Change(section, name, replace(line, value=as_list(reordered)))
+    if all(choice in _DTYPES for choice in values) and not line.is_given:
         for dtype in _DTYPES:
             if dtype not in values:
                 yield Change(section, name, replace(line, value=as_list([dtype])))
@@ -128,7 +128,7 @@ def _pointers(draft: Draft, name: str, line: Line) -> Iterator[Change]:
 
 
 def _scalars(draft: Draft, name: str, line: Line) -> Iterator[Change]:
-    pointers = [f"*{one}:16?" for one in draft.sections["types"]] if line.is_todo else []
+    pointers = [f"*{variable}:16?" for variable in draft.sections["types"]] if line.is_todo else []
     for kind in (*_SCALARS, *pointers, *(["*bf16:16?"] if line.is_todo and not pointers else [])):
         if not line.value.startswith(f'"{kind}'):
             yield Change("signature", name, replace(line, value=toml(kind)))
@@ -138,15 +138,17 @@ def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
     start, _, block = line.value.partition("[")
     dims = block.partition("]")[0].split(", ")
     named = [
-        one
+        size
         for section in ("configs", "constants", "choices")
-        for one, value in draft.sections[section].items()
-        if not one.startswith("num_") and _is_size(value)
+        for size, value in draft.sections[section].items()
+        if not size.startswith("num_") and _is_size(value)
     ]
-    named += [one for one in draft.tuned if not one.startswith("num_")]
-    shapes = [[*dims[:at], one, *dims[at + 1 :]] for at in range(len(dims)) for one in named]
+    named += [size for size in draft.tuned if not size.startswith("num_")]
+    shapes = [
+        [*dims[:axis], size, *dims[axis + 1 :]] for axis in range(len(dims)) for size in named
+    ]
     shapes += [["1"] * (len(dims) - 2) + list(pair) for pair in permutations(named, 2)]
-    shapes += [[one] for one in (*named, "64")]
+    shapes += [[size] for size in (*named, "64")]
     for shape in shapes:
         yield Change("signature", name, todo(f'{start}[{", ".join(shape)}]>"', line.note))
     yield Change("signature", name, Line('"none"', "others do not build"))
@@ -154,4 +156,4 @@ def _descriptors(draft: Draft, name: str, line: Line) -> Iterator[Change]:
 
 def _is_size(line: Line) -> bool:
     values = listed(line) or ((int(line.value),) if line.value.isdigit() else ())
-    return bool(values) and all(type(one) is int and one >= 1 for one in values)
+    return bool(values) and all(type(size) is int and size >= 1 for size in values)

@@ -1,8 +1,7 @@
-"""The types of a kernel's arguments, as far as its source and its launches tell.
+"""Infer the types of a kernel's arguments from its source and its launches.
 
-The order in which they count: an annotation, what launches pass, what the code does with the
-argument, its name. No dtype of a tensor is assumed: where none is written out, it is a type
-variable.
+Evidence in order of priority: the annotation, values passed by launches, uses in the code, the
+name. A tensor's dtype is never assumed: unless written out, it is a type variable.
 """
 
 from __future__ import annotations
@@ -58,44 +57,44 @@ _UNKNOWN = "the source does not tell whether it is a pointer, an integer or a fl
 
 @dataclass
 class Signature:
-    """The lines of `[kernel.signature]`, the types that they name, and what is left out."""
+    """The lines of `[kernel.signature]`, their type variables, and the omitted arguments."""
 
     lines: dict[str, Line] = field(default_factory=dict[str, Line])
     types: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     parameters: frozenset[str] = frozenset()
     dtypes: tuple[str, ...] = ()
-    """Those of `T`, if they are chosen."""
+    """The dtypes of `T`, if the user chose them."""
     has_all: bool = True
-    """Whether type variables list all their dtypes, not the likeliest alone."""
+    """True if type variables list all their dtypes, false for the likeliest alone."""
 
     def variable(self, name: str) -> str:
-        """Return the name of a type variable, which is none of a parameter."""
+        """Add a type variable; return its name, distinct from all parameters."""
         chosen = f"{name}_DTYPE" if name in self.parameters else name
         dtypes = _TYPE_VARIABLES[name] if self.has_all else _TYPE_VARIABLES[name][:1]
         self.types[chosen] = self.dtypes if self.dtypes and name == _DATA else dtypes
         return chosen
 
     def integers(self) -> frozenset[str]:
-        """Return the arguments that a grid or a condition may name."""
-        names = (name for name, one in self.lines.items() if one.value.startswith('"i'))
+        """Return the integer arguments, usable in a grid or a condition."""
+        names = (name for name, line in self.lines.items() if line.value.startswith('"i'))
         return frozenset(name for name in names if not self.lines[name].is_todo)
 
 
 def signature_of(
     subject: Subject, dtypes: Sequence[str] = (), *, has_all: bool = True
 ) -> Signature:
-    """Return the types of all arguments; `dtypes` are those of data, if they are chosen."""
-    parameters = frozenset(one.name for one in subject.function.parameters)
-    made = Signature(parameters=parameters, dtypes=tuple(dtypes), has_all=has_all)
+    """Return the types of all arguments; `dtypes` are the user's choice for data."""
+    parameters = frozenset(parameter.name for parameter in subject.function.parameters)
+    signature = Signature(parameters=parameters, dtypes=tuple(dtypes), has_all=has_all)
     for parameter in subject.function.arguments:
         name = parameter.name
         reason = _left_out(subject, name)
         if reason:
-            made.left_out[name] = reason
+            signature.left_out[name] = reason
             continue
-        made.lines[name] = _typed(subject, name, made)
-    return made
+        signature.lines[name] = _typed(subject, name, signature)
+    return signature
 
 
 def _left_out(subject: Subject, name: str) -> str:
@@ -111,46 +110,52 @@ def _left_out(subject: Subject, name: str) -> str:
     return ""
 
 
-def _typed(subject: Subject, name: str, made: Signature) -> Line:
+def _typed(subject: Subject, name: str, signature: Signature) -> Line:
     written = _annotated(subject.annotations.get(name, ""))
     if written:
         return Line(f'"{written}"', is_given=True)
     use = subject.uses.of(name)
     if use & Use.DESCRIPTOR and not use & Use.POINTER:
-        return _descriptor(subject, name, made)
-    given = subject.given(name)
-    if given and len(given) == len(subject.launches) and all(_is_none(one) for _, one in given):
+        return _descriptor(subject, name, signature)
+    passed = subject.given(name)
+    if (
+        passed
+        and len(passed) == len(subject.launches)
+        and all(_is_none(node) for _, node in passed)
+    ):
         return Line('"none"', is_given=True)
-    kinds = {host.kind(one) for host, one in given}
+    kinds = {host.kind(node) for host, node in passed}
     is_named = _is_named_pointer(name, use)
     if use & Use.POINTER or is_named or kinds == {"tensor"}:
         is_mixed = bool(use & Use.POINTER and use & (Use.OFFSET | Use.BOUND)) and not is_named
-        line = _pointer(subject, name, made)
+        line = _pointer(subject, name, signature)
         return todo(line.value, "a pointer or an integer? it is used as both") if is_mixed else line
     return _scalar(subject, name, use, kinds)
 
 
-def _descriptor(subject: Subject, name: str, made: Signature) -> Line:
-    """Return a descriptor whose block is by the multiples of its offsets."""
-    constexprs = {one.name for one in subject.function.constexprs}
+def _descriptor(subject: Subject, name: str, signature: Signature) -> Line:
+    """Return a descriptor type; its block shape is inferred from the steps of its offsets."""
+    constexprs = {constexpr.name for constexpr in subject.function.constexprs}
     blocks = subject.uses.blocks.get(name, (None, None))
     shape: list[str] = []
     for steps in blocks:
-        sizes = sorted(steps & constexprs, key=lambda one: not is_block_name(one)) if steps else []
+        sizes = (
+            sorted(steps & constexprs, key=lambda size: not is_block_name(size)) if steps else []
+        )
         shape.append("64" if steps is None else sizes[0] if sizes else "1")
-    text = f'"tensordesc<{made.variable(_DATA)}[{", ".join(shape)}]>"'
+    text = f'"tensordesc<{signature.variable(_DATA)}[{", ".join(shape)}]>"'
     if None in blocks:
         return todo(text, "its block shape, as in [BLOCK_M, BLOCK_K]")
     return Line(text, "by the multiples of its offsets")
 
 
 def is_block_name(name: str) -> bool:
-    """Return whether a name is one that blocks of tiles have."""
+    """Return whether a name looks like a block size."""
     return _BLOCK_NAMES.search(name) is not None
 
 
 def _is_named_pointer(name: str, use: Use) -> bool:
-    """Return whether a parameter is a pointer by its name, and no use of it says otherwise."""
+    """Return whether a parameter is named like a pointer and no use contradicts it."""
     if not _POINTER_NAMES.search(name) or _NO_POINTER_NAMES.search(name):
         return False
     is_number = use & (Use.OFFSET | Use.BOUND | Use.INTEGER | Use.FLOAT)
@@ -158,7 +163,7 @@ def _is_named_pointer(name: str, use: Use) -> bool:
 
 
 def _annotated(text: str) -> str:
-    """Return the type that an annotation names, or nothing."""
+    """Return the type named by an annotation, or an empty string."""
     text = text.strip("'\"")
     if text in _PYTHON_TYPES:
         return _PYTHON_TYPES[text]
@@ -184,13 +189,13 @@ def _is_none(node: ast.expr) -> bool:
 # ---- pointers ---------------------------------------------------------------------------------
 
 
-def _pointer(subject: Subject, name: str, made: Signature) -> Line:
+def _pointer(subject: Subject, name: str, signature: Signature) -> Line:
     use = subject.uses.of(name)
     stored = subject.uses.stored.get(name, set())
     element = _written_dtype(subject, name)
     note = "what is stored is cast to it" if len(stored) == 1 and not element else ""
     element = element or (
-        next(iter(stored)) if note else made.variable(_variable(subject, name, use))
+        next(iter(stored)) if note else signature.variable(_variable(subject, name, use))
     )
     promise = "" if name in subject.unspecialized else ":16?"
     text = f'"*{element}{promise}"'
@@ -198,10 +203,10 @@ def _pointer(subject: Subject, name: str, made: Signature) -> Line:
 
 
 def _written_dtype(subject: Subject, name: str) -> str:
-    """Return the dtype with which every launch makes the tensor that it passes, or nothing."""
-    given = subject.given(name)
-    found = {host.dtype(one) for host, one in given}
-    return found.pop() if len(found) == 1 and len(given) == len(subject.launches) else ""
+    """Return the dtype of the tensors allocated for all launches, or an empty string."""
+    passed = subject.given(name)
+    dtypes = {host.dtype(node) for host, node in passed}
+    return dtypes.pop() if len(dtypes) == 1 and len(passed) == len(subject.launches) else ""
 
 
 def _variable(subject: Subject, name: str, use: Use) -> str:
@@ -213,7 +218,7 @@ def _variable(subject: Subject, name: str, use: Use) -> str:
         return _INDEX
     if "mask" in name.lower():
         return _MASK
-    is_own = any(host.has_own_dtype(one) for host, one in subject.given(name))
+    is_own = any(host.has_own_dtype(node) for host, node in subject.given(name))
     return _STAT if is_own or _STAT_NAMES.search(name) else _DATA
 
 
@@ -239,7 +244,7 @@ def _scalar(subject: Subject, name: str, use: Use, kinds: set[str]) -> Line:
 
 
 def _integer(subject: Subject, name: str, use: Use) -> Line:
-    """Return an integer, with a promise if its multiples widen accesses."""
+    """Return an integer type; promise divisibility by 16 if it widens accesses."""
     widens = use & (Use.OFFSET | Use.BOUND) and not _MOVES.search(name)
     is_promised = widens and name not in subject.unspecialized
     return Line('"i32:16?"' if is_promised else '"i32"')

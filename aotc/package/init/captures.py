@@ -1,7 +1,7 @@
-"""Variables of the functions around a kernel, which `[kernel.captures]` gives.
+"""Values for the variables a kernel captures from enclosing functions (`[kernel.captures]`).
 
-What calls of such a function in the same file agree on is a value of the source. The others are guessed
-as if they were `tl.constexpr` parameters, since a kernel uses them alike.
+If all calls of the enclosing function in the file agree on a value, it is taken. The others are
+guessed like `tl.constexpr` parameters, since a kernel uses both alike.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from aotc.package.manifest.toml_text import toml
 
 
 def with_captures(node: ast.FunctionDef, captures: Collection[str]) -> ast.FunctionDef:
-    """Return a function that takes what it captures as constants."""
-    made = copy.copy(node)
-    made.args = copy.copy(node.args)
+    """Return a copy of a function with its captures as constexpr parameters."""
+    extended = copy.copy(node)
+    extended.args = copy.copy(node.args)
     annotation = ast.Attribute(ast.Name("tl", ast.Load()), "constexpr", ast.Load())
-    names = [one for one in captures if one not in {each.arg for each in node.args.kwonlyargs}]
-    made.args.kwonlyargs = [*node.args.kwonlyargs, *(ast.arg(one, annotation) for one in names)]
-    made.args.kw_defaults = [*node.args.kw_defaults, *(None for _ in names)]
-    return ast.fix_missing_locations(made)
+    names = [name for name in captures if name not in {arg.arg for arg in node.args.kwonlyargs}]
+    extended.args.kwonlyargs = [
+        *node.args.kwonlyargs,
+        *(ast.arg(name, annotation) for name in names),
+    ]
+    extended.args.kw_defaults = [*node.args.kw_defaults, *(None for _ in names)]
+    return ast.fix_missing_locations(extended)
 
 
 def with_constants(function: Function, captures: Collection[str]) -> Function:
-    """Return a function's record with what it captures among its constants."""
+    """Return a function's record with its captures added to the constants."""
     more = tuple(Parameter(name, is_constexpr=True, has_default=False) for name in captures)
     return replace(function, parameters=(*function.parameters, *more))
 
@@ -44,47 +47,51 @@ def with_constants(function: Function, captures: Collection[str]) -> Function:
 def passed_captures(
     survey: Survey, file: SourceFile, kernel: str, captures: Collection[str]
 ) -> dict[str, Line]:
-    """Return the captured parameters whose value calls in the file, or a default, tell."""
+    """Return lines for captured parameters with a known value, from calls or a default."""
     outer = [*_outer_functions(file.tree, kernel.split(".")[:-1])]
-    found: dict[str, Line] = {}
+    lines: dict[str, Line] = {}
     for name in captures:
-        node = next((one for one in reversed(outer) if name in _parameters(one)), None)
+        node = next(
+            (function for function in reversed(outer) if name in _parameters(function)), None
+        )
         values = [] if node is None else _values(survey, file, node, name)
         if len(values) == 1:
-            found[name] = Line(values[0], is_given=True)
+            lines[name] = Line(values[0], is_given=True)
         elif values:
-            found[name] = todo(values[0], f"callers pass {', '.join(values)}: a table for each")
-    return found
+            lines[name] = todo(values[0], f"callers pass {', '.join(values)}: a table for each")
+    return lines
 
 
 def move_captures(constants: Constants, captures: Mapping[str, Line | None]) -> dict[str, Line]:
-    """Return the lines of captures; the guesses for them, of one value each, are taken out."""
-    made: dict[str, Line] = {}
-    for name, given in captures.items():
+    """Move the lines of captures out of `constants`, with one value each."""
+    capture_lines: dict[str, Line] = {}
+    for name, passed in captures.items():
         guessed: Line | None = None
         for lines in (constants.constants, constants.choices, constants.configs):
             guessed = lines.pop(name, None) or guessed
-        if given is not None:
-            made[name] = given
+        if passed is not None:
+            capture_lines[name] = passed
         elif guessed is not None:
             values = listed(guessed)
             value = toml(values[0]) if values else guessed.value
-            made[name] = todo(value, "what the function around the kernel has")
+            capture_lines[name] = todo(value, "what the function around the kernel has")
     constants.where[:] = [
-        one for one in constants.where if not any(name in one.split() for name in captures)
+        condition
+        for condition in constants.where
+        if not any(name in condition.split() for name in captures)
     ]
-    return made
+    return capture_lines
 
 
 def _outer_functions(tree: ast.Module, path: list[str]) -> Iterator[ast.FunctionDef]:
     body: list[ast.stmt] = tree.body
     for name in path:
-        inside = (one for statement in body for one in ast.walk(statement))
+        inside = (child for statement in body for child in ast.walk(statement))
         node = next(
             (
-                one
-                for one in inside
-                if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
+                child
+                for child in inside
+                if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == name
             ),
             None,
         )
@@ -97,39 +104,43 @@ def _outer_functions(tree: ast.Module, path: list[str]) -> Iterator[ast.Function
 
 def _parameters(node: ast.FunctionDef) -> list[str]:
     args = node.args
-    return [one.arg for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    return [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
 
 
 def _values(survey: Survey, file: SourceFile, node: ast.FunctionDef, name: str) -> list[str]:
-    """Return what calls pass for a parameter, as TOML; nothing if one of them passes what varies."""
-    names = [one for one in _parameters(node) if one not in ("self", "cls")]
+    """Return the values calls pass for a parameter, as TOML; none if any value varies."""
+    names = [parameter for parameter in _parameters(node) if parameter not in ("self", "cls")]
     default = _default(node, name)
     passed: list[ast.expr] = []
-    for call in (one for one in ast.walk(file.tree) if isinstance(one, ast.Call)):
+    for call in (child for child in ast.walk(file.tree) if isinstance(child, ast.Call)):
         if dotted_name(call.func).rpartition(".")[2] != node.name:
             continue
-        given = dict(zip(names, call.args, strict=False))
-        given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
-        value = given.get(name, default)
+        arguments = dict(zip(names, call.args, strict=False))
+        arguments |= {
+            keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None
+        }
+        value = arguments.get(name, default)
         if value is None:
             return []
         passed.append(value)
     if not passed and default is not None:
         passed.append(default)
-    values = [_value(survey, file, one) for one in passed]
+    values = [_value(survey, file, argument) for argument in passed]
     return list(dict.fromkeys(values)) if all(values) else []
 
 
 def _default(node: ast.FunctionDef, name: str) -> ast.expr | None:
     args = node.args
-    positional = [one.arg for one in (*args.posonlyargs, *args.args)]
+    positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
     defaults = dict(zip(reversed(positional), reversed(args.defaults), strict=False))
-    keywords = zip((one.arg for one in args.kwonlyargs), args.kw_defaults, strict=True)
-    return {**defaults, **{key: one for key, one in keywords if one is not None}}.get(name)
+    keywords = zip((arg.arg for arg in args.kwonlyargs), args.kw_defaults, strict=True)
+    return {**defaults, **{key: default for key, default in keywords if default is not None}}.get(
+        name
+    )
 
 
 def _value(survey: Survey, file: SourceFile, node: ast.expr) -> str:
-    """Return an expression's value as TOML, or "" if it varies or no manifest can say it."""
+    """Return an expression's value as TOML; "" if it varies or TOML cannot express it."""
     try:
         value = Host(survey, file, None).literal(node)
     except LookupError:

@@ -1,9 +1,10 @@
-"""The values of a kernel's `tl.constexpr` parameters, as far as its source and launches tell.
+"""Infer the values of a kernel's `tl.constexpr` parameters from its source and launches.
 
-What every launch passes as a literal is a constant, or choices where launches differ; what is a
-switch, or compared with constants, is a choice between all of them. A block that is the next power
-of two of an argument is a config for each of some sizes, which `where` ties to the argument. What
-the autotuner or `@triton.heuristics` sets, and what is never passed, is left out.
+- A literal passed by every launch is a constant; differing literals are choices.
+- A switch, or a parameter compared with constants, is a choice between all of them.
+- A block equal to `next_power_of_2(argument)` gets a config for each of some sizes; `where` bounds
+  the argument by it.
+- Parameters set by the autotuner or `@triton.heuristics`, or never passed, are omitted.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from aotc.package.init.uses import Use
 from aotc.package.manifest.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
-_UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
+_UNROLLED_ROW_BLOCKS = (4, 8, 16)  # extents of unrolled loops
 DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
 BLOCK, _TRIPS = 64, 4
-_MAX_AXES = 3  # of tensors that are not too large to interpret
+_MAX_AXES = 3  # larger tensors are too slow to interpret
 _MAX_DEPTH = 6
 _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
@@ -44,7 +45,7 @@ class Constants:
     configs: dict[str, Line] = field(default_factory=dict[str, Line])
     where: list[str] = field(default_factory=list[str])
     counts: set[str] = field(default_factory=set[str])
-    """Arguments that bound loops which are unrolled: few, and seldom a multiple of 16."""
+    """Arguments bounding unrolled loops: small, and seldom a multiple of 16."""
 
 
 def constants_of(
@@ -55,33 +56,35 @@ def constants_of(
     integers: Collection[str],
     dtypes: Sequence[str] = DTYPES,
 ) -> Constants:
-    """Return the values of all parameters that are not `tuned`.
+    """Return the values of all parameters except the `tuned` ones.
 
-    `integers` are arguments, `dtypes` those of parameters that values are cast to.
+    `integers` are the integer arguments; `dtypes` are the choices for dtype parameters.
     """
-    made = Constants()
-    listed = sorted(subject.function.constexprs, key=lambda one: _is_block(subject, one.name))
-    for parameter in listed:  # blocks last: they may be made of the others
+    lines = Constants()
+    listed = sorted(
+        subject.function.constexprs, key=lambda constexpr: _is_block(subject, constexpr.name)
+    )
+    for parameter in listed:  # blocks last: they may be computed from the others
         name = parameter.name
         if name in tuned or name in CONFIG_KEYS:
             continue
         if name in subject.computed or (name in subject.defaults and not subject.is_passed(name)):
-            continue  # what @triton.heuristics computes, or its default
-        _place(subject, name, made, integers, dtypes)
+            continue  # computed by @triton.heuristics, or the default
+        _place(subject, name, lines, integers, dtypes)
     if is_tuned:
-        for name, line in made.configs.items():
-            made.choices[name] = line  # an autotuner's configs take no others
-        made.configs.clear()
-        made.where.clear()
+        for name, line in lines.configs.items():
+            lines.choices[name] = line  # an autotuner's configs take no others
+        lines.configs.clear()
+        lines.where.clear()
     else:
-        made.configs |= _options(subject, _ROW_WARPS if made.where else _WARPS)
-    return made
+        lines.configs |= _options(subject, _ROW_WARPS if lines.where else _WARPS)
+    return lines
 
 
 def _place(
     subject: Subject,
     name: str,
-    made: Constants,
+    lines: Constants,
     integers: Collection[str],
     dtypes: Sequence[str],
 ) -> None:
@@ -89,40 +92,40 @@ def _place(
     if values is not None:
         if values == [None]:
             if name not in subject.defaults:
-                made.constants[name] = todo('""', "launches pass None, which no constant can be")
+                lines.constants[name] = todo('""', "launches pass None, which no constant can be")
         elif None in values:
-            made.choices[name] = todo(_listed(values), "launches pass None too")
+            lines.choices[name] = todo(_listed(values), "launches pass None too")
         elif len(values) == 1:
-            made.constants[name] = Line(toml(values[0]), is_given=True)
+            lines.constants[name] = Line(toml(values[0]), is_given=True)
         else:
-            made.choices[name] = Line(_listed(values), is_given=True)
+            lines.choices[name] = Line(_listed(values), is_given=True)
         return
     use = subject.uses.of(name)
     compared = _compared(subject, name)
     if use & Use.DTYPE or name.lower().endswith("dtype"):
-        is_sum = "acc" in name.lower()  # sums are wider than what is summed
-        made.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
+        is_sum = "acc" in name.lower()  # accumulators are wider than their operands
+        lines.choices[name] = Line(_listed(["fp32"] if is_sum else dtypes))
     elif "precision" in name.lower():
-        made.constants[name] = todo('"tf32"', _passed(subject, name))
+        lines.constants[name] = todo('"tf32"', _passed(subject, name))
     elif _is_switch(subject, name, use):
-        made.choices[name] = Line("[true, false]")
+        lines.choices[name] = Line("[true, false]")
     elif len(compared) > 1:
-        made.choices[name] = Line(
+        lines.choices[name] = Line(
             _listed(compared), "what the kernel compares it with; launches may pass others"
         )
-    elif _is_row_block(subject, name, made, integers):
+    elif _is_row_block(subject, name, lines, integers):
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
-        made.configs[name] = Line(_listed(blocks), "those that your rows need")
+        lines.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif is_block_name(name):
         block = _TRIPS if use & Use.TRIPS else BLOCK
-        made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
+        lines.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
         value = toml(compared[0]) if compared else str(_guess(subject, name, use))
-        made.constants[name] = todo(value, _passed(subject, name))
+        lines.constants[name] = todo(value, _passed(subject, name))
 
 
 def _guess(subject: Subject, name: str, use: Use) -> int:
-    """Return a value that goes with those guessed of others: tiles and tensors of 64 a side."""
+    """Guess a value consistent with the other guesses: tiles and tensors of 64 a side."""
     if use & Use.TRIPS:
         return _TRIPS
     if use & (Use.EXTENT | Use.BOUND):
@@ -132,22 +135,26 @@ def _guess(subject: Subject, name: str, use: Use) -> int:
         return int(BLOCK ** min(max(axes), _MAX_AXES))
     if "stride" not in name.lower():
         return BLOCK if _EXTENT_NAMES.search(name) else 1
-    # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
-    alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
+    # Strides of one tensor differ in the last letter: `stride_am`, `stride_ak`.
+    alike = [
+        constexpr.name
+        for constexpr in subject.function.constexprs
+        if constexpr.name[:-1] == name[:-1]
+    ]
     axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
     return int(BLOCK ** min(axis, _MAX_AXES))
 
 
 def _strides(subject: Subject, name: str) -> list[int]:
-    """Return which strides of tensors launches pass, counted from the last axis they name."""
-    found: list[int] = []
+    """Return the axes of the strides passed by launches, counted from the last named axis."""
+    axes: list[int] = []
     for launch in subject.launches:
         named = {key: _stride(value) for key, value in launch.arguments.items()}
         tensor, axis = named.get(name, ("", 0))
         if tensor:
             last = max(other for of, other in named.values() if of == tensor)
-            found.append(last - axis if axis >= 0 else -1 - axis)
-    return found
+            axes.append(last - axis if axis >= 0 else -1 - axis)
+    return axes
 
 
 def _stride(node: ast.expr) -> tuple[str, int]:
@@ -167,13 +174,13 @@ def _is_block(subject: Subject, name: str) -> bool:
 
 
 def _literals(subject: Subject, name: str) -> list[object] | None:
-    """Return the different values that launches pass, or None where one is no literal."""
+    """Return the distinct values passed by launches, or None unless all are literals."""
     values: list[object] = []
-    for one in subject.launches:
+    for launch in subject.launches:
         try:
-            if name in one.arguments:
-                value = one.host.literal(one.arguments[name])
-            elif one.is_whole:
+            if name in launch.arguments:
+                value = launch.host.literal(launch.arguments[name])
+            elif launch.is_whole:
                 value = subject.default(name)
             else:
                 return None
@@ -185,7 +192,7 @@ def _literals(subject: Subject, name: str) -> list[object] | None:
 
 
 def _compared(subject: Subject, name: str) -> list[object]:
-    """Return the constants that a parameter is compared with."""
+    """Return the constants compared with a parameter."""
     values: list[object] = []
     for node in subject.uses.compared.get(name, ()):
         value = _literal(subject.module, node)
@@ -195,7 +202,7 @@ def _compared(subject: Subject, name: str) -> list[object]:
 
 
 def _is_switch(subject: Subject, name: str, use: Use) -> bool:
-    kinds = {host.kind(one) for host, one in subject.given(name)}
+    kinds = {host.kind(node) for host, node in subject.given(name)}
     if kinds == {"bool"} or (name in subject.defaults and _is_bool(subject.defaults[name])):
         return True
     if kinds - {"", "bool"} or use & (Use.EXTENT | Use.OFFSET | Use.INTEGER):
@@ -207,49 +214,49 @@ def _is_bool(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
-def _is_row_block(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> bool:
-    """Return whether a parameter is the next power of two of another one; note the condition."""
-    found: set[str] = set()
+def _is_row_block(subject: Subject, name: str, lines: Constants, integers: Collection[str]) -> bool:
+    """Return whether a parameter is the next power of two of an argument; add its `where`."""
+    conditions: set[str] = set()
     for launch in subject.launches:
         if name not in launch.arguments:
             return False
         extent = _rounded_up(launch.host, launch.arguments[name], 0)
-        known = {ast.unparse(value): key for key, value in launch.arguments.items()}
-        argument = known.get(ast.unparse(extent)) if extent is not None else None
-        if argument is None or not (argument in integers or argument in made.constants):
+        parameters = {ast.unparse(value): key for key, value in launch.arguments.items()}
+        argument = parameters.get(ast.unparse(extent)) if extent is not None else None
+        if argument is None or not (argument in integers or argument in lines.constants):
             return False
-        found.add(f"{argument} <= {name}")
+        conditions.add(f"{argument} <= {name}")
         if subject.uses.of(name) & Use.TRIPS:
-            made.counts.add(argument)
-    made.where += sorted(found)
-    return bool(found)
+            lines.counts.add(argument)
+    lines.where += sorted(conditions)
+    return bool(conditions)
 
 
 def _rounded_up(host: Host, node: ast.expr, depth: int) -> ast.expr | None:
-    """Return x of `next_power_of_2(x)`: within `min`, `max` and what functions return, too."""
-    found = host.expand(node)
-    if depth > _MAX_DEPTH or isinstance(found, ast.FunctionDef):
+    """Return x of `next_power_of_2(x)`, also inside `min`, `max` and called functions."""
+    expanded = host.expand(node)
+    if depth > _MAX_DEPTH or isinstance(expanded, ast.FunctionDef):
         return None
-    if isinstance(found, ast.Subscript) and isinstance(found.slice, ast.Constant):
-        return _returned(host, found.value, found.slice.value, depth)
-    if not isinstance(found, ast.Call):
+    if isinstance(expanded, ast.Subscript) and isinstance(expanded.slice, ast.Constant):
+        return _returned(host, expanded.value, expanded.slice.value, depth)
+    if not isinstance(expanded, ast.Call):
         return None
-    called = dotted_name(found.func).rpartition(".")[2]
-    if called == "next_power_of_2" and len(found.args) == 1:
-        return found.args[0]
+    called = dotted_name(expanded.func).rpartition(".")[2]
+    if called == "next_power_of_2" and len(expanded.args) == 1:
+        return expanded.args[0]
     if called in ("min", "max"):
-        parts = (_rounded_up(host, one, depth + 1) for one in found.args)
-        return next((one for one in parts if one is not None), None)
-    return _returned(host, found, None, depth)
+        parts = (_rounded_up(host, operand, depth + 1) for operand in expanded.args)
+        return next((part for part in parts if part is not None), None)
+    return _returned(host, expanded, None, depth)
 
 
 def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr | None:
-    """Return the same of what a function of the host returns, or one item of it."""
+    """Apply `_rounded_up` to a host function's return value, or to one item of it."""
     function = host.function(call)
     if function is None or not isinstance(call, ast.Call):
         return None
     inner = Host(host.survey, function.file, function.node)
-    returned = [one.value for one in ast.walk(function.node) if isinstance(one, ast.Return)]
+    returned = [child.value for child in ast.walk(function.node) if isinstance(child, ast.Return)]
     if len(returned) != 1 or returned[0] is None:
         return None
     value = returned[0]
@@ -259,36 +266,40 @@ def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr
             return None
         value = items[index]
     extent = _rounded_up(inner, value, depth + 1)
-    given = dict(zip(inner.parameters, call.args, strict=False))
-    return given.get(extent.id) if isinstance(extent, ast.Name) else None
+    arguments = dict(zip(inner.parameters, call.args, strict=False))
+    return arguments.get(extent.id) if isinstance(extent, ast.Name) else None
 
 
 def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
-    """Return the config keys that launches set."""
-    made: dict[str, Line] = {}
-    keys = (key for one in subject.launches for key in one.options if key in CONFIG_KEYS)
+    """Return lines for the config keys set by launches."""
+    lines: dict[str, Line] = {}
+    keys = (key for launch in subject.launches for key in launch.options if key in CONFIG_KEYS)
     for key in dict.fromkeys(keys):
-        nodes = [(one.host, one.options[key]) for one in subject.launches if key in one.options]
+        nodes = [
+            (launch.host, launch.options[key])
+            for launch in subject.launches
+            if key in launch.options
+        ]
         values = [value for host, node in nodes for value in _each_literal(host, node)]
-        known = [one for one in dict.fromkeys(values) if one is not None]
+        literals = [literal for literal in dict.fromkeys(values) if literal is not None]
         valid = [
-            one
-            for one in known
-            if isinstance(one, int | bool) and not config_value_problem(key, one)
+            literal
+            for literal in literals
+            if isinstance(literal, int | bool) and not config_value_problem(key, literal)
         ]
         if valid and len(valid) == len(dict.fromkeys(values)):
-            made[key] = Line(_listed(valid))
+            lines[key] = Line(_listed(valid))
         elif key == "num_warps":
             text = ast.unparse(nodes[0][1])
-            made[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
-    return made
+            lines[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
+    return lines
 
 
 def _each_literal(host: Host, node: ast.expr) -> list[object]:
-    """Return what an expression is on either side of its conditions; None where that is not known."""
-    found = host.expand(node)
-    if isinstance(found, ast.IfExp):
-        return [*_each_literal(host, found.body), *_each_literal(host, found.orelse)]
+    """Return an expression's literals, one per branch of conditionals; None if unknown."""
+    expanded = host.expand(node)
+    if isinstance(expanded, ast.IfExp):
+        return [*_each_literal(host, expanded.body), *_each_literal(host, expanded.orelse)]
     return [_literal(host, node)]
 
 
@@ -300,18 +311,18 @@ def _literal(host: Host, node: ast.expr) -> object:
 
 
 def _passed(subject: Subject, name: str) -> str:
-    """Return what launches pass for a parameter, for a note."""
-    texts = dict.fromkeys(ast.unparse(one) for _, one in subject.given(name))
-    short = [one for one in texts if len(one) < 40 and one.isprintable()]
+    """Return a note on the expressions launches pass for a parameter."""
+    texts = dict.fromkeys(ast.unparse(node) for _, node in subject.given(name))
+    short = [text for text in texts if len(text) < 40 and text.isprintable()]
     return f"launches pass {', '.join(short)}" if short else "no launch is in this file"
 
 
 def _listed(values: Iterable[object]) -> str:
-    return f"[{', '.join(toml(one) for one in values if one is not None)}]"
+    return f"[{', '.join(toml(literal) for literal in values if literal is not None)}]"
 
 
 def default_line(subject: Subject, name: str) -> Line | None:
-    """Return a default as a constant, which an expression of the manifest may name."""
+    """Return an integer default as a constant for expressions of the manifest."""
     try:
         value = subject.default(name)
     except LookupError:

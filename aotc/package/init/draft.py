@@ -1,4 +1,4 @@
-"""The table of one kernel while it is written: its lines by section, and the text of them."""
+"""A `[[kernel]]` table in progress: its lines by section, and their text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECTIONS = ("signature", "types", "captures", "constants", "choices", "configs")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A line that lists values, each of which is built with those of all other axes."""
+    """A line with several values; variants are the cross product of all axes."""
 
     section: str
     name: str
@@ -24,11 +24,10 @@ class Axis:
 
 @dataclass
 class Draft:
-    """The lines of a `[[kernel]]` table; `problem` says why there is none.
+    """The lines of a `[[kernel]]` table, or the `problem` preventing one.
 
-    `sections` hold the lines of `[kernel.SECTION]`, and `left_out` the reasons for the arguments
-    that have no type. `computed` are the constants that heuristics compute, and `tuned` those that
-    an autotuner sets; they have no lines.
+    `sections` hold the lines of `[kernel.SECTION]`; `left_out` gives the reason for each argument
+    without a type. Constants `computed` by heuristics or `tuned` by an autotuner have no lines.
     """
 
     head: list[str]
@@ -41,15 +40,15 @@ class Draft:
     tuned: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     sections: dict[str, dict[str, Line]] = field(
-        default_factory=lambda: {one: {} for one in SECTIONS}
+        default_factory=lambda: {section: {} for section in SECTIONS}
     )
 
     def text(self, picked: Mapping[tuple[str, str], object] | None = None) -> str:
-        """Return the table as TOML; with `picked`, an axis has that value alone, else its first."""
+        """Return the table as TOML; with `picked`, each axis has one value (default: its first)."""
         return "\n".join([*self.head, *self.grid, *self._rest(picked)]) + "\n"
 
     def axes(self) -> list[Axis]:
-        """Return the lines that list several values."""
+        """Return the lines with several values."""
         return [
             Axis(section, name, values)
             for section, lines in self.sections.items()
@@ -76,7 +75,7 @@ class Draft:
 
 
 def listed(line: Line) -> tuple[object, ...]:
-    """Return the values of a line that is a list, and nothing for another."""
+    """Return the values of a list line; empty for a scalar line."""
     if not line.value.startswith("["):
         return ()
     value = tomli.loads(f"value = {line.value}")["value"]
@@ -85,7 +84,7 @@ def listed(line: Line) -> tuple[object, ...]:
 
 def as_list(values: Sequence[object]) -> str:
     """Return values as a TOML list."""
-    return f"[{', '.join(toml(one) for one in values)}]"
+    return f"[{', '.join(toml(literal) for literal in values)}]"
 
 
 def _value(

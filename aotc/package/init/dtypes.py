@@ -1,4 +1,4 @@
-"""The dtypes that Triton and torch name, as a manifest does."""
+"""Map dtype names of Triton and torch to the manifest's names."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DTYPES = {
 
 
 def dtype_name(node: ast.expr) -> str:
-    """Return the manifest's name of a dtype that is written out, as in `tl.float32`."""
+    """Return the manifest's name of a dtype literal such as `tl.float32`; "" for others."""
     owner, _, name = dotted_name(node).rpartition(".")
     return _DTYPES.get(name, "") if owner in ("torch", "tl", "triton.language") else ""
 
 
 def dtype_word(text: str) -> str:
-    """Return the manifest's name of a dtype as it prints itself, such as `torch.float32`."""
+    """Return the manifest's name of a dtype's text, such as `torch.float32`."""
     name = text.rpartition(".")[2]
     return _DTYPES.get(name, name)

@@ -1,7 +1,7 @@
-"""The grid of a launch, as expressions of a manifest: over arguments and constants of the kernel.
+"""Translate a launch's grid to manifest expressions over the kernel's arguments and constants.
 
-A tuple, or a lambda or function that returns one, is written out with what each name stands for:
-the argument that the launch passes it as, a constant, or what a local variable was assigned.
+The grid is a tuple, or a lambda or function returning one. Host names are replaced by the kernel
+argument they are passed as, by a constant, or by the value assigned to a local variable.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MAX_RANK, _MAX_DEPTH = 3, 20
 
 
 def grid_of(launch: Launch, names: Collection[str]) -> list[str] | None:
-    """Return the grid's expressions over `names` of the kernel; None if it has other names."""
+    """Return the grid's expressions over the kernel's `names`; None if it needs others."""
     grid = launch.host.expand(launch.grid)
     meta = ""
     if isinstance(grid, ast.Lambda):
         meta, grid = _parameter(grid.args), grid.body
     elif isinstance(grid, ast.FunctionDef):
-        returned = [one.value for one in ast.walk(grid) if isinstance(one, ast.Return)]
+        returned = [child.value for child in ast.walk(grid) if isinstance(child, ast.Return)]
         meta = _parameter(grid.args)
         if len(returned) != 1 or returned[0] is None:
             return None
@@ -34,14 +34,14 @@ def grid_of(launch: Launch, names: Collection[str]) -> list[str] | None:
     parts = grid.elts if isinstance(grid, ast.Tuple | ast.List) else []
     if not 1 <= len(parts) <= _MAX_RANK:
         return None
-    known = {
+    kernel_names = {
         ast.unparse(value): name
         for name, value in launch.arguments.items()
         if name in names and not isinstance(value, ast.Constant)
     }
-    writer = _Writer(launch.host, meta, known, names)
+    writer = _Writer(launch.host, meta, kernel_names, names)
     try:
-        return [ast.unparse(writer.write(one, 0)) for one in parts]
+        return [ast.unparse(writer.write(part, 0)) for part in parts]
     except LookupError:
         return None
 
@@ -52,23 +52,23 @@ def _parameter(args: ast.arguments) -> str:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Write an expression of the host in names of the kernel; LookupError if it has others."""
+    """Rewrite host expressions in the kernel's names; LookupError if one needs others."""
 
     host: Host
     meta: str
-    known: Mapping[str, str]
+    kernel_names: Mapping[str, str]
     names: Collection[str]
 
     def write(self, node: ast.expr, depth: int) -> ast.expr:
         if depth > _MAX_DEPTH:
             raise LookupError
-        named = self.known.get(ast.unparse(node))
+        named = self.kernel_names.get(ast.unparse(node))
         if named is not None:
             return ast.Name(named)
         if isinstance(node, ast.Subscript):
             return self.of_meta(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
-            left, right = (self.write(one, depth + 1) for one in (node.left, node.right))
+            left, right = (self.write(operand, depth + 1) for operand in (node.left, node.right))
             return ast.BinOp(left, node.op, right)
         if isinstance(node, ast.Call):
             return self.call(node, depth)
@@ -94,7 +94,7 @@ class _Writer:
         raise LookupError
 
     def function(self, name: str, args: list[ast.expr], depth: int) -> ast.expr:
-        return ast.Call(ast.Name(name), [self.write(one, depth + 1) for one in args], [])
+        return ast.Call(ast.Name(name), [self.write(arg, depth + 1) for arg in args], [])
 
     def leaf(self, node: ast.expr, depth: int) -> ast.expr:
         try:

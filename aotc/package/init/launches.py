@@ -1,7 +1,7 @@
-"""The places where a file launches a kernel, and what the code around them says of the arguments.
+"""Find a file's launches of a kernel, and infer their arguments from the host code.
 
-Nothing of it is run. A local variable is followed where it is assigned once; what it is then, a
-literal, a constant of the module or an expression over other variables, is all that is said.
+Nothing is executed. A local variable assigned once is followed to its expression: a literal, a
+module constant, or an expression over other variables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MANY = object()
 
 @dataclass
 class Host:
-    """The function around a launch, or the module; answers what its expressions are."""
+    """The function (or module) around a launch; resolves its expressions."""
 
     survey: Survey
     file: SourceFile
@@ -47,30 +47,32 @@ class Host:
 
     @cached_property
     def assigned(self) -> dict[str, ast.expr | object]:
-        """What each local variable is assigned, if that is one expression."""
-        found: dict[str, ast.expr | object] = {}
+        """The expression assigned to each local variable, `_MANY` for several."""
+        assigned: dict[str, ast.expr | object] = {}
         for node in ast.walk(self.node) if self.node is not None else ():
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     for name, value in _pairs(target, node.value):
-                        found[name] = _MANY if name in found else value
+                        assigned[name] = _MANY if name in assigned else value
             elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                found[node.target.id] = _MANY
+                assigned[node.target.id] = _MANY
             elif isinstance(node, ast.FunctionDef) and node is not self.node:
-                found[node.name] = _MANY if node.name in found else node
+                assigned[node.name] = _MANY if node.name in assigned else node
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.setdefault(node.id, _MANY)
-        return found
+                assigned.setdefault(node.id, _MANY)
+        return assigned
 
     @cached_property
     def module_lambdas(self) -> dict[str, ast.expr]:
-        """The lambdas that names of the module are, each assigned once there."""
-        found: dict[str, list[ast.expr]] = {}
+        """Module-level lambdas by name, if assigned once."""
+        assigned: dict[str, list[ast.expr]] = {}
         for node in _module_level(self.file.tree):
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
-                    found.setdefault(target.id, []).append(node.value)
-        return {k: v[0] for k, v in found.items() if len(v) == 1 and isinstance(v[0], ast.Lambda)}
+                    assigned.setdefault(target.id, []).append(node.value)
+        return {
+            k: v[0] for k, v in assigned.items() if len(v) == 1 and isinstance(v[0], ast.Lambda)
+        }
 
     @cached_property
     def parameters(self) -> dict[str, ast.arg]:
@@ -78,10 +80,10 @@ class Host:
         if self.node is None:
             return {}
         args = self.node.args
-        return {one.arg: one for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+        return {arg.arg: arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
     def expand(self, node: ast.expr) -> ast.expr | ast.FunctionDef:
-        """Return what a local variable, or a lambda of the module, was assigned, or the expression itself."""
+        """Follow local variables and module lambdas to their expression."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, ast.Name):
                 break
@@ -92,17 +94,17 @@ class Host:
         return node
 
     def literal(self, node: ast.expr) -> object:
-        """Return what an expression is if no launch changes it. Raises: LookupError."""
-        found = self.expand(node)
-        names = {one.id for one in ast.walk(found) if isinstance(one, ast.Name)}
+        """Return an expression's value if constant. Raises: LookupError."""
+        expanded = self.expand(node)
+        names = {child.id for child in ast.walk(expanded) if isinstance(child, ast.Name)}
         is_local = any(name in self.parameters or name in self.assigned for name in names)
-        if isinstance(found, ast.FunctionDef) or is_local:
+        if isinstance(expanded, ast.FunctionDef) or is_local:
             raise LookupError
         try:
-            value = unwrap(self.survey.host_frame(self.file).visit(found))
+            value = unwrap(self.survey.host_frame(self.file).visit(expanded))
         except CompileError:
             raise LookupError from None
-        dtype = dtype_name(found)
+        dtype = dtype_name(expanded)
         if dtype:
             return dtype
         if value is None or isinstance(value, bool | int | float | str):
@@ -113,17 +115,17 @@ class Host:
         raise LookupError
 
     def function(self, node: ast.expr) -> Function | None:
-        """Return the function of the host's that an expression calls, if the source tells."""
+        """Return the host function called by an expression, None if unknown."""
         if not isinstance(node, ast.Call):
             return None
         try:
-            found = self.survey.host_frame(self.file).visit(node.func)
+            callee = self.survey.host_frame(self.file).visit(node.func)
         except CompileError:
             return None
-        return found if isinstance(found, Function) and not found.is_jit else None
+        return callee if isinstance(callee, Function) and not callee.is_jit else None
 
     def kind(self, node: ast.expr, depth: int = 0) -> Kind:
-        """Return what Python type an argument has, as far as the code says."""
+        """Return the Python type of an argument, "" if unknown."""
         if depth > _MAX_DEPTH:
             return ""
         if isinstance(node, ast.Name):
@@ -136,10 +138,10 @@ class Host:
             return "bool"
         if isinstance(node, ast.BoolOp | ast.IfExp):
             parts = node.values if isinstance(node, ast.BoolOp) else [node.body, node.orelse]
-            kinds: set[Kind] = {self.kind(one, depth + 1) for one in parts}
+            kinds: set[Kind] = {self.kind(operand, depth + 1) for operand in parts}
             return kinds.pop() if len(kinds) == 1 else ""
         if isinstance(node, ast.BinOp):
-            kinds = {self.kind(one, depth + 1) for one in (node.left, node.right)}
+            kinds = {self.kind(operand, depth + 1) for operand in (node.left, node.right)}
             if "float" in kinds or (isinstance(node.op, ast.Div) and kinds == {"int"}):
                 return "float"
             return "int" if kinds == {"int"} else ""
@@ -180,22 +182,22 @@ class Host:
         return "tensor" if name in _ALLOCATIONS or name.endswith("_like") else ""
 
     def dtype(self, node: ast.expr) -> str:
-        """Return the dtype that a tensor is made with, if the code names it."""
-        found = self.expand(node)
-        if not isinstance(found, ast.Call):
+        """Return the dtype named in a tensor's allocation, "" if none is."""
+        allocation = self.expand(node)
+        if not isinstance(allocation, ast.Call):
             return ""
-        for one in found.keywords:
-            if one.arg == "dtype":
-                expanded = self.expand(one.value)
+        for keyword in allocation.keywords:
+            if keyword.arg == "dtype":
+                expanded = self.expand(keyword.value)
                 return "" if isinstance(expanded, ast.FunctionDef) else dtype_name(expanded)
         return ""
 
     def has_own_dtype(self, node: ast.expr) -> bool:
-        """Return whether a tensor is made with a dtype that it need not share with others."""
-        found = self.expand(node)
-        return isinstance(found, ast.Call) and any(
-            one.arg == "dtype" and not ast.unparse(one.value).endswith(".dtype")
-            for one in found.keywords
+        """Return whether a tensor's allocation names a dtype other than another tensor's."""
+        allocation = self.expand(node)
+        return isinstance(allocation, ast.Call) and any(
+            keyword.arg == "dtype" and not ast.unparse(keyword.value).endswith(".dtype")
+            for keyword in allocation.keywords
         )
 
 
@@ -214,18 +216,18 @@ class Launch:
 def launches_of(
     survey: Survey, file: SourceFile, kernel: str, parameters: tuple[str, ...]
 ) -> list[Launch]:
-    """Return where a file launches a kernel, in order."""
-    found = [
+    """Return a file's launches of a kernel, by line."""
+    launches = [
         _launch(Host(survey, file, around), node, node.func.slice, parameters)
         for around, node in _calls(file.tree, None)
         if isinstance(node.func, ast.Subscript)
         if kernel in _launched(Host(survey, file, around), node.func.value)
     ]
-    return sorted(found, key=lambda one: one.line)
+    return sorted(launches, key=lambda launch: launch.line)
 
 
 def _launched(host: Host, node: ast.expr, depth: int = 0) -> list[str]:
-    """Return the kernels that may stand before a grid: by name, by variable, as in `wrap(kernel)`."""
+    """Return the possible kernels before a grid: by name, variable, or `wrap(kernel)`."""
     if isinstance(node, ast.Call) and node.args:
         return _launched(host, node.args[0], depth)
     if isinstance(node, ast.IfExp):
@@ -238,20 +240,20 @@ def _launched(host: Host, node: ast.expr, depth: int = 0) -> list[str]:
 
 
 def _launch(host: Host, node: ast.Call, grid: ast.expr, parameters: tuple[str, ...]) -> Launch:
-    made = Launch(host, node.lineno, grid)
+    launch = Launch(host, node.lineno, grid)
     for name, value in zip(parameters, node.args, strict=False):
         if isinstance(value, ast.Starred):
-            made.is_whole = False
+            launch.is_whole = False
             break
-        made.arguments[name] = value
-    for one in node.keywords:
-        if one.arg is None:
-            made.is_whole = False
-        elif one.arg in parameters:
-            made.arguments[one.arg] = one.value
+        launch.arguments[name] = value
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            launch.is_whole = False
+        elif keyword.arg in parameters:
+            launch.arguments[keyword.arg] = keyword.value
         else:
-            made.options[one.arg] = one.value
-    return made
+            launch.options[keyword.arg] = keyword.value
+    return launch
 
 
 def _calls(
@@ -266,7 +268,7 @@ def _calls(
 
 
 def _module_level(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a module has outside of its functions and classes."""
+    """Yield a module's nodes outside functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child
@@ -278,17 +280,17 @@ def _last(node: ast.expr) -> str:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | object]]:
-    """Yield what each name of an assignment's target is given."""
+    """Yield each name of an assignment's target with its value."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List):
         is_tuple = isinstance(value, ast.Tuple | ast.List)
         parts = value.elts if is_tuple and len(value.elts) == len(target.elts) else []
-        for at, one in enumerate(target.elts):
+        for index, element in enumerate(target.elts):
             if parts:
-                yield from _pairs(one, parts[at])
-            elif isinstance(one, ast.Name):
-                yield one.id, ast.Subscript(value, ast.Constant(at), ast.Load())
+                yield from _pairs(element, parts[index])
+            elif isinstance(element, ast.Name):
+                yield element.id, ast.Subscript(value, ast.Constant(index), ast.Load())
 
 
 def _is_shape(node: ast.expr) -> bool:

@@ -1,9 +1,9 @@
-"""Write a manifest for the kernels of sources, from what the sources say.
+"""Write a manifest for the kernels of source files.
 
-Each kernel's table is built before it is written, as far as PTX, and guesses change until it is
-right. One that does not build is a comment with the reason, so that the rest can be used.
+Each kernel's table is compiled to PTX before it is written; guesses are revised until it compiles.
+A table with errors becomes a comment with the reason, and the rest stays usable.
 
-Invariant: what is written builds, and a value that the source does not tell has a TODO.
+Invariant: every table in the output builds, and every guessed value has a TODO.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _INDENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 @dataclass
 class Written:
-    """A manifest's text, and what it leaves to the reader.
+    """A manifest's text, and the work left to the reader.
 
-    `refused` are comments of the text, and `unnamed` the makers of kernels that it cannot name.
+    `refused` kernels are comments in the text; `unnamed` are makers of kernels without a name.
     """
 
     text: str
@@ -70,20 +70,20 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which variants a manifest asks for: `dtypes` of data, and with `all` every combination."""
+    """The variants to request: `dtypes` of data, and with `all` every combination."""
 
     dtypes: tuple[str, ...] = ()
     all: bool = False
 
 
 def write_manifest(
-    paths: Sequence[str], output: str, targets: Sequence[str], wanted: Wanted | None = None
+    paths: Sequence[str], output: str, targets: Sequence[str], selection: Wanted | None = None
 ) -> Written:
     """Return a manifest at `output` for all kernels of files and folders.
 
     Raises: CompileError if a path is not there, a file is not Python, or no kernel can be built.
     """
-    for dtype in wanted.dtypes if wanted is not None else ():
+    for dtype in selection.dtypes if selection is not None else ():
         if dtype not in SCALARS:
             remedy = did_you_mean(dtype, SCALARS) or f"one of {', '.join(SCALARS)}"
             raise CompileError(f"expected a dtype, got {dtype!r}", remedy=remedy)
@@ -103,11 +103,11 @@ def write_manifest(
     head = _package(paths, targets)
     names: set[str] = set()
     written = Written(f"{_HEAD}\n{head}", unnamed=unnamed_lines(checked.unnamed))
-    written.text += "".join(f"# {printable(one)}\n" for one in written.unnamed)
+    written.text += "".join(f"# {printable(maker)}\n" for maker in written.unnamed)
     trial = Trial(head, output, targets)
     for kernel in checked.kernels:
-        draft = _draft(survey, kernel, folder, names, wanted or Wanted())
-        text, problem = _built(draft, trial, wanted or Wanted())
+        draft = _draft(survey, kernel, folder, names, selection or Wanted())
+        text, problem = _built(draft, trial, selection or Wanted())
         written.text += f"\n{text}"
         written.num_kernels += not problem
         written.refused += [f"{kernel.name} ({kernel.file}:{kernel.line}): {problem}"] * bool(
@@ -124,29 +124,29 @@ def _package(paths: Sequence[str], targets: Sequence[str]) -> str:
     stem = Path(paths[0]).resolve().stem
     name = re.sub(r"\W", "_", stem, flags=re.ASCII)
     name = name if name[:1].isalpha() else f"kernels_{name}"
-    listed = ", ".join(f'"{one}"' for one in targets)
+    listed = ", ".join(f'"{target}"' for target in targets)
     return f'[package]\nname = "{name}"\nversion = "0.1.0"\ntargets = [{listed}]\n'
 
 
 # ---- one kernel -------------------------------------------------------------------------------
 
 
-def _built(draft: Draft, trial: Trial, wanted: Wanted) -> tuple[str, str]:
-    """Return the text of a table that builds, and why it is a comment if it is one."""
+def _built(draft: Draft, trial: Trial, selection: Wanted) -> tuple[str, str]:
+    """Return a table's text and its problem; with a problem, the text is a comment."""
     problem = draft.problem
     if not problem:
         failed = settle(draft, trial)
         if failed is None:
-            widen(draft, trial, _MOST_VARIANTS if wanted.all else _FEW_VARIANTS)
+            widen(draft, trial, _MOST_VARIANTS if selection.all else _FEW_VARIANTS)
             return draft.text(), ""
-        at = f" ({failed.loc.file}:{failed.line})" if failed.loc is not None else ""
-        problem = f"{failed.message}{at}"
+        location = f" ({failed.loc.file}:{failed.line})" if failed.loc is not None else ""
+        problem = f"{failed.message}{location}"
     reason = f"TODO: {problem}\n"
     return _INDENT.sub("# ", printable(reason + draft.text())), problem
 
 
 def _draft(
-    survey: Survey, kernel: CheckedKernel, folder: str, names: set[str], wanted: Wanted
+    survey: Survey, kernel: CheckedKernel, folder: str, names: set[str], selection: Wanted
 ) -> Draft:
     source = f"{os.path.relpath(kernel.file, folder)}:{kernel.name}"
     draft = Draft(["[[kernel]]", f"source = {toml(Path(source).as_posix())}"])
@@ -158,21 +158,27 @@ def _draft(
     name = _unique(kernel, names)
     if name != kernel.name.rpartition(".")[2]:
         draft.head.append(f"name = {toml(name)}")
-    for one in kernel.missing:
-        when = f", only if {one.when}" if one.when else ""
+    for feature in kernel.missing:
+        when = f", only if {feature.when}" if feature.when else ""
         todo = "" if kernel.is_supported else "TODO: "
-        draft.head.append(f"# {todo}{one.message} ({one.file}:{one.line}{when})")
-    _fill(draft, subject, kernel, wanted)
+        draft.head.append(f"# {todo}{feature.message} ({feature.file}:{feature.line}{when})")
+    _fill(draft, subject, kernel, selection)
     return draft
 
 
 def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
     file = survey.globals.open(kernel.file)
     function = read_function(kernel.file, kernel.name)
-    node = next(one for one in _functions(file.tree) if one.lineno == kernel.line)
+    node = next(
+        function_node
+        for function_node in _functions(file.tree)
+        if function_node.lineno == kernel.line
+    )
     name = kernel.name.rpartition(".")[2]
     launches = launches_of(survey, file, name, parameter_names(node))
-    if not launches and any(isinstance(one, ast.Return) and one.value for one in ast.walk(node)):
+    if not launches and any(
+        isinstance(child, ast.Return) and child.value for child in ast.walk(node)
+    ):
         raise CompileError(f"{kernel.name} returns a value: it is for other kernels to call")
     names = kernel.captures
     node, function = with_captures(node, names), with_constants(function, names)
@@ -184,19 +190,19 @@ def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
 
 def _unique(kernel: CheckedKernel, names: set[str]) -> str:
     stem = re.sub(r"\W", "_", Path(kernel.file).stem, flags=re.ASCII)
-    own = kernel.name.rpartition(".")[2]
-    tried = [own, f"{stem}_{own}"]
-    tried += [f"{stem}_{own}_{at}" for at in range(2, len(names) + 3)]
-    name = next(one for one in tried if one not in names)
+    function_name = kernel.name.rpartition(".")[2]
+    tried = [function_name, f"{stem}_{function_name}"]
+    tried += [f"{stem}_{function_name}_{index}" for index in range(2, len(names) + 3)]
+    name = next(candidate for candidate in tried if candidate not in names)
     names.add(name)
     return name
 
 
-def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted) -> None:
-    signature = signature_of(subject, wanted.dtypes, has_all=wanted.all)
+def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, selection: Wanted) -> None:
+    signature = signature_of(subject, selection.dtypes, has_all=selection.all)
     tuned, problem = _tuned(subject, kernel)
     integers = signature.integers()
-    dtypes = wanted.dtypes or (DTYPES if wanted.all else DTYPES[:1])
+    dtypes = selection.dtypes or (DTYPES if selection.all else DTYPES[:1])
     constants = constants_of(
         subject, tuned or (), is_tuned=tuned is not None, integers=integers, dtypes=dtypes
     )
@@ -214,7 +220,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted)
     draft.sections = {
         "signature": signature.lines,
         "types": {
-            name: Line(as_list(listed), is_given=listed == wanted.dtypes)
+            name: Line(as_list(listed), is_given=listed == selection.dtypes)
             for name, listed in signature.types.items()
         },
         "captures": captures,
@@ -225,12 +231,12 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, wanted: Wanted)
 
 
 def _tuned(subject: Subject, kernel: CheckedKernel) -> tuple[set[str] | None, str]:
-    """Return what the autotuner sets, None if there is none, and why it cannot be read."""
+    """Return the names set by the autotuner (None without one), and the reading error."""
     try:
         configs = autotune_configs(kernel.file, kernel.name, target=subject.survey.target)
     except CompileError as error:
         return None, error.message if _is_tuned(subject) else ""
-    return {name for one in configs for name in one}, ""
+    return {name for config in configs for name in config}, ""
 
 
 def _add_grid(
@@ -240,19 +246,19 @@ def _add_grid(
     constants: Constants,
     tuned: Sequence[str] | set[str],
 ) -> None:
-    """Add the grid that all launches agree on; what it was where it cannot be said."""
+    """Add the grid shared by all launches, else a comment."""
     if not subject.launches:
         return
     defaults = {
-        one.name: line
-        for one in subject.function.constexprs
-        if (line := default_line(subject, one.name)) is not None
+        constexpr.name: line
+        for constexpr in subject.function.constexprs
+        if (line := default_line(subject, constexpr.name)) is not None
     }
-    given = {*constants.constants, *constants.choices, *constants.configs, *tuned}
-    names = {*signature.integers(), *given, *defaults}
-    grids = [grid_of(one, names) for one in subject.launches]
+    constant_names = {*constants.constants, *constants.choices, *constants.configs, *tuned}
+    names = {*signature.integers(), *constant_names, *defaults}
+    grids = [grid_of(grid, names) for grid in subject.launches]
     first = grids[0]
-    if first is None or any(one != first for one in grids):
+    if first is None or any(grid != first for grid in grids):
         draft.grid.append("# grid: callers give it; launches here use other values too")
         return
     draft.grid.append(f"grid = [{', '.join(map(toml, first))}]")
@@ -260,12 +266,12 @@ def _add_grid(
         if len(first) > 1:
             _guess_fewer(constants, text.split(" * "))
         for name in _names(text):
-            if name in defaults and name not in given:
+            if name in defaults and name not in constant_names:
                 constants.constants[name] = defaults[name]
 
 
 def _guess_fewer(constants: Constants, factors: Sequence[str]) -> None:
-    """Guess that few programs go along an axis, such as that of heads, so that launches are verified."""
+    """Guess few programs along an axis (such as heads), to keep verification cheap."""
     for name in factors:
         for lines in (constants.constants, constants.configs):
             line = lines.get(name)
@@ -284,11 +290,11 @@ def _names(text: str) -> Sequence[str]:
 
 def _is_tuned(subject: Subject) -> bool:
     """Return whether a decorator lists configs."""
-    calls = [one for one in subject.node.decorator_list if isinstance(one, ast.Call)]
+    calls = [call for call in subject.node.decorator_list if isinstance(call, ast.Call)]
     return any(
-        dotted_name(one.func).endswith("autotune")
-        or any(key.arg == "configs" for key in one.keywords)
-        for one in calls
+        dotted_name(call.func).endswith("autotune")
+        or any(key.arg == "configs" for key in call.keywords)
+        for call in calls
     )
 
 

@@ -1,4 +1,4 @@
-"""What syntax nodes of kernels say by themselves."""
+"""Queries on syntax nodes of kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def is_loop(node: ast.stmt) -> bool:
-    """Return whether a statement is a loop that is not unrolled."""
+    """Return whether a statement is a rolled loop."""
     if isinstance(node, ast.For):
         called = node.iter.func if isinstance(node.iter, ast.Call) else node.iter
         return not dotted_path(called).endswith("static_range")
@@ -20,12 +20,12 @@ def is_none(node: ast.expr) -> bool:
 
 
 def is_integer_literal(node: ast.expr) -> bool:
-    """Return whether a node is an integer that is written out."""
+    """Return whether a node is an integer literal."""
     return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def is_negative(node: ast.expr) -> bool:
-    """Return whether a node is a negative integer, as an ignored label is."""
+    """Return whether a node is a negative integer literal, such as an ignore index."""
     is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
     return is_minus and isinstance(node, ast.UnaryOp) and is_integer_literal(node.operand)
 
@@ -40,7 +40,7 @@ def dotted_path(node: ast.expr) -> str:
 
 def parameter_names(node: ast.FunctionDef) -> tuple[str, ...]:
     """Return the names of all parameters, in order."""
-    return tuple(one.arg for one in parameters(node))
+    return tuple(parameter.arg for parameter in parameters(node))
 
 
 def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
@@ -50,9 +50,9 @@ def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
 
 def defaults(node: ast.FunctionDef) -> dict[str, ast.expr]:
     """Return the defaults of parameters."""
-    positional = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-    found = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
-    for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+    positional = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+    by_name = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
+    for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if default is not None:
-            found[one.arg] = default
-    return found
+            by_name[arg.arg] = default
+    return by_name

@@ -1,9 +1,9 @@
-"""Change guessed lines of a table until its kernel builds, and leave out values that do not.
+"""Revise guessed lines of a table until its kernel builds, then drop values that fail.
 
-A change stays if the kernel is then right, or its first mistake is further down. The number of
-tries is bounded. What builds with one value of each axis is then tried with the others.
+A change is kept if the kernel compiles, or if its first error moves further down the source. The
+number of tries is bounded. `settle` uses one value per axis; `widen` tries the others.
 
-Invariant: the first values of all axes build together once `settle` returns nothing.
+Invariant: once `settle` returns None, the first values of all axes build together.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from aotc.package.manifest.variant_grid import VariantSpec
 
 _MAX_TRIES = 240
 _MAX_COMPILES = 8
-_MAX_ELEMENTS = 128 * 256  # of a tile whose sizes are guessed
-_MAX_CHECKED = 64  # variants of a table that are all type-checked
+_MAX_ELEMENTS = 128 * 256  # of a tile with guessed sizes
+_MAX_CHECKED = 64  # type-check every variant of tables up to this many
 
 _SHAPES = re.compile(r"shape|elements|extent|broadcast|power of|at least|at most|None|assertion")
 
@@ -45,13 +45,13 @@ class _Budget:
 
 
 def settle(draft: Draft, trial: Trial) -> Problem | None:
-    """Change guesses until the first variant compiles; return why it does not."""
+    """Change guesses until the first variant compiles; return the problem if none does."""
     budget = _Budget()
     problem = _typed(draft, trial, budget)
     if problem is not None:
         return problem
     while trial.largest_tile(draft.text({})) > _MAX_ELEMENTS and _shrink(draft, trial):
-        pass  # a compile of tiles that no target holds takes long
+        pass  # compiling tiles too large for any target is slow
     for _ in range(_MAX_COMPILES):
         problem = trial.compiled(draft.text({}))
         if problem is None:
@@ -62,7 +62,7 @@ def settle(draft: Draft, trial: Trial) -> Problem | None:
 
 
 def _other_choice(draft: Draft, trial: Trial) -> bool:
-    """Let another value of a choice come first, such as one without assembly that the target lacks."""
+    """Put another value of a choice first, such as one free of unsupported assembly."""
     for change in islice(choice_changes(draft), _MAX_COMPILES):
         before = draft.sections[change.section][change.name]
         _apply(draft, change)
@@ -132,12 +132,12 @@ def _apply(draft: Draft, change: Change) -> None:
 
 
 def _shrink(draft: Draft, trial: Trial) -> bool:
-    """Halve the largest sizes that are guessed, else those that can be; False if none can.
+    """Halve the largest guessed sizes, else any size possible; return whether one changed.
 
-    Sizes that are equal are halved together: tiles of the same tensor must agree.
+    Equal sizes are halved together: tiles of the same tensor must agree.
     """
     changes = list(smaller_changes(draft))
-    largest = max((one.size for one in changes), default=0)
+    largest = max((change.size for change in changes), default=0)
     before = {name: dict(lines) for name, lines in draft.sections.items()}
     for change in changes:
         if change.size == largest:
@@ -157,13 +157,15 @@ def _shrink(draft: Draft, trial: Trial) -> bool:
 
 
 def widen(draft: Draft, trial: Trial, max_variants: int) -> None:
-    """Keep those values of the axes that build with the first of the others, and as many as fit."""
+    """Keep the axis values that build with the others' first values, up to `max_variants`."""
     for axis in draft.axes():
         key = axis.section, axis.name
-        kept = [axis.values[0]]
-        kept += [one for one in axis.values[1:] if trial.right(draft.text({key: one})) is None]
-        if len(kept) < len(axis.values):
-            _keep(draft, axis, kept, "others do not build")
+        valid = [axis.values[0]]
+        valid += [
+            value for value in axis.values[1:] if trial.right(draft.text({key: value})) is None
+        ]
+        if len(valid) < len(axis.values):
+            _keep(draft, axis, valid, "others do not build")
     num_configs = trial.num_configs(draft.text({})) if draft.is_autotuned else 1
     _fit(draft, max(1, max_variants // num_configs))
     _drop_failing(draft, trial)
@@ -178,16 +180,16 @@ def _keep(draft: Draft, axis: Axis, values: list[object], why: str) -> None:
 
 
 def _fit(draft: Draft, max_variants: int) -> None:
-    """Give axes one value until there are few variants, guessed switches first."""
+    """Reduce axes to one value until at most `max_variants` remain, guessed switches first."""
     order = ("choices", "signature", "types", "configs")
     while math.prod(len(axis.values) for axis in draft.axes()) > max_variants:
-        axes = [one for one in draft.axes() if one.section in order]
+        axes = [axis for axis in draft.axes() if axis.section in order]
         longest = min(
             axes,
-            key=lambda one: (
-                draft.sections[one.section][one.name].is_given,
-                order.index(one.section),
-                -len(one.values),
+            key=lambda axis: (
+                draft.sections[axis.section][axis.name].is_given,
+                order.index(axis.section),
+                -len(axis.values),
             ),
         )
         listed = as_list(longest.values)
@@ -195,7 +197,7 @@ def _fit(draft: Draft, max_variants: int) -> None:
 
 
 def _drop_failing(draft: Draft, trial: Trial) -> None:
-    """Leave out values until all variants are right, those first that fail most often."""
+    """Drop axis values until all variants type-check, the most frequent failures first."""
     while axes := draft.axes():
         if math.prod(len(axis.values) for axis in axes) > _MAX_CHECKED:
             return
@@ -204,14 +206,20 @@ def _drop_failing(draft: Draft, trial: Trial) -> None:
         except DiagnosticError:
             variants = []
         first = variants[0].config_index if draft.is_autotuned and variants else None
-        asked = [one for one in variants if not one.waived and first in (None, one.config_index)]
-        failing = [one for one in asked if trial.typed_variant(one) is not None]
+        selected = [
+            variant
+            for variant in variants
+            if not variant.waived and first in (None, variant.config_index)
+        ]
+        failing = [variant for variant in selected if trial.typed_variant(variant) is not None]
         if not failing:
             return
-        others = [(axis, value) for axis in axes for value in axis.values[1:]]
-        axis, value = max(others, key=lambda one: sum(_has(variant, *one) for variant in failing))
-        kept = [one for one in axis.values if one is not value]
-        _keep(draft, axis, kept, "others do not build with all of the rest")
+        alternatives = [(axis, value) for axis in axes for value in axis.values[1:]]
+        axis, value = max(
+            alternatives, key=lambda pair: sum(_has(variant, *pair) for variant in failing)
+        )
+        rest = [choice for choice in axis.values if choice is not value]
+        _keep(draft, axis, rest, "others do not build with all of the rest")
 
 
 def _has(variant: VariantSpec, axis: Axis, value: object) -> bool:
@@ -221,5 +229,5 @@ def _has(variant: VariantSpec, axis: Axis, value: object) -> bool:
     if axis.section == "types":
         names = list(variant.kernel.types)
         return variant.types[names.index(axis.name)] == value
-    held = variant.values.get(axis.name)
-    return (type(held), held) == (type(value), value)
+    variant_value = variant.values.get(axis.name)
+    return (type(variant_value), variant_value) == (type(value), value)

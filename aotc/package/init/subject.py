@@ -1,4 +1,4 @@
-"""One kernel that a manifest is written for: its source, its launches, and the lines about it."""
+"""The kernel being described: its source, its launches, and lines of the manifest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from aotc.package.manifest.parameters import Function
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A value of the manifest as TOML, and what is said beside it.
+    """A manifest value as TOML, with a note.
 
-    With `is_todo` the source does not tell the value, and the note says what to look for. With
-    `is_given` the source writes the value out, so that nothing else is tried.
+    `is_todo`: the value is a guess, and the note tells the user how to find the right one.
+    `is_given`: the source states the value, and no alternative is tried.
     """
 
     value: str
@@ -33,20 +33,20 @@ class Line:
 
     @property
     def comment(self) -> str:
-        """The end of the line."""
+        """The line's comment."""
         if not self.note:
             return ""
         return f"  # TODO: {self.note}" if self.is_todo else f"  # {self.note}"
 
 
 def todo(value: str, note: str) -> Line:
-    """Return a line that stands for what the source does not tell."""
+    """Return a line with a guessed value, marked TODO."""
     return Line(value, note, is_todo=True)
 
 
 @dataclass
 class Subject:
-    """A kernel, and all that its file says of it."""
+    """A kernel, with the facts its file gives."""
 
     survey: Survey
     file: SourceFile
@@ -55,19 +55,19 @@ class Subject:
     uses: Uses
     launches: list[Launch]
     captures: Mapping[str, Line | None] = field(default_factory=dict[str, "Line | None"])
-    """Variables of the functions around the kernel that it reads, and what callers pass for each."""
+    """Variables captured from enclosing functions, with the value callers pass."""
 
     @cached_property
     def annotations(self) -> Mapping[str, str]:
-        """The text of each parameter's annotation; of a string, what it holds."""
-        found: dict[str, str] = {}
-        for one in parameters(self.node):
-            note = one.annotation
+        """The text of each parameter's annotation, without quotes."""
+        texts: dict[str, str] = {}
+        for parameter in parameters(self.node):
+            note = parameter.annotation
             if isinstance(note, ast.Constant) and isinstance(note.value, str):
-                found[one.arg] = note.value
+                texts[parameter.arg] = note.value
             elif note is not None:
-                found[one.arg] = ast.unparse(note)
-        return found
+                texts[parameter.arg] = ast.unparse(note)
+        return texts
 
     @cached_property
     def defaults(self) -> Mapping[str, ast.expr]:
@@ -76,10 +76,10 @@ class Subject:
 
     @cached_property
     def computed(self) -> frozenset[str]:
-        """The parameters that heuristics compute, when the kernel is built or launched."""
+        """The parameters computed by heuristics, at build or launch."""
         path, name, target = self.file.path, self.node.name, self.survey.target
-        arguments = [one.name for one in self.function.arguments]
-        constants = [one.name for one in self.function.constexprs]
+        arguments = [parameter.name for parameter in self.function.arguments]
+        constants = [parameter.name for parameter in self.function.constexprs]
         try:
             problems = heuristic_problems(path, name, target=target)
             launched = launch_heuristics(path, name, arguments, constants, target=target)
@@ -94,26 +94,33 @@ class Subject:
 
     @cached_property
     def unspecialized(self) -> frozenset[str]:
-        """The parameters of which Triton is told to promise nothing."""
+        """The parameters in Triton's `do_not_specialize` lists."""
         call = decorator_call(self.node, "jit")
         listed = [
             item.value
-            for one in (call.keywords if call is not None else ())
-            if one.arg is not None and one.arg.startswith("do_not_specialize")
-            if isinstance(one.value, ast.List | ast.Tuple)
-            for item in one.value.elts
+            for keyword in (call.keywords if call is not None else ())
+            if keyword.arg is not None and keyword.arg.startswith("do_not_specialize")
+            if isinstance(keyword.value, ast.List | ast.Tuple)
+            for item in keyword.value.elts
             if isinstance(item, ast.Constant)
         ]
-        names = [one.arg for one in parameters(self.node)]
-        return frozenset(names[one] if isinstance(one, int) else str(one) for one in listed)
+        names = [parameter.arg for parameter in parameters(self.node)]
+        return frozenset(
+            names[reference] if isinstance(reference, int) else str(reference)
+            for reference in listed
+        )
 
     def given(self, name: str) -> list[tuple[Host, ast.expr]]:
-        """Return what each launch passes for a parameter, where that is seen."""
-        return [(one.host, one.arguments[name]) for one in self.launches if name in one.arguments]
+        """Return the expressions launches pass for a parameter, where visible."""
+        return [
+            (launch.host, launch.arguments[name])
+            for launch in self.launches
+            if name in launch.arguments
+        ]
 
     def is_passed(self, name: str) -> bool:
-        """Return whether a launch passes a parameter, or may."""
-        return any(name in one.arguments or not one.is_whole for one in self.launches)
+        """Return whether any launch passes a parameter, or may pass it by `*args`."""
+        return any(name in launch.arguments or not launch.is_whole for launch in self.launches)
 
     def default(self, name: str) -> object:
         """Return the value of a default. Raises: LookupError if there is none, or unknown."""

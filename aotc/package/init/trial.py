@@ -1,7 +1,7 @@
-"""Whether a table builds: its variants are type-checked by the frontend, and one is compiled.
+"""Test whether a table builds: type-check its variants, and compile one.
 
-A compile ends at PTX, since ptxas takes the longest and refuses nothing but what a source's inline
-assembly has: a kernel with some is compiled to the end.
+Compiles stop at PTX: ptxas is the slowest stage, and its only errors come from inline assembly.
+Kernels with inline assembly are compiled completely.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aotc.target import parse as parse_target
 
 
 class Stage(IntEnum):
-    """How far a table came."""
+    """The stage at which a table fails."""
 
     MANIFEST = 0
     FRONTEND = 1
@@ -34,7 +34,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a table does not build, and how far it came."""
+    """An error of a table, and the stage of the failure."""
 
     message: str
     stage: Stage
@@ -47,9 +47,9 @@ class Problem:
 
     @property
     def reached(self) -> tuple[int, ...]:
-        """The lines up to which the kernel is right: its own, then those of the functions it calls.
+        """The error's line in the kernel, then in each called function.
 
-        What a loop carries is compared at its end, and reported at its head.
+        Loop-carried types are compared at the loop's end, but reported at its head: use the end.
         """
         lines: list[int] = []
         loc = self.loc
@@ -89,7 +89,7 @@ class Trial:
         return expand(kernel, [parse_target(self.targets[0])], autotune_configs)
 
     def typed(self, text: str) -> Problem | None:
-        """Return why the frontend refuses the first variant of a table."""
+        """Return the frontend's error for a table's first variant, None if it passes."""
         try:
             (variant, *_) = self.variants(text)
         except DiagnosticError as error:
@@ -97,7 +97,7 @@ class Trial:
         return self.typed_variant(variant)
 
     def typed_variant(self, variant: VariantSpec) -> Problem | None:
-        """Return why the frontend refuses a variant."""
+        """Return the frontend's error for a variant, None if it passes."""
         try:
             translate_request(variant.request)
         except DiagnosticError as error:
@@ -107,20 +107,22 @@ class Trial:
         return None
 
     def largest_tile(self, text: str) -> int:
-        """Return the elements of the largest tile of a table's first variant, which is right."""
+        """Return the elements of the largest tile in a table's first variant (type-checked)."""
         kernel = translate_request(self.variants(text)[0].request).kernel
         types = (result.type for op in kernel.walk() for result in op.results)
-        return max((math.prod(one.shape) for one in types if isinstance(one, TileType)), default=0)
+        return max(
+            (math.prod(tile.shape) for tile in types if isinstance(tile, TileType)), default=0
+        )
 
     def right(self, text: str) -> Problem | None:
-        """Return why the first variant of a table is refused: by ptxas only if it has assembly."""
+        """Return the error for a table's first variant; compile only kernels with assembly."""
         problem = self.typed(text)
         if problem is not None or not _has_assembly(self.variants(text)[0]):
             return problem
         return self.compiled(text)
 
     def compiled(self, text: str) -> Problem | None:
-        """Return why the first variant of a table does not compile."""
+        """Return the compile error for a table's first variant, None if it compiles."""
         problem = self.typed(text)
         if problem is not None:
             return problem

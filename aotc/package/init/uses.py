@@ -1,11 +1,10 @@
-"""What a kernel does with each of its parameters, as far as that tells types and values.
+"""Collect the uses of a kernel's parameters, as evidence for their types and values.
 
-Each function's body is walked with values that remember the parameters they come from: what a sum
-of addresses begins with, what else went into it, and through which pointer a value was loaded.
-Functions that are called are walked as well, in whatever file they are. Branches and loops are not
-told apart: whatever a name is ever given, it may be.
+A flow-insensitive walk of the function's body and of all called jit functions. Abstract values
+track the base pointer of an address sum, the parameters in its offset, and the pointer a value
+was loaded through. A variable's value is the join of all its assignments.
 
-Invariant: a use is noted only where the source shows it; nothing here goes by a name.
+Invariant: uses come from operations in the source, never from a parameter's name.
 """
 
 from __future__ import annotations
@@ -30,17 +29,23 @@ from aotc.package.init.nodes import (
 )
 
 _MAX_DEPTH = 8
-_PASSES = 3  # a loop's end reaches its begin, through one more variable
+_PASSES = (
+    3  # passes over a body: loop-carried values reach the loop's head, through one more variable
+)
 _LOADS = ("load",)
 _STORES = ("store",)
-_MADE = ("make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor")
+_DESCRIPTOR_MAKERS = (
+    "make_block_ptr",
+    "make_tensor_descriptor",
+    "_experimental_make_tensor_descriptor",
+)
 _SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
 _RANGES = ("range", "static_range")
 _PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
-_PLACES = ("program_id", "num_programs")
+_PROGRAM_INDICES = ("program_id", "num_programs")
 _CASTS = ("to", "cast")
 _CAST_KEYWORDS = ("dtype", "out_dtype")
-# Functions of floats alone: an integer is no argument of theirs.
+# Functions of float arguments only.
 _FLOAT_FUNCTIONS = (
     *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
     *("erf", "fma", "fdiv", "div_rn"),
@@ -53,7 +58,7 @@ _INTEGER_OPERATORS = (
 
 
 class Use(Flag):
-    """What is done with a parameter."""
+    """The ways a kernel uses a parameter."""
 
     NOTHING = 0
     POINTER = auto()
@@ -67,24 +72,24 @@ class Use(Flag):
     INTEGER = auto()
     FLOAT = auto()
     CONDITION = auto()
-    """It decides an `if` by itself."""
+    """It is the whole condition of an `if`."""
     NONE_TEST = auto()
     """It is compared with None."""
     EXTENT = auto()
     """It is an extent of a tile."""
     TRIPS = auto()
-    """A loop that is unrolled begins or ends at it."""
+    """It bounds an unrolled loop."""
     DTYPE = auto()
     """Values are cast to it."""
     INDICES = auto()
-    """What is loaded or stored through it are integers, such as parts of an address."""
+    """It points to integers, such as offsets."""
     ADDRESSES = auto()
-    """What is loaded through it is a pointer."""
+    """It points to pointers."""
     BITS = auto()
-    """What is loaded through it is shifted or masked, as packed values are."""
+    """It points to packed integers: loads are shifted or masked."""
 
 
-# What a function does with an argument tells of what is passed as it stands.
+# Uses in a callee that apply to the caller's parameter only when it is passed unchanged.
 _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | Use.DTYPE
 
 
@@ -92,8 +97,8 @@ _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | U
 class Uses:
     """The uses of each parameter of one function, and the constants it is compared with.
 
-    `stored` are the integer types to which what is stored through a pointer is cast. `blocks` are
-    for each axis of a descriptor the parameters by whose multiples its offsets go, None if unknown.
+    `stored` are the integer types of casts before stores through a pointer. `blocks` are, for each
+    axis of a descriptor, the parameters its offsets are multiples of; None if unknown.
     """
 
     uses: dict[str, Use] = field(default_factory=dict[str, Use])
@@ -105,11 +110,11 @@ class Uses:
     returns_float: bool = False
 
     def of(self, name: str) -> Use:
-        """Return what is done with a parameter."""
+        """Return a parameter's uses."""
         return self.uses.get(name, Use.NOTHING)
 
     def add(self, names: frozenset[str], use: Use) -> None:
-        """Note a use of parameters."""
+        """Record a use of parameters."""
         for name in names:
             self.uses[name] = self.of(name) | use
 
@@ -119,11 +124,11 @@ _NONE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a value comes from: parameters by name.
+    """The provenance of a value, as parameter names.
 
-    `bases` is what a sum begins with, or what the value itself is; `parts` all that was computed
-    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements. It
-    goes by multiples of `steps`.
+    `bases`: the parameter itself, or the base of a pointer sum. `parts`: all operands. `loaded`:
+    pointers it was loaded through. `is_index`: it enumerates elements (`arange`). `steps`: it is a
+    multiple of these.
     """
 
     bases: frozenset[str] = _NONE
@@ -132,7 +137,7 @@ class _Value:
     is_float: bool = False
     is_index: bool = False
     is_integer: bool = False
-    is_made: bool = False
+    is_kernel_descriptor: bool = False
     steps: frozenset[str] = _NONE
 
     def __or__(self, other: _Value) -> _Value:
@@ -143,31 +148,31 @@ class _Value:
             self.is_float or other.is_float,
             self.is_index or other.is_index,
             self.is_integer or other.is_integer,
-            self.is_made or other.is_made,
+            self.is_kernel_descriptor or other.is_kernel_descriptor,
             self.steps | other.steps,
         )
 
     @property
     def plain(self) -> _Value:
-        """The value once something was computed of it."""
-        return replace(self, bases=_NONE, is_made=False)
+        """The value after an operation: no longer a parameter itself."""
+        return replace(self, bases=_NONE, is_kernel_descriptor=False)
 
 
 _EMPTY = _Value()
 
 
 def uses_of(survey: Survey, function: Function) -> Uses:
-    """Return what a kernel does with its parameters; what is not known counts as no use."""
-    found = _Walk(survey, function.file, function.node, {}, 0).run()
+    """Return the uses of a kernel's parameters; unknown operations count as none."""
+    uses = _Walk(survey, function.file, function.node, {}, 0).run()
     for decorator in function.node.decorator_list:
         for node in ast.walk(decorator):
             if isinstance(node, ast.Compare) and is_none(node.comparators[0]):
-                found.add(_asked_of(node.left), Use.NONE_TEST)
-    return found
+                uses.add(_heuristic_argument(node.left), Use.NONE_TEST)
+    return uses
 
 
-def _asked_of(node: ast.expr) -> frozenset[str]:
-    """Return the argument that a heuristic means by `args["name"]`."""
+def _heuristic_argument(node: ast.expr) -> frozenset[str]:
+    """Return the argument named by a heuristic's `args["name"]`."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
         return _NONE
     return frozenset([node.slice.value]) if isinstance(node.slice.value, str) else _NONE
@@ -181,15 +186,15 @@ class _Walk:
         survey: Survey,
         file: SourceFile,
         node: ast.FunctionDef,
-        known: dict[ast.FunctionDef, Uses],
+        uses_by_function: dict[ast.FunctionDef, Uses],
         depth: int,
     ) -> None:
         self.survey = survey
         self.file = file
         self.node = node
-        self.known = known
+        self.uses_by_function = uses_by_function
         self.depth = depth
-        self.found = Uses()
+        self.uses = Uses()
         self.parameters = parameter_names(node)
         self.counters: set[str] = set()
         self.is_in_loop = False
@@ -198,11 +203,11 @@ class _Walk:
         }
 
     def run(self) -> Uses:
-        self.known[self.node] = self.found
+        self.uses_by_function[self.node] = self.uses
         for _ in range(_PASSES):
             for statement in self.node.body:
                 self.statement(statement)
-        return self.found
+        return self.uses
 
     # -- statements ------------------------------------------------------------
 
@@ -218,14 +223,14 @@ class _Walk:
             whole = ast.BinOp(node.target, node.op, node.value)
             value = self.visit(whole)
             if self.is_in_loop and dotted_path(node.target) in self.counters:
-                self.found.add(value.loaded, Use.INDICES)
+                self.uses.add(value.loaded, Use.INDICES)
             self.bind(node.target, value, whole)
         elif isinstance(node, ast.For):
             self.bind(node.target, self.visit(node.iter), node.iter)
         elif isinstance(node, ast.If | ast.While):
             self.condition(node.test)
         elif isinstance(node, ast.Return) and node.value is not None:
-            self.found.returns_float |= self.visit(node.value).is_float
+            self.uses.returns_float |= self.visit(node.value).is_float
         else:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
@@ -238,7 +243,7 @@ class _Walk:
         self.is_in_loop = outer
 
     def note_counter(self, target: ast.expr, value: ast.expr) -> None:
-        """Note a variable that begins as an integer: in a loop it stays one."""
+        """Record a variable initialized to an integer; a loop keeps it one."""
         if isinstance(target, ast.Name):
             self.counters.discard(target.id)
             if isinstance(value, ast.Constant) and type(value.value) is int:
@@ -250,11 +255,11 @@ class _Walk:
         elif isinstance(target, ast.Tuple | ast.List):
             parts = source.elts if isinstance(source, ast.Tuple | ast.List) else []
             if len(parts) == len(target.elts):
-                for one, part in zip(target.elts, parts, strict=True):
-                    self.bind(one, self.visit(part), part)
+                for element, part in zip(target.elts, parts, strict=True):
+                    self.bind(element, self.visit(part), part)
             else:
-                for one in target.elts:
-                    self.bind(one, value, source)
+                for element in target.elts:
+                    self.bind(element, value, source)
 
     def condition(self, test: ast.expr) -> None:
         if isinstance(test, ast.BoolOp):
@@ -265,7 +270,7 @@ class _Walk:
         else:
             value = self.visit(test)
             if isinstance(test, ast.Name):
-                self.found.add(value.bases, Use.CONDITION)
+                self.uses.add(value.bases, Use.CONDITION)
 
     # -- expressions -----------------------------------------------------------
 
@@ -296,14 +301,14 @@ class _Walk:
 
     def binary(self, node: ast.BinOp) -> _Value:
         left, right = self.visit(node.left), self.visit(node.right)
-        both = (left | right).plain
+        combined = (left | right).plain
         if isinstance(node.op, ast.Mult):
             factors = _direct(node.left, left) | _direct(node.right, right)
-            both = replace(both, steps=factors or both.steps)
+            combined = replace(combined, steps=factors or combined.steps)
         elif not isinstance(node.op, ast.Add | ast.Sub):
-            both = replace(both, steps=_NONE)
+            combined = replace(combined, steps=_NONE)
         if isinstance(node.op, _INTEGER_OPERATORS):
-            self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
+            self.uses.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
             self.note_bits(node, left, right)
         elif isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             self.note_float(node.left, left, right)
@@ -311,58 +316,60 @@ class _Walk:
         if isinstance(node.op, ast.Add | ast.Sub):
             for value, other in ((left, right), (right, left)):
                 if other.is_index and not (value.is_float or other.is_float or other.loaded):
-                    self.found.add(value.loaded, Use.INDICES)
-            return replace(both, bases=left.bases or right.bases)
-        return replace(both, is_float=both.is_float or isinstance(node.op, ast.Div))
+                    self.uses.add(value.loaded, Use.INDICES)
+            return replace(combined, bases=left.bases or right.bases)
+        return replace(combined, is_float=combined.is_float or isinstance(node.op, ast.Div))
 
     def note_bits(self, node: ast.BinOp, left: _Value, right: _Value) -> None:
-        """Note that loaded values are integers: floats are not shifted, nor masked with integers."""
+        """Record integer loads: only integers are shifted or masked."""
         if isinstance(node.op, ast.LShift | ast.RShift):
-            self.found.add(left.loaded | right.loaded, Use.BITS)
+            self.uses.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.FloorDiv):
-            self.found.add(left.loaded | right.loaded, Use.INDICES)
+            self.uses.add(left.loaded | right.loaded, Use.INDICES)
         elif isinstance(node.op, ast.BitXor):
-            self.found.add(left.loaded | right.loaded, Use.BITS)
+            self.uses.add(left.loaded | right.loaded, Use.BITS)
         elif isinstance(node.op, ast.BitAnd | ast.BitOr):
             if is_integer_literal(node.right) or right.is_integer:
-                self.found.add(left.loaded, Use.BITS)
+                self.uses.add(left.loaded, Use.BITS)
             if is_integer_literal(node.left) or left.is_integer:
-                self.found.add(right.loaded, Use.BITS)
+                self.uses.add(right.loaded, Use.BITS)
 
     def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
         if other.is_float and not other.is_index:
-            self.found.add(_direct(node, value), Use.FLOAT)
+            self.uses.add(_direct(node, value), Use.FLOAT)
 
     def compare(self, node: ast.Compare) -> _Value:
         sides = [node.left, *node.comparators]
-        values = [self.visit(one) for one in sides]
-        for at, (side, value) in enumerate(zip(sides, values, strict=True)):
+        values = [self.visit(side) for side in sides]
+        for position, (side, value) in enumerate(zip(sides, values, strict=True)):
             direct = _direct(side, value)
-            others = [one for index, one in enumerate(sides) if index != at]
-            if any(is_none(one) for one in others):
-                self.found.add(direct, Use.NONE_TEST)
+            other_sides = [side for index, side in enumerate(sides) if index != position]
+            if any(is_none(side) for side in other_sides):
+                self.uses.add(direct, Use.NONE_TEST)
                 continue
-            if any(is_negative(one) for one in others):
-                self.found.add(value.loaded, Use.INDICES)
+            if any(is_negative(side) for side in other_sides):
+                self.uses.add(value.loaded, Use.INDICES)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
-                    self.found.compared.setdefault(name, []).extend(others)
+                    self.uses.compared.setdefault(name, []).extend(other_sides)
                 continue
-            rest = [one for index, one in enumerate(values) if index != at]
-            if any(one.is_index for one in rest):
-                self.found.add(value.parts, Use.BOUND | Use.INTEGER)
-                self.found.add(value.loaded, Use.INDICES)
-            elif any(one.is_integer for one in rest):
-                self.found.add(direct, Use.INTEGER)
-                if any(one.is_integer and not one.loaded and not one.is_float for one in rest):
-                    self.found.add(value.loaded, Use.INDICES)
-            elif any(one.is_float for one in rest):
-                self.found.add(direct, Use.FLOAT)
+            rest = [value for index, value in enumerate(values) if index != position]
+            if any(value.is_index for value in rest):
+                self.uses.add(value.parts, Use.BOUND | Use.INTEGER)
+                self.uses.add(value.loaded, Use.INDICES)
+            elif any(value.is_integer for value in rest):
+                self.uses.add(direct, Use.INTEGER)
+                if any(
+                    value.is_integer and not value.loaded and not value.is_float for value in rest
+                ):
+                    self.uses.add(value.loaded, Use.INDICES)
+            elif any(value.is_float for value in rest):
+                self.uses.add(direct, Use.FLOAT)
         return _EMPTY
 
     def attribute(self, node: ast.Attribute) -> _Value:
         if node.attr == "element_ty" and isinstance(node.value, ast.Attribute):
-            self.found.add(self.visit(node.value.value).bases, Use.POINTER)
+            self.uses.add(self.visit(node.value.value).bases, Use.POINTER)
             return _EMPTY
         value = self.visit(node.value)
         return _EMPTY if node.attr in _PROPERTIES else value
@@ -374,72 +381,70 @@ class _Walk:
         owner, _, name = path.rpartition(".")
         if isinstance(node.func, ast.Attribute) and not self.is_module(owner):
             return self.method(node, node.func)
-        args = [self.visit(one) for one in node.args]
-        named = {one.arg or "": self.visit(one.value) for one in node.keywords}
-        for one in node.keywords:
-            if one.arg in _CAST_KEYWORDS:
-                self.found.add(_direct(one.value, named[one.arg]), Use.DTYPE)
+        args = [self.visit(arg) for arg in node.args]
+        named = {keyword.arg or "": self.visit(keyword.value) for keyword in node.keywords}
+        for keyword in node.keywords:
+            if keyword.arg in _CAST_KEYWORDS:
+                self.uses.add(_direct(keyword.value, named[keyword.arg]), Use.DTYPE)
         callee = self.callee(node.func)
         if callee is not None:
             return self.called(callee, node, args, named)
-        everything = _EMPTY
-        for one in (*args, *named.values()):
-            everything |= one
+        joined = _EMPTY
+        for value in (*args, *named.values()):
+            joined |= value
         if name in _LOADS or name in _STORES or name.startswith("atomic_"):
             pointer = args[0] if args else named.get("pointer", _EMPTY)
             self.stored(pointer, node, args, is_atomic=name not in (*_LOADS, *_STORES))
             return self.access(pointer)
-        if name in _MADE:
+        if name in _DESCRIPTOR_MAKERS:
             base = args[0] if args else named.get("base", _EMPTY)
-            self.found.add(base.bases, Use.POINTER)
-            self.found.add(everything.parts - base.bases, Use.OFFSET | Use.INTEGER)
-            return replace(base, is_made=True)
+            self.uses.add(base.bases, Use.POINTER)
+            self.uses.add(joined.parts - base.bases, Use.OFFSET | Use.INTEGER)
+            return replace(base, is_kernel_descriptor=True)
         if name in _RANGES:
-            self.found.add(everything.parts, Use.INTEGER)
-            self.found.add(everything.loaded, Use.INDICES)
+            self.uses.add(joined.parts, Use.INTEGER)
+            self.uses.add(joined.loaded, Use.INDICES)
             if name == "static_range":
                 for part, value in [*zip(node.args, args, strict=False)][:2]:
-                    self.found.add(_direct(part, value), Use.TRIPS)
+                    self.uses.add(_direct(part, value), Use.TRIPS)
             steps = _direct(node.args[2], args[2]) if len(args) > 2 else _NONE
-            return replace(everything.plain, is_index=False, is_integer=True, steps=steps)
+            return replace(joined.plain, is_index=False, is_integer=True, steps=steps)
         if name in _SHAPED:
             self.shaped(node, args, named)
-            values = replace(
-                everything.plain, is_index=name == "arange", is_integer=name == "arange"
-            )
+            values = replace(joined.plain, is_index=name == "arange", is_integer=name == "arange")
             return values if name in ("arange", "reshape", "view", "broadcast_to") else _EMPTY
         if name in _FLOAT_FUNCTIONS:
             for part, value in zip(node.args, args, strict=False):
-                self.found.add(_direct(part, value), Use.FLOAT)
-            return replace(everything.plain, is_float=True)
+                self.uses.add(_direct(part, value), Use.FLOAT)
+            return replace(joined.plain, is_float=True)
         if name in ("where", "advance", "multiple_of", "max_contiguous"):
             passed = args[1:] if name == "where" else args[:1]
-            kept = _EMPTY
-            for one in passed:
-                kept |= one
+            selected = _EMPTY
+            for value in passed:
+                selected |= value
             if name == "advance":
-                self.found.add(everything.parts - kept.bases, Use.OFFSET | Use.INTEGER)
-            return kept
-        if name in _PLACES or name.startswith("arg"):
+                self.uses.add(joined.parts - selected.bases, Use.OFFSET | Use.INTEGER)
+            return selected
+        if name in _PROGRAM_INDICES or name.startswith("arg"):
             return _Value(is_integer=True)
-        return everything.plain
+        return joined.plain
 
     def is_module(self, owner: str) -> bool:
-        """Return whether what stands before a dot is no value of the kernel's."""
+        """Return whether the owner of an attribute is a module, not a value of the kernel."""
         root = owner.partition(".")[0]
         return bool(root) and root not in self.values
 
     def access(self, pointer: _Value) -> _Value:
-        """Note an access to memory; return what was loaded."""
-        self.found.add(pointer.bases, Use.POINTER)
-        self.found.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
-        self.found.add(pointer.loaded, Use.INDICES)
+        """Record a memory access; return the loaded value."""
+        self.uses.add(pointer.bases, Use.POINTER)
+        self.uses.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
+        self.uses.add(pointer.loaded, Use.INDICES)
         return _Value(loaded=pointer.bases)
 
     def stored(
         self, pointer: _Value, node: ast.Call, args: Sequence[_Value], *, is_atomic: bool
     ) -> None:
-        """Note that integers are stored, where the source shows it."""
+        """Record stores of integers."""
         value = args[1] if len(args) > 1 else _EMPTY
         part = node.args[1] if len(node.args) > 1 else None
         method = part.func if isinstance(part, ast.Call) else None
@@ -447,116 +452,126 @@ class _Walk:
         if is_cast and isinstance(part, ast.Call) and part.args:
             dtype = dtype_name(part.args[0])
             for name in pointer.bases if dtype in _INTEGERS else ():
-                self.found.stored.setdefault(name, set()).add(dtype)
+                self.uses.stored.setdefault(name, set()).add(dtype)
             return
         is_one = is_atomic and isinstance(part, ast.Constant) and type(part.value) is int
         is_integer = (value.is_integer or value.is_index) and not value.is_float
-        of = [self.found.of(one) for one in value.loaded]
-        are_integers = of and all(one & (Use.INDICES | Use.BITS) for one in of)
+        of = [self.uses.of(name) for name in value.loaded]
+        are_integers = of and all(use & (Use.INDICES | Use.BITS) for use in of)
         if is_one or (is_integer and not value.loaded) or (are_integers and not value.is_float):
-            self.found.add(pointer.bases, Use.INDICES)
+            self.uses.add(pointer.bases, Use.INDICES)
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
-        """Note the extents of a tile."""
+        """Record the extents of a tile."""
         name = dotted_path(node.func).rpartition(".")[2]
         first = name in ("zeros", "full")
         shapes = args if name == "arange" else args[:1] if first else args[1:2]
-        for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
-            self.found.add(one.parts, Use.EXTENT)
-        at = {"zeros": 1, "full": 2}.get(name, len(args))
-        if at < len(args):
-            self.found.add(_direct(node.args[at], args[at]), Use.DTYPE)
+        for extent in (
+            *shapes,
+            *(value for key, value in named.items() if key in ("shape", "end")),
+        ):
+            self.uses.add(extent.parts, Use.EXTENT)
+        dtype_index = {"zeros": 1, "full": 2}.get(name, len(args))
+        if dtype_index < len(args):
+            self.uses.add(_direct(node.args[dtype_index], args[dtype_index]), Use.DTYPE)
 
     def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
         value = self.visit(function.value)
-        args = [self.visit(one) for one in node.args]
-        named = [self.visit(one.value) for one in node.keywords]
+        args = [self.visit(arg) for arg in node.args]
+        named = [self.visit(keyword.value) for keyword in node.keywords]
         if function.attr in _CASTS and node.args:
-            keywords = [one.arg for one in node.keywords]
+            keywords = [keyword.arg for keyword in node.keywords]
             is_bitcast = "bitcast" in keywords or len(args) > 1
-            made = self.cast(function.value, value, node.args[0], args[0])
-            return replace(made, loaded=_NONE) if is_bitcast or made.is_float else made
+            converted = self.cast(function.value, value, node.args[0], args[0])
+            return (
+                replace(converted, loaded=_NONE) if is_bitcast or converted.is_float else converted
+            )
         if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
-            if not value.is_made:
-                self.found.add(value.bases, Use.DESCRIPTOR)
+            if not value.is_kernel_descriptor:
+                self.uses.add(value.bases, Use.DESCRIPTOR)
                 self.note_blocks(value, node)
-            for one in (*args[:1], *named[:1]):
-                self.found.add(one.parts, Use.INTEGER)
+            for offset in (*args[:1], *named[:1]):
+                self.uses.add(offset.parts, Use.INTEGER)
             return _Value(loaded=value.bases)
         return value.plain
 
     def note_blocks(self, value: _Value, node: ast.Call) -> None:
-        """Note by which multiples the offsets of a descriptor's load or store go."""
+        """Record the steps of a descriptor access's offsets, as its block."""
         offsets = node.args[0] if node.args else None
         if isinstance(offsets, ast.List | ast.Tuple):
-            values = [(one, self.visit(one)) for one in offsets.elts]
+            values = [(index, self.visit(index)) for index in offsets.elts]
             blocks = tuple(
-                None if isinstance(one, ast.Constant) else offset.steps or _direct(one, offset)
-                for one, offset in values
+                None if isinstance(index, ast.Constant) else offset.steps or _direct(index, offset)
+                for index, offset in values
             )
             for name in value.bases:
-                self.found.blocks[name] = blocks
+                self.uses.blocks[name] = blocks
 
     def cast(self, subject: ast.expr, value: _Value, node: ast.expr, dtype: _Value) -> _Value:
-        self.found.add(_direct(node, dtype), Use.DTYPE)
+        self.uses.add(_direct(node, dtype), Use.DTYPE)
         text = ast.unparse(node)
         if "pointer_type" in text:
-            self.found.add(value.loaded, Use.ADDRESSES)
+            self.uses.add(value.loaded, Use.ADDRESSES)
             return value.plain
         is_float = "float" in text or "element_ty" in text or ".dtype" in text
         is_integer = "int" in text
         if is_float:
-            self.found.add(_direct(subject, value), Use.FLOAT)
+            self.uses.add(_direct(subject, value), Use.FLOAT)
         elif is_integer:
-            self.found.add(_direct(subject, value), Use.INTEGER)
-        made = replace(value.plain, is_float="float" in text)
-        return replace(made, is_integer=is_integer) if is_float or is_integer else made
+            self.uses.add(_direct(subject, value), Use.INTEGER)
+        converted = replace(value.plain, is_float="float" in text)
+        return replace(converted, is_integer=is_integer) if is_float or is_integer else converted
 
     def callee(self, node: ast.expr) -> Function | None:
-        """Return the jit function that is called, if the source tells."""
+        """Return the called jit function, None if unknown."""
         path = dotted_path(node)
         if not path or path.partition(".")[0] in self.values or self.depth >= _MAX_DEPTH:
             return None
         try:
-            found = self.survey.host_frame(self.file).visit(node)
+            function = self.survey.host_frame(self.file).visit(node)
         except CompileError:
             return None
-        return found if isinstance(found, Function) and found.is_jit else None
+        return function if isinstance(function, Function) and function.is_jit else None
 
     def called(
         self, callee: Function, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]
     ) -> _Value:
-        inner = self.known.get(callee.node)
+        inner = self.uses_by_function.get(callee.node)
         if inner is None:
-            walk = _Walk(self.survey, callee.file, callee.node, self.known, self.depth + 1)
+            walk = _Walk(
+                self.survey, callee.file, callee.node, self.uses_by_function, self.depth + 1
+            )
             inner = walk.run()
-        nodes = {one.arg or "": one.value for one in node.keywords}
-        given = [
+        nodes = {keyword.arg or "": keyword.value for keyword in node.keywords}
+        arguments = [
             *zip(parameter_names(callee.node), node.args, args, strict=False),
             *((name, nodes[name], value) for name, value in named.items()),
         ]
         result = _EMPTY
-        for name, part, value in given:
+        for name, part, value in arguments:
             use = inner.of(name)
-            self.found.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
-            self.found.add(value.bases, use & (Use.INDICES | Use.BITS))
+            self.uses.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
+            self.uses.add(value.bases, use & (Use.INDICES | Use.BITS))
             if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
-                self.found.add(
+                self.uses.add(
                     value.parts - (value.bases if use & Use.POINTER else _NONE),
                     use & (Use.OFFSET | Use.BOUND | Use.INTEGER),
                 )
-                self.found.add(value.loaded, Use.INDICES)
+                self.uses.add(value.loaded, Use.INDICES)
             direct = use & _DIRECT
-            self.found.add(_direct(part, value), direct)
-            for each in _direct(part, value):
-                self.found.compared.setdefault(each, []).extend(inner.compared.get(name, ()))
+            self.uses.add(_direct(part, value), direct)
+            for base in _direct(part, value):
+                self.uses.compared.setdefault(base, []).extend(inner.compared.get(name, ()))
             if name in inner.stored:
-                for each in value.bases:
-                    self.found.stored.setdefault(each, set()).update(inner.stored[name])
+                for base in value.bases:
+                    self.uses.stored.setdefault(base, set()).update(inner.stored[name])
             if name in inner.blocks:
-                outer = {key: one.steps or _direct(part, one) for key, part, one in given}
-                for each in value.bases:
-                    self.found.blocks[each] = _outer_blocks(inner.blocks[name], outer)
+                outer = {
+                    key: argument.steps or _direct(part, argument)
+                    for key, part, argument in arguments
+                }
+                for base in value.bases:
+                    self.uses.blocks[base] = _outer_blocks(inner.blocks[name], outer)
             result |= value
         is_float = result.is_float or inner.returns_float
         return replace(result.plain, steps=_NONE, is_float=is_float)
@@ -565,13 +580,13 @@ class _Walk:
 def _outer_blocks(
     blocks: tuple[frozenset[str] | None, ...], outer: Mapping[str, frozenset[str]]
 ) -> tuple[frozenset[str] | None, ...]:
-    """Return blocks in the names of a caller."""
+    """Translate blocks to the caller's names."""
     return tuple(
-        None if block is None else _NONE.union(*(outer.get(one, _NONE) for one in block))
+        None if block is None else _NONE.union(*(outer.get(step, _NONE) for step in block))
         for block in blocks
     )
 
 
 def _direct(node: ast.expr, value: _Value) -> frozenset[str]:
-    """Return the parameters that an expression is as it stands."""
-    return value.bases if isinstance(node, ast.Name) and not value.is_made else _NONE
+    """Return the parameters an expression names unchanged."""
+    return value.bases if isinstance(node, ast.Name) and not value.is_kernel_descriptor else _NONE

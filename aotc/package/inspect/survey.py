@@ -1,13 +1,13 @@
-"""Which kernels of files and folders aotc takes, and what the others use that it does not have.
+"""Survey the kernels of files and folders: the supported ones, and the missing features.
 
-A kernel is a `@triton.jit` function that no other one calls and that returns nothing, or one that its
-file launches. It uses all that its own body uses, and the bodies of the functions it reaches, in any file.
-`aotc.frontend.survey.support` looks at each function once; this module joins their answers.
+A kernel is a `@triton.jit` function without callers and without a return value, or one launched in
+its file. Its features are those of its own body and of all functions reachable from it, in any file.
+`aotc.frontend.survey.support` analyzes each function once; this module joins the results.
 
-Most files of a package hold no kernel, and a text search tells them; the rest are read in processes,
-a few neighbours at a time, since those import the same files.
+A text search skips files without kernels, the majority of a package. The rest are analyzed in
+worker processes, several neighbouring files per task, since they import the same files.
 
-Invariant: the answer depends on the files, never on the number of processes or their order.
+Invariant: the outcome depends on the files, never on the number of processes or their order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedKernel:
-    """One kernel, and what it uses that is not supported, in the order of its functions.
+    """A kernel and its unsupported features, in the order of its functions.
 
-    `captures` are variables of the functions around it, which a manifest has to give.
+    `captures` are variables of enclosing functions; a manifest must give their values.
     """
 
     file: str
@@ -44,15 +44,15 @@ class CheckedKernel:
 
     @property
     def is_supported(self) -> bool:
-        """Whether it can be built, if only for some values of its constants."""
-        return all(one.when for one in self.missing)
+        """True if it can be built, at least for some values of its constants."""
+        return all(feature.when for feature in self.missing)
 
 
 @dataclass
 class Checked:
-    """Hold what came of a check; `unread` are the reports of files that are not Python.
+    """The outcome of a check; `unread` are the errors of files failing to parse.
 
-    `unnamed` are made when a program runs: by decorators of scalar functions, or by `triton.jit(…)`.
+    `unnamed` kernels are created at run time: by decorators of scalar functions, or by `triton.jit(…)`.
     """
 
     num_files: int
@@ -63,28 +63,28 @@ class Checked:
 
     @property
     def features(self) -> dict[str, int]:
-        """How many kernels use each feature that is missing, the most used first."""
+        """The number of kernels using each missing feature, the most used first."""
         counts: dict[str, int] = {}
         for kernel in self.kernels:
-            for feature in dict.fromkeys(one.feature for one in kernel.missing):
+            for feature in dict.fromkeys(refusal.feature for refusal in kernel.missing):
                 counts[feature] = counts.get(feature, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     @property
     def is_right(self) -> bool:
-        """Whether every file was read and every kernel is supported."""
+        """True if every file was read and every kernel is supported."""
         wrong = self.unread or self.failures
-        return not wrong and all(one.is_supported for one in self.kernels)
+        return not wrong and all(kernel.is_supported for kernel in self.kernels)
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are kernels, and a manifest can name all of them."""
+        """True if there are kernels, and a manifest can name all of them."""
         return bool(self.kernels) and not self.unnamed
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one process says of its files."""
+    """One process's results for its files."""
 
     functions: tuple[FunctionSupport, ...]
     unnamed: tuple[UnnamedKernel, ...]
@@ -92,32 +92,37 @@ class Answer:
 
 
 def check(paths: Sequence[str], target: str, jobs: int) -> Checked:
-    """Check all kernels in files and folders. Raises: CompileError for a path that is not there."""
+    """Check all kernels in files and folders. Raises: CompileError for a missing path."""
     absolute = _Absolute()
-    given = {absolute[file]: file for path in paths for file in _python_files(path)}
-    files = list(given.values())
+    path_as_given = {absolute[file]: file for path in paths for file in _python_files(path)}
+    files = list(path_as_given.values())
     candidates = [file for file in files if _may_hold_kernels(file)]
     checked = Checked(len(files))
-    found: dict[Key, FunctionSupport] = {}
-    for done in sorted(_answers(candidates, target, jobs), key=lambda done: done.task.request):
-        if isinstance(done.result, Failure):
-            checked.failures.append(done.result)
+    functions: dict[Key, FunctionSupport] = {}
+    for outcome in sorted(
+        _answers(candidates, target, jobs), key=lambda outcome: outcome.task.request
+    ):
+        if isinstance(outcome.result, Failure):
+            checked.failures.append(outcome.result)
             continue
-        checked.unread += done.result.unread
-        checked.unnamed += done.result.unnamed
-        for one in done.result.functions:
-            key = absolute.key(one.key)
-            if key not in found or one.is_launched:
-                found[key] = one
-    uses = {key: [absolute.key(used) for used in one.uses] for key, one in found.items()}
-    checked.kernels = _kernels(found, uses, given)
-    checked.unnamed += _made_by_decorators(found, uses, given)
-    checked.unnamed.sort(key=lambda one: (one.file, one.line))
+        checked.unread += outcome.result.unread
+        checked.unnamed += outcome.result.unnamed
+        for function in outcome.result.functions:
+            key = absolute.key(function.key)
+            if key not in functions or function.is_launched:
+                functions[key] = function
+    uses = {
+        key: [absolute.key(callee) for callee in function.uses]
+        for key, function in functions.items()
+    }
+    checked.kernels = _kernels(functions, uses, path_as_given)
+    checked.unnamed += _made_by_decorators(functions, uses, path_as_given)
+    checked.unnamed.sort(key=lambda function: (function.file, function.line))
     return checked
 
 
 def _python_files(path: str) -> Iterator[str]:
-    """Yield the Python files at a path, those of a folder in order, hidden ones left out."""
+    """Yield the Python files at a path, sorted, without hidden ones."""
     if not Path(path).is_dir():
         if not Path(path).exists():
             raise CompileError(f"cannot read {path}: there is no such file or folder")
@@ -139,10 +144,10 @@ def _may_hold_kernels(path: str) -> bool:
 def _answers(
     files: Sequence[str], target: str, jobs: int
 ) -> Generator[Done[tuple[str, ...], Answer]]:
-    """Yield the answers about files; a few are not worth a process."""
+    """Yield the results for files; a few files do not need a process."""
     tasks = [
-        Job(files[at], tuple(files[at : at + _FILES_PER_TASK]))
-        for at in range(0, len(files), _FILES_PER_TASK)
+        Job(files[start], tuple(files[start : start + _FILES_PER_TASK]))
+        for start in range(0, len(files), _FILES_PER_TASK)
     ]
     if len(tasks) <= 1 or jobs == 1:
         for task in tasks:
@@ -152,99 +157,107 @@ def _answers(
 
 
 def survey(files: Sequence[str], target: str) -> Answer:
-    """Look at the functions of some files in this process."""
-    asked = Survey(target)
+    """Analyze the functions of some files in this process."""
+    reader = Survey(target)
     functions: list[FunctionSupport] = []
     unnamed: list[UnnamedKernel] = []
     unread: list[str] = []
     for file in files:
-        answer = _read(asked, file)
+        answer = _read(reader, file)
         functions += answer.functions
         unnamed += answer.unnamed
         unread += answer.unread
     return Answer(tuple(functions), tuple(unnamed), tuple(unread))
 
 
-def _read(asked: Survey, file: str) -> Answer:
+def _read(reader: Survey, file: str) -> Answer:
     try:
-        return Answer(tuple(asked.functions(file)), tuple(asked.unnamed(file)), ())
+        return Answer(tuple(reader.functions(file)), tuple(reader.unnamed(file)), ())
     except CompileError as error:
         return Answer((), (), (error.render(),))
 
 
 class _Absolute(dict[str, str]):
-    """Give each path as it is from the root, however an import or the user wrote it."""
+    """Cache of absolute paths, for paths given by imports or the user."""
 
     def __missing__(self, path: str) -> str:
         self[path] = str(Path(path).absolute())
         return self[path]
 
     def key(self, key: Key) -> Key:
-        """Return where a function is, from the root."""
+        """Return a function's key with an absolute path."""
         return self[key[0]], key[1]
 
 
 def _kernels(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[CheckedKernel]:
-    """Return the kernels of the files that were given, in order, with all that they use."""
+    """Return the kernels of the given files in order, with all their refusals."""
     return [
         CheckedKernel(
-            given[key[0]],
-            one.name,
+            path_as_given[key[0]],
+            function.name,
             key[1],
-            tuple(each for used in _reached(uses, key) for each in found[used].refusals),
             tuple(
-                dict.fromkeys(each for used in _reached(uses, key) for each in found[used].captures)
+                refusal
+                for reachable in _reached(uses, key)
+                for refusal in functions[reachable].refusals
+            ),
+            tuple(
+                dict.fromkeys(
+                    capture
+                    for reachable in _reached(uses, key)
+                    for capture in functions[reachable].captures
+                )
             ),
         )
-        for key, one in _starts(found, uses, given)
-        if one.is_launched or not one.returns
+        for key, function in _starts(functions, uses, path_as_given)
+        if function.is_launched or not function.returns
     ]
 
 
 def _made_by_decorators(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[UnnamedKernel]:
-    """Return the scalar functions of which a decorator of the library makes kernels."""
+    """Return the scalar functions made into kernels by a library's decorator."""
     return [
-        UnnamedKernel(given[key[0]], key[1], one.name, f"@{one.decorator}")
-        for key, one in _starts(found, uses, given)
-        if one.returns and one.decorator and not one.is_launched
+        UnnamedKernel(path_as_given[key[0]], key[1], function.name, f"@{function.decorator}")
+        for key, function in _starts(functions, uses, path_as_given)
+        if function.returns and function.decorator and not function.is_launched
     ]
 
 
 def _starts(
-    found: Mapping[Key, FunctionSupport],
+    functions: Mapping[Key, FunctionSupport],
     uses: Mapping[Key, Sequence[Key]],
-    given: Mapping[str, str],
+    path_as_given: Mapping[str, str],
 ) -> list[tuple[Key, FunctionSupport]]:
-    """Return the functions of the files that were given that no other one calls, or that are launched."""
-    called = {used for key, listed in uses.items() for used in listed if used != key}
+    """Return the root functions of the given files: launched, or without callers."""
+    called = {callee for key, listed in uses.items() for callee in listed if callee != key}
     return [
-        (key, found[key])
-        for key in sorted(found)
-        if key[0] in given and (key not in called or found[key].is_launched)
+        (key, functions[key])
+        for key in sorted(functions)
+        if key[0] in path_as_given and (key not in called or functions[key].is_launched)
     ]
 
 
 def _reached(uses: Mapping[Key, Sequence[Key]], kernel: Key) -> list[Key]:
-    """Return a kernel and all the functions it leads to, in order."""
+    """Return a kernel and all functions reachable from it, sorted."""
     reached = {kernel: None}
     waiting = [kernel]
     while waiting:
-        for used in uses[waiting.pop()]:
-            if used not in reached:
-                reached[used] = None
-                waiting.append(used)
+        for callee in uses[waiting.pop()]:
+            if callee not in reached:
+                reached[callee] = None
+                waiting.append(callee)
     return sorted(reached)
 
 
-# ---- what is shown ----------------------------------------------------------------------------
+# ---- reports ----------------------------------------------------------------------------------
 
 
 def describe(checked: Checked) -> dict[str, Any]:
@@ -259,35 +272,40 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "captures": list(kernel.captures),
                 "missing": [
                     {
-                        "feature": one.feature,
-                        "line": one.line,
-                        "file": one.file,
-                        "message": one.message,
-                        "when": one.when,
+                        "feature": refusal.feature,
+                        "line": refusal.line,
+                        "file": refusal.file,
+                        "message": refusal.message,
+                        "when": refusal.when,
                     }
-                    for one in kernel.missing
+                    for refusal in kernel.missing
                 ],
             }
             for kernel in checked.kernels
         ],
         "unnamed": [
-            {"file": one.file, "line": one.line, "function": one.name, "maker": one.maker}
-            for one in checked.unnamed
+            {
+                "file": maker.file,
+                "line": maker.line,
+                "function": maker.name,
+                "maker": maker.maker,
+            }
+            for maker in checked.unnamed
         ],
         "features": checked.features,
         "files": checked.num_files,
         "unread": checked.unread,
-        "failures": [one.report for one in checked.failures],
+        "failures": [failure.report for failure in checked.failures],
     }
 
 
 def text(checked: Checked) -> str:
-    """Return a line for each use of what is missing, and how many kernels use each feature."""
+    """Return a line for each use of a missing feature, and the number of kernels per feature."""
     users: dict[Refusal, list[str]] = {}
     for kernel in checked.kernels:
-        for one in kernel.missing:
-            users.setdefault(one, []).append(kernel.name)
-    lines = [_refused(one, names) for one, names in sorted(users.items(), key=_place)]
+        for refusal in kernel.missing:
+            users.setdefault(refusal, []).append(kernel.name)
+    lines = [_refused(refusal, names) for refusal, names in sorted(users.items(), key=_place)]
     lines += unnamed_lines(checked.unnamed)
     if checked.features:
         width = len(str(max(checked.features.values())))
@@ -300,13 +318,13 @@ def text(checked: Checked) -> str:
 
 
 def unnamed_lines(unnamed: Sequence[UnnamedKernel]) -> list[str]:
-    """Return a line for each maker of kernels, at its first use, and what has their names."""
+    """Return a line for each maker of kernels, at its first use, with their names."""
     makers: dict[str, list[UnnamedKernel]] = {}
-    for one in unnamed:
-        makers.setdefault(one.maker, []).append(one)
+    for function in unnamed:
+        makers.setdefault(function.maker, []).append(function)
     return [
         one_line(
-            f"{of[0].file}:{of[0].line}: {maker} makes kernels of {_some([one.name for one in of])} "
+            f"{of[0].file}:{of[0].line}: {maker} makes kernels of {_some([function.name for function in of])} "
             "when a program runs; `aotc record -- COMMAND` sees them"
         )
         for maker, of in makers.items()
@@ -322,20 +340,20 @@ def _place(item: tuple[Refusal, list[str]]) -> tuple[str, int, str]:
     return item[0].file, item[0].line, item[0].message
 
 
-def _refused(one: Refusal, names: Sequence[str]) -> str:
-    when = f"; only if {one.when}" if one.when else ""
-    return one_line(f"{one.file}:{one.line}: {one.message} (in {_some(names)}{when})")
+def _refused(refusal: Refusal, names: Sequence[str]) -> str:
+    when = f"; only if {refusal.when}" if refusal.when else ""
+    return one_line(f"{refusal.file}:{refusal.line}: {refusal.message} (in {_some(names)}{when})")
 
 
 def summary(checked: Checked, seconds: float) -> str:
-    """Return one line: how many kernels were found and how many are supported."""
+    """Return one line with the numbers of kernels and of supported kernels."""
     kernels, files = len(checked.kernels), checked.num_files
     in_files = f"{files} file{'' if files == 1 else 's'} ({seconds:.1f} s)"
     unnamed = f", {len(checked.unnamed)} not named" if checked.unnamed else ""
     if not kernels:
         return f"no kernels{unnamed} in {in_files}"
-    supported = sum(one.is_supported for one in checked.kernels)
-    partly = sum(one.is_supported and bool(one.missing) for one in checked.kernels)
-    some = f", {partly} of them for some constants only" if partly else ""
+    supported = sum(kernel.is_supported for kernel in checked.kernels)
+    partly = sum(kernel.is_supported and bool(kernel.missing) for kernel in checked.kernels)
+    partial_note = f", {partly} of them for some constants only" if partly else ""
     share = f"{supported} of {kernels} kernel{'' if kernels == 1 else 's'} supported"
-    return f"{share} ({100 * supported / kernels:.1f} %){some}{unnamed}, in {in_files}"
+    return f"{share} ({100 * supported / kernels:.1f} %){partial_note}{unnamed}, in {in_files}"

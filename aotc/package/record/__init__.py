@@ -1,4 +1,4 @@
-"""Record what a running Triton program launches, and write a manifest of it.
+"""Record the launches of a running Triton program, and write their manifest.
 
-`hook` runs inside the program, `launches` keeps its records, `manifest` writes them as tables.
+`hook` runs inside the program, `launches` merges its records, `manifest` writes them as tables.
 """

@@ -1,8 +1,12 @@
-"""Write kernels that no file of the program says as files of the record: `FOLDER/extracted`.
+"""Write extracts of kernels to `FOLDER/extracted`, where their own files cannot be compiled.
 
-The recorder extracts every kernel that is launched (`aotc.triton.extract`). An extract is used where the
-kernel's own file does not do: there is none, the kernel captures variables of the function around it, its
-source was changed or stands there twice, or only running the file tells what a name in it means.
+The recorder extracts every launched kernel (`aotc.triton.extract`). The extract replaces the
+kernel's file in these cases:
+
+- the file does not exist;
+- the kernel captures variables of an enclosing function;
+- its source was changed at run time, or is in the file twice;
+- a name in it can only be resolved by running the file.
 """
 
 from __future__ import annotations
@@ -20,47 +24,49 @@ from aotc.package.text_output import make_folder, write_text
 
 Kernel = dict[str, Any]
 _IMPORT = re.compile(r"^from (\w+) import ", re.MULTILINE)
-_TOLD = ("extract", "changed")  # of a kernel, and of no use once its source is settled
+_EXTRACT_KEYS = ("extract", "changed")  # keys of a kernel, dropped once its source is chosen
 
 
 def with_extracts(
     records: Sequence[dict[str, Any]], folder: Path, target: str
 ) -> list[dict[str, Any]]:
-    """Write the extracts that are needed; return the records with kernels that name them."""
-    texts = {one["extract"]: one["text"] for one in records if "extract" in one}
+    """Write the needed extracts; return the records with kernels pointing to them."""
+    texts = {record["extract"]: record["text"] for record in records if "extract" in record}
     extracts = _Extracts(texts, folder / "extracted", Survey(target))
-    return moved([one for one in records if "extract" not in one], extracts.of)
+    return moved([record for record in records if "extract" not in record], extracts.of)
 
 
 def moved(
-    records: Sequence[dict[str, Any]], place: Callable[[Kernel], Kernel]
+    records: Sequence[dict[str, Any]], relocate: Callable[[Kernel], Kernel]
 ) -> list[dict[str, Any]]:
-    """Return records whose kernels, and functions among constants, are where `place` says."""
+    """Apply `relocate` to the kernels of records, and to functions among their constants."""
     results: list[dict[str, Any]] = []
-    for one in records:
-        record = dict(one)
-        if "kernel" in one:
-            record["kernel"] = place(one["kernel"])
+    for original in records:
+        record = dict(original)
+        if "kernel" in original:
+            record["kernel"] = relocate(original["kernel"])
         record["constants"] = {
-            name: {"function": place(value["function"])} if "function" in value else value
-            for name, value in one.get("constants", {}).items()
+            name: {"function": relocate(value["function"])} if "function" in value else value
+            for name, value in original.get("constants", {}).items()
         }
-        if "launch" in one:
-            (record["launch"],) = moved([one["launch"]], place)
+        if "launch" in original:
+            (record["launch"],) = moved([original["launch"]], relocate)
         results.append(record)
     return results
 
 
 class _Extracts:
-    """What the recorder extracted, of which files are written when they are asked for."""
+    """The recorder's extracts, written to files on demand."""
 
     def __init__(self, texts: Mapping[str, str], folder: Path, survey: Survey) -> None:
         self._texts, self._folder, self._survey = texts, folder, survey
-        self._reasons: dict[str, str] = {}  # why a kernel is extracted, empty if it is not
+        self._reasons: dict[
+            str, str
+        ] = {}  # the reason for extracting a kernel, "" if its own file is used
 
     def of(self, kernel: Kernel) -> Kernel:
-        """Return a kernel as it can be built, from its own file or its extract."""
-        plain = {name: value for name, value in kernel.items() if name not in _TOLD}
+        """Return a kernel in a buildable form, from its own file or its extract."""
+        plain = {name: value for name, value in kernel.items() if name not in _EXTRACT_KEYS}
         if "captured" not in kernel:
             plain.pop("unsaid", None)
         name = str(kernel.get("extract"))
@@ -80,7 +86,7 @@ class _Extracts:
         }
 
     def _reason(self, kernel: Kernel) -> str:
-        """Return why a kernel needs its extract, which is written then; empty if it does not."""
+        """Return the reason for a kernel's extract, and write it; "" if none is needed."""
         name, file = kernel["function"].replace(".<locals>", ""), kernel["file"]
         if captured := kernel.get("captured"):
             reason = f"captures {', '.join(captured)}"
@@ -94,7 +100,7 @@ class _Extracts:
         return reason
 
     def _if_better(self, kernel: Kernel, problem: str) -> str:
-        """Return a problem of a kernel's file, empty if its extract has one too."""
+        """Return a problem of a kernel's file, "" if its extract has one too."""
         if not problem:
             return ""
         path = self._write(kernel["extract"])
@@ -104,31 +110,35 @@ class _Extracts:
         return ""
 
     def _problem(self, file: str, name: str) -> str:
-        """Return what is wrong with a function in a file, with what it uses too."""
+        """Return a problem of a function in a file, or of its callees; "" if none."""
         try:
             opened = self._survey.globals.open(file)
             if name not in function_names(opened):
                 read_function(file, name)
-            support = {one.key: one for one in self._survey.functions(file)}
+            support = {function.key: function for function in self._survey.functions(file)}
         except DiagnosticError as error:
             return f"is not in its file: {error.message}"
-        named = [one for one in support.values() if (one.key[0], one.name) == (file, name)]
-        if len(named) > 1:
+        definitions = [
+            function
+            for function in support.values()
+            if (function.key[0], function.name) == (file, name)
+        ]
+        if len(definitions) > 1:
             return "is in its file more than once"
-        waiting, seen = list(named), set[object]()
+        waiting, seen = list(definitions), set[object]()
         while waiting:
-            one = waiting.pop()
-            if one.refusals:
-                return f"has what only a run tells: {one.refusals[0].message}"
-            seen.add(one.key)
-            waiting += [support[key] for key in one.uses if key in support and key not in seen]
+            function = waiting.pop()
+            if function.refusals:
+                return f"has what only a run tells: {function.refusals[0].message}"
+            seen.add(function.key)
+            waiting += [support[key] for key in function.uses if key in support and key not in seen]
         return ""
 
     def _write(self, name: str) -> str:
-        """Write an extract, and those that it imports; return its path."""
+        """Write an extract and its imports; return its path."""
         make_folder(self._folder)
-        for one in self._with_imports(name):
-            write_text(self._folder / one, self._texts[one])
+        for file in self._with_imports(name):
+            write_text(self._folder / file, self._texts[file])
         return str((self._folder / name).resolve())
 
     def _with_imports(self, name: str) -> Iterator[str]:

@@ -1,16 +1,16 @@
-"""Read the log of a JIT monitor: which kernels Triton compiled while a program ran, and for what.
+"""Read the log of a JIT monitor: the kernels compiled by Triton, with their specialisations.
 
 Monitors are hooks of Triton's JIT (`knobs.runtime.jit_cache_hook`, `jit_post_compile_hook`, or around
-`triton.compile`); what they print has one of three forms, with any prefix of a logger before it:
+`triton.compile`). Their lines have one of three forms, after any logger's prefix:
 
     …: NAME (key=[('*fp16', 'D'), ('i32', ''), ('constexpr', 64)]{'num_warps': 4}). …
     …: NAME (constexprs={BLOCK=64}; signature={x='*fp16', …}; extra_compile_info={…}; key=…). …
     {"name": …, "module": …, "specialization_data": "…"}, or the fields of that, one by one
 
-The first two are vLLM's monitor's, by position and, with `--jit-monitor-verbose`, by name; the last is
-what a hook is passed, as JSON. Of `TRITON_PRINT_AUTOTUNING=1` the configs that were chosen are read.
+The first two are from vLLM's monitor: by position, and by name with `--jit-monitor-verbose`. The
+last is a hook's argument as JSON. From `TRITON_PRINT_AUTOTUNING=1`, the chosen configs are read.
 
-Invariant: the log's text is never evaluated as code; what cannot be read is told, with its line.
+Invariant: the log's text is never evaluated as code; unreadable lines are reported by number.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
 Path: TypeAlias = tuple[int | str, ...]
-"""A parameter, by position or name, and the index in its tuple, in the tuple of that, and so on."""
+"""A parameter, by position or name, then the indices into its nested tuples."""
 
 _EVENT = re.compile(r"JIT compilation during inference: ([\w.<>]+)")
 _AUTOTUNED = re.compile(r"Triton autotuning for function ([\w.<>]+)")
 _CHOSEN = re.compile(r"best config selected: ([^\n;]*);")
-_MAX_LINES_TO_CHOICE = 4  # that an autotuner's message goes on for
+_MAX_LINES_TO_CHOICE = 4  # length of an autotuner's message
 _PAIR = re.compile(r"(\w+): ([^,]+)(?:, |$)")
 _DIVISIBLE = re.compile(r"\(([\d, ]+)\): \[\[['\"]tt\.divisibility['\"], 16\]\]")
 _OPTION = re.compile(
@@ -38,8 +38,8 @@ _OPTION = re.compile(
 _ARCH = re.compile(r"(?:sm_?|arch=['\"]?(?:sm_?)?)(\d{2,3})")
 _OBJECT = re.compile(r"<[^<>]*>")
 _BRACKETS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
-_MAX_DEPTH = 50  # what records are made of is written and read by functions that call themselves
-# What reading a text that anybody may have written ends with.
+_MAX_DEPTH = 50  # recursive functions write and read the records
+# Exceptions from parsing untrusted text.
 _UNREADABLE = (
     ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -52,9 +52,9 @@ _OPTION_NAMES = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """A specialisation that was compiled; `types` are by position or by name, a tuple's a list.
+    """A compiled specialisation; `types` are by position or by name, lists for tuples.
 
-    `constants` are as the recorder has them; promises of `open_promises` the log does not say.
+    `constants` are in the recorder's form. With `open_promises`, the log omits the promises.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Compiled:
 
 @dataclass
 class JitLog:
-    """What a log says: specialisations, autotuners' choices by function, what could not be read."""
+    """The contents of a log: specialisations, autotuners' choices by function, problems."""
 
     compiled: list[Compiled] = field(default_factory=list[Compiled])
     choices: dict[str, list[dict[str, Any]]] = field(
@@ -78,20 +78,20 @@ class JitLog:
     problems: list[str] = field(default_factory=list[str])
 
     def read_entry(self, number: int, text: str) -> None:
-        """Add what an entry says that begins in a line."""
+        """Parse an entry beginning at line `number`, and add it."""
         event = _EVENT.search(text)
         try:
             _check_depth(text)
-            found = _of_text(text) if event else _of_json(text)
+            compiled = _of_text(text) if event else _of_json(text)
         except _UNREADABLE as error:
             name = event[1].rstrip(".") if event else "a kernel"
             self.problems.append(f"line {number}: {name}: {error or type(error).__name__}")
         else:
-            self.compiled += [] if found is None else [found]
+            self.compiled += [] if compiled is None else [compiled]
 
 
 def read_log(text: str) -> JitLog:
-    """Return what a log says."""
+    """Parse a log."""
     log = JitLog()
     for function, chosen in _autotuned(text):
         config = {name: _word(value) for name, value in _PAIR.findall(chosen)}
@@ -102,10 +102,10 @@ def read_log(text: str) -> JitLog:
 
 
 def _autotuned(text: str) -> Iterator[tuple[str, str]]:
-    """Yield functions and the configs that their autotuners chose, in time linear in the text."""
+    """Yield functions and their autotuners' chosen configs, in time linear in the text."""
     heads = [*_AUTOTUNED.finditer(text)]
     ends = [*(match.start() for match in heads[1:]), len(text)]
-    for head, limit in zip(heads, ends, strict=False):  # no head has an end, too
+    for head, limit in zip(heads, ends, strict=False):  # an empty list of heads still has one end
         end = head.end()
         for _ in range(_MAX_LINES_TO_CHOICE + 1):
             newline = text.find("\n", end, limit)
@@ -116,39 +116,39 @@ def _autotuned(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines of events, and values of JSON, which may go over several lines, with their numbers."""
+    """Yield event lines and JSON values (possibly multi-line), with line numbers."""
     decoder = json.JSONDecoder()
-    at, number = 0, 1
-    while at < len(text):
-        end = text.find("\n", at)
+    position, number = 0, 1
+    while position < len(text):
+        end = text.find("\n", position)
         end = len(text) if end < 0 else end
-        line = text[at:end]
+        line = text[position:end]
         if _EVENT.search(line):
             yield number, line
         elif (brace := line.find("{")) >= 0:
             try:
-                _, stop = decoder.raw_decode(text, at + brace)
+                _, stop = decoder.raw_decode(text, position + brace)
             except ValueError:
                 stop = 0
             except RecursionError:
                 stop = 0
                 yield number, line
             if stop:
-                yield number, text[at + brace : stop]
+                yield number, text[position + brace : stop]
                 end = max(end, stop if text.find("\n", stop) < 0 else text.find("\n", stop))
-        number += text.count("\n", at, end) + 1
-        at = end + 1
+        number += text.count("\n", position, end) + 1
+        position = end + 1
 
 
 def _check_depth(text: str) -> None:
-    """Check that brackets are not nested deeper than can be read. Raises: ValueError."""
+    """Reject brackets nested too deeply to parse. Raises: ValueError."""
     depths = accumulate(_BRACKETS.get(char, 0) for char in text)
     if max(depths, default=0) > _MAX_DEPTH:
         raise ValueError(f"its brackets are nested deeper than {_MAX_DEPTH}")
 
 
 def _word(text: str) -> Any:
-    """Return a number, a truth value or None; what is none of these is text."""
+    """Parse a literal (number, bool, None); return other text unchanged."""
     try:
         return ast.literal_eval(text.strip())
     except _UNREADABLE:
@@ -172,29 +172,32 @@ def _of_text(line: str) -> Compiled:
 
 
 def _of_key(name: str, text: str) -> Compiled:
-    """Read the key of Triton's cache: types and what is known of them, and what the launch asked for."""
+    """Read the key of Triton's cache: types with attributes, and the launch's options."""
     end = _end_of(text, 0)
     listed = _value(text[:end])
     options: Any = _value(text[end : _end_of(text, end)]) if text[end : end + 1] == "{" else {}
     constants: dict[Path, dict[str, Any]] = {}
     divisible: set[Path] = set()
 
-    def walk(kind: Any, known: Any, path: Path) -> Any:
+    def walk(kind: Any, attributes: Any, path: Path) -> Any:
         if isinstance(kind, tuple):
             items = cast("tuple[Any, ...]", kind)
-            return [walk(one, known[at], (*path, at)) for at, one in enumerate(items)]
+            return [
+                walk(element, attributes[index], (*path, index))
+                for index, element in enumerate(items)
+            ]
         if kind == "constexpr":
-            constants[path] = _constant(known)
-        elif isinstance(known, str) and "D" in known:
+            constants[path] = _constant(attributes)
+        elif isinstance(attributes, str) and "D" in attributes:
             divisible.add(path)
         return kind
 
-    types = [walk(kind, known, (at,)) for at, (kind, known) in enumerate(listed)]
+    types = [walk(kind, attributes, (index,)) for index, (kind, attributes) in enumerate(listed)]
     return Compiled(name, "", types, constants, frozenset(divisible), _options(options))
 
 
 def _of_sections(name: str, text: str) -> Compiled:
-    """Read what vLLM's monitor tells by name; it cuts long values short, and promises with them."""
+    """Read the verbose form of vLLM's monitor; it truncates long values, promises included."""
     types = {key: _value(value) for key, value in _section(text, "signature")}
     constants: dict[Path, dict[str, Any]] = {}
     for key, value in _section(text, "constexprs"):
@@ -202,8 +205,8 @@ def _of_sections(name: str, text: str) -> Compiled:
         constants[(owner, *map(int, indices))] = _constant(_value(value))
     extra = text[text.find("extra_compile_info=") :]
     divisible = {
-        tuple(map(int, re.findall(r"\d+", one)))
-        for one in _DIVISIBLE.findall(extra[extra.find("configs=") :].partition("...")[0])
+        tuple(map(int, re.findall(r"\d+", indices)))
+        for indices in _DIVISIBLE.findall(extra[extra.find("configs=") :].partition("...")[0])
     }
     is_cut = "..." in extra.partition("configs=")[2].partition(", device=")[0]
     arch = _ARCH.search(extra)
@@ -232,15 +235,15 @@ def _section(text: str, title: str) -> Iterator[tuple[str, str]]:
 
 def _split(text: str) -> list[str]:
     """Split at commas outside of brackets and quotes."""
-    parts, at = [""], 0
-    while at < len(text):
-        if text[at] == ",":
+    parts, position = [""], 0
+    while position < len(text):
+        if text[position] == ",":
             parts.append("")
-            at += 1
+            position += 1
             continue
-        end = _end_of(text, at) if text[at] in "([{'\"" else at + 1
-        parts[-1] += text[at:end]
-        at = end
+        end = _end_of(text, position) if text[position] in "([{'\"" else position + 1
+        parts[-1] += text[position:end]
+        position = end
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -248,25 +251,25 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def _end_of(text: str, start: int) -> int:
-    """Return where the bracket or the quotes end that open at `start`. Raises: ValueError."""
-    open_, at = list[str](), start
-    while at < len(text):
-        char = text[at]
+    """Return the end of the bracket or quotes opening at `start`. Raises: ValueError."""
+    open_, position = list[str](), start
+    while position < len(text):
+        char = text[position]
         if char in "'\"":
-            at += 1
-            while at < len(text) and text[at] != char:
-                at += 2 if text[at] == "\\" else 1
+            position += 1
+            while position < len(text) and text[position] != char:
+                position += 2 if text[position] == "\\" else 1
         elif char in _CLOSING:
             open_.append(_CLOSING[char])
         elif open_ and char == open_[-1]:
             open_.pop()
-        at += 1
+        position += 1
         if not open_:
-            return at
+            return position
     raise ValueError("the line is cut short")
 
 
-# ---- values as Python shows them ---------------------------------------------------------------
+# ---- reprs of values ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -281,9 +284,9 @@ class _Other:
 
 
 def _value(text: str) -> Any:
-    """Return a value of which `text` is the representation; nothing is run. Raises: SyntaxError."""
+    """Parse the repr of a value; nothing is executed. Raises: SyntaxError."""
     shown = _OBJECT.sub(
-        lambda found: repr(found[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
+        lambda match: repr(match[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
     )
     return _of_node(ast.parse(shown.strip(), mode="eval").body)
 
@@ -314,14 +317,14 @@ def _of_node(node: ast.expr) -> Any:
 
 
 def _dtype(word: str) -> str:
-    """Return a dtype as manifests write it."""
+    """Return the manifest's name of a dtype."""
     kind, bits = re.fullmatch(r"(u?int|float|bfloat)?(.*)", word).groups()  # type: ignore[union-attr]
     short = {"int": "i", "uint": "u", "float": "fp", "bfloat": "bf"}.get(kind or "", "")
     return f"{short}{bits}"
 
 
 def _constant(value: Any) -> dict[str, Any]:
-    """Return a constant as the recorder writes it; of a function, module and name."""
+    """Return a constant in the recorder's form; a function as module and name."""
     if isinstance(value, _Function):
         return {"function": {"module": value.module, "function": value.name}}
     if value is None or isinstance(value, bool | int | float | str):
@@ -334,30 +337,30 @@ def _listed(kind: Any) -> Any:
     return list(map(_listed, cast("tuple[Any]", kind))) if isinstance(kind, tuple | list) else kind
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in _OPTION_NAMES if name in given}
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _OPTION_NAMES if name in options}
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
 
 
 def _of_json(text: str) -> Compiled | None:
-    """Read the fields of Triton's hook; None if that is what they are not."""
-    told: Any = json.loads(text)
-    if not isinstance(told, dict):
+    """Read the fields passed to Triton's hook; None for other JSON."""
+    event: Any = json.loads(text)
+    if not isinstance(event, dict):
         return None
-    fields = cast("dict[str, Any]", told)
+    fields = cast("dict[str, Any]", event)
     inner = fields.get("compile")
     fields = {**fields, **(cast("dict[str, Any]", inner) if isinstance(inner, dict) else {})}
     data = fields.get("specialization_data")
-    found: Any = json.loads(data) if isinstance(data, str) else data
-    if isinstance(found, dict):
-        fields = {**cast("dict[str, Any]", found), **fields}
-    if "signature" not in fields or not any(isinstance(fields.get(one), str) for one in _NAMES):
+    specialization: Any = json.loads(data) if isinstance(data, str) else data
+    if isinstance(specialization, dict):
+        fields = {**cast("dict[str, Any]", specialization), **fields}
+    if "signature" not in fields or not any(isinstance(fields.get(label), str) for label in _NAMES):
         return None
-    name = next(fields[one] for one in _NAMES if isinstance(fields.get(one), str))
+    name = next(fields[label] for label in _NAMES if isinstance(fields.get(label), str))
     module = fields.get("module") or ""
-    if not module and "." in name:  # the full name: no kernel of a manifest is within a function
+    if not module and "." in name:  # a fully qualified name: manifests have no nested kernels
         module, _, name = name.rpartition(".")
     options: Any = {**fields, **_mapping(fields.get("options", {}))}
     arch = _ARCH.search(f"{options.get('arch', '')} {fields.get('target', '')}")
@@ -368,8 +371,8 @@ def _of_json(text: str) -> Compiled | None:
         {path: _json_constant(value) for path, value in _paths(fields, "constant", "constants")},
         frozenset(
             path
-            for path, found in _paths(fields, "attrs", "attrs")
-            if ["tt.divisibility", 16] in [list(one) for one in found]
+            for path, attributes in _paths(fields, "attrs", "attrs")
+            if ["tt.divisibility", 16] in [list(attribute) for attribute in attributes]
         ),
         _options(options),
         int(arch[1]) if arch else 0,
@@ -378,29 +381,29 @@ def _of_json(text: str) -> Compiled | None:
 
 def _json_constant(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        found = cast("dict[str, Any]", value)
-        if "constexpr" in found:
-            return _constant(found["constexpr"])
-        if "jit_function" in found:
-            module, _, name = str(found["jit_function"]).partition(":")
+        tagged = cast("dict[str, Any]", value)
+        if "constexpr" in tagged:
+            return _constant(tagged["constexpr"])
+        if "jit_function" in tagged:
+            module, _, name = str(tagged["jit_function"]).partition(":")
             return {"function": {"module": module, "function": name}}
     return _constant(value)
 
 
 def _mapping(value: Any) -> dict[Any, Any]:
-    """Return a mapping that is one, or is shown as text."""
-    found: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
-    return cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+    """Return a mapping, parsing it from its repr if necessary; empty for anything else."""
+    mapping: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
+    return cast("dict[Any, Any]", mapping) if isinstance(mapping, dict) else {}
 
 
 def _paths(fields: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[Path, Any]]:
-    """Yield values by path: from two lists, as Triton serialises them, or from a mapping."""
+    """Yield values by path, from Triton's serialized key and value lists, or a mapping."""
     if f"{prefix}_keys" in fields:
         for key, value in zip(fields[f"{prefix}_keys"], fields[f"{prefix}_vals"], strict=True):
             yield tuple(cast("list[int]", key)) if isinstance(key, list) else (key,), value
         return
     configs: Any = fields.get("configs")
-    given: Any = fields.get(name, configs[0] if name == "attrs" and configs else {})
-    for key, value in _mapping(given).items():
-        known: Any = _word(key) if isinstance(key, str) else key
-        yield cast("Path", known) if isinstance(known, tuple) else (known,), value
+    values: Any = fields.get(name, configs[0] if name == "attrs" and configs else {})
+    for key, value in _mapping(values).items():
+        path: Any = _word(key) if isinstance(key, str) else key
+        yield cast("Path", path) if isinstance(path, tuple) else (path,), value

@@ -1,15 +1,12 @@
-"""Run a program under the recorder, and keep what it launched: `launches.jsonl` of a folder.
+"""Run a program under the recorder, and keep its launches in `FOLDER/launches.jsonl`.
 
-Each process of the program appends to a file of its own in `FOLDER/parts`. When the program has
-ended, or the next one begins, the lines of all are merged into `launches.jsonl`, which is replaced
-whole, and the parts are removed. So records of several runs add up, and an interrupted run loses
-nothing that was launched.
+Each process of the program appends to its own file in `FOLDER/parts`. After the program, or before
+the next one, all parts are merged into `launches.jsonl` and removed. The file is replaced
+atomically. Records accumulate over runs, and an interrupted run loses no launch.
 
-Counts of launches add up over processes and runs: a record with a `count` has the `launch` that
-was counted.
+Counts are summed over processes and runs: a record with a `count` has the counted `launch`.
 
-Invariant: `launches.jsonl` has each record once, in the order in which it was first seen; counts
-come last.
+Invariant: `launches.jsonl` has each record once, in order of first appearance; counts come last.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ _HOOK = Path(__file__).parent / "hook"
 
 
 def run_recorded(command: Sequence[str], folder: Path) -> int:
-    """Run a command under the recorder and merge what it launched; return its exit code.
+    """Run a command under the recorder and merge its launches; return its exit code.
 
-    An interrupt ends the command, and its code is that of SIGINT: what it launched is kept.
+    An interrupt ends the command with SIGINT's exit code; its launches are kept.
 
-    Raises: CompileError if there is no such command; HostError if the folder cannot be made.
+    Raises: CompileError if the command does not exist; HostError if the folder cannot be made.
     """
     parts = folder / "parts"
     make_folder(parts)
@@ -56,7 +53,7 @@ def run_recorded(command: Sequence[str], folder: Path) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that a terminal may have interrupted too; else end it."""
+    """Wait for a process possibly interrupted by the terminal too; terminate or kill it."""
     for end, seconds in ((None, 2.0), (process.terminate, 10.0), (process.kill, None)):
         if end is not None:
             end()
@@ -66,33 +63,33 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def cannot_run(program: str, error: OSError, example: str) -> CompileError:
-    """Return the error of a command that does not start."""
+    """Return the error for a command failing to start."""
     message = f"expected a command, cannot run {program!r}: {error.strerror}"
     return CompileError(message, remedy=f"such as: {example}")
 
 
 def with_python(command: Sequence[str]) -> list[str]:
-    """Return a command; of a script or `-m module`, with this Python before it."""
+    """Prefix a script or `-m module` with this Python; return other commands unchanged."""
     is_program = command[0] == "-m" or command[0].endswith(".py")
     return [sys.executable, *command] if is_program else [*command]
 
 
 def add(records: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Add records to those of a folder."""
+    """Add records to a folder."""
     parts = folder / "parts"
     make_folder(parts)
-    text = "".join(f"{json.dumps(one)}\n" for one in records)
+    text = "".join(f"{json.dumps(record)}\n" for record in records)
     write_text(parts / f"{os.getpid()}-log.jsonl", text)
     merge(folder)
 
 
 def merge(folder: Path) -> None:
-    """Add the records of all processes to those of the folder."""
-    kept = folder / "launches.jsonl"
-    parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+    """Merge the records of all processes into the folder's `launches.jsonl`."""
+    merged = folder / "launches.jsonl"
+    parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     lines: dict[str, None] = {}
     counts: dict[str, int] = {}
-    for path in (kept, *parts):
+    for path in (merged, *parts):
         numbered: dict[int, str] = {}  # launches of this process
         highest: dict[int, int] = {}
         for line, record in _lines(path):
@@ -110,9 +107,9 @@ def merge(folder: Path) -> None:
             counts[launch] = counts.get(launch, 0) + count
     counts.pop("null", None)
     lines |= dict.fromkeys(
-        f'{{"count": {count}, "launch": {one}}}' for one, count in counts.items()
+        f'{{"count": {count}, "launch": {launch}}}' for launch, count in counts.items()
     )
-    write_text(kept, "".join(f"{line}\n" for line in lines))
+    write_text(merged, "".join(f"{line}\n" for line in lines))
     for path in parts:
         path.unlink(missing_ok=True)
 
@@ -123,7 +120,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield lines and records of a file; a line that a killed process left unfinished is none."""
+    """Yield lines and records of a file; skip partial lines from killed processes."""
     try:
         content = read_regular(path, MAX_RECORDS_BYTES)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
-"""From the log of a JIT monitor and the sources' paths to records, as the recorder writes them.
+"""Convert the log of a JIT monitor to records, by finding its kernels in source files.
 
-A log names functions, sometimes their modules, never files. A kernel is the function of that name in
-the sources whose parameters are those of the key; if several are, the log does not say which, and it is
-told, not guessed.
+A log names functions, sometimes their modules, never files. A kernel is the function in the sources
+with the logged name and parameters. Several matches are reported as ambiguous, never guessed.
 
-Invariant: nothing of the sources is run, and a file is read once.
+Invariant: sources are never executed, and each file is read once.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ _DEFAULTS: Mapping[str, Any] = {
 def records_of_logs(
     logs: Sequence[str], sources: Sequence[str], target: str
 ) -> list[dict[str, Any]]:
-    """Return the records of log files; `target` is that of the GPU where they do not say it.
+    """Return the records of log files; `target` is the default for logs without one.
 
-    Raises: CompileError if a log cannot be read, or there is no such source; ManifestError for
-        a target that there is not.
+    Raises: CompileError if a log or source cannot be read; ManifestError for an unknown target.
     """
     gpu = parse_target(target)
     log = read_log("\n".join(map(_text_of, logs)))
-    return records_of(log, [Path(one) for one in sources], 10 * gpu.major + gpu.minor)
+    return records_of(log, [Path(source) for source in sources], 10 * gpu.major + gpu.minor)
 
 
 def _text_of(log: str) -> str:
@@ -53,85 +51,95 @@ def _text_of(log: str) -> str:
 
 
 def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str, Any]]:
-    """Return records of what a log says was compiled, of kernels in files and folders.
+    """Return records of a log's compiled kernels, found in files and folders.
 
-    `arch` is that of the GPU where the log does not say it, such as 90.
+    `arch` (such as 90) is the default for logs without one.
 
-    Raises: CompileError if there is no such file or folder.
+    Raises: CompileError if a file or folder does not exist.
     """
     search = _Search(sources)
     records: dict[str, dict[str, Any]] = {}
     problems = list(log.problems)
-    for one in _chosen(log):
-        found = search.find(one)
-        if isinstance(found, str):
-            problems.append(found)
+    for compiled in _chosen(log):
+        function = search.find(compiled)
+        if isinstance(function, str):
+            problems.append(function)
             continue
         try:
-            made = [*_records(one, found, search, arch)]
-        except (LookupError, TypeError, ValueError):  # a log that nobody's monitor wrote
-            problems.append(f"{one.name}: its types and constants are not those of its parameters")
+            specialised = [*_records(compiled, function, search, arch)]
+        except (LookupError, TypeError, ValueError):  # a malformed log
+            problems.append(
+                f"{compiled.name}: its types and constants are not those of its parameters"
+            )
             continue
-        for record in made:
+        for record in specialised:
             records.setdefault(repr(record), record)
     for name, choices in log.choices.items():
-        places = {
+        kernels = {
             record["kernel"]["file"]: record["kernel"]
             for record in records.values()
             if record["kernel"]["function"] == name
         }
         tuned = sorted({key for choice in choices for key in choice} - _DEFAULTS.keys())
-        for kernel in [*places.values()]:
-            found = {"kernel": kernel, "tuned": tuned, "choice": choices[-1], "timings": []}
-            records.setdefault(repr(found), found)
-    return [*records.values(), *({"problem": one} for one in dict.fromkeys(problems))]
+        for kernel in [*kernels.values()]:
+            tuning = {"kernel": kernel, "tuned": tuned, "choice": choices[-1], "timings": []}
+            records.setdefault(repr(tuning), tuning)
+    return [*records.values(), *({"problem": problem} for problem in dict.fromkeys(problems))]
 
 
 def _chosen(log: JitLog) -> Iterator[Compiled]:
-    """Yield what was compiled, but of an autotuner's trials only what it chose, if that is there."""
+    """Yield compiled kernels; of an autotuner's trials only its choice, if logged."""
     by_name: dict[str, list[Compiled]] = {}
-    for one in log.compiled:
-        by_name.setdefault(one.name, []).append(one)
+    for specialisation in log.compiled:
+        by_name.setdefault(specialisation.name, []).append(specialisation)
     for name, compiled in by_name.items():
         choices = log.choices.get(name, [])
-        kept = [one for one in compiled if any(_is_choice(one, choice) for choice in choices)]
-        yield from kept or compiled
+        selected = [
+            specialisation
+            for specialisation in compiled
+            if any(_is_choice(specialisation, choice) for choice in choices)
+        ]
+        yield from selected or compiled
 
 
-def _is_choice(one: Compiled, choice: Mapping[str, Any]) -> bool:
-    """Return whether a specialisation is of a config; parameters by position may be any of it."""
-    values = [constant.get("value") for constant in one.constants.values()]
-    options = {**_DEFAULTS, **one.options}
+def _is_choice(compiled: Compiled, choice: Mapping[str, Any]) -> bool:
+    """Return whether a specialisation matches a config; values are matched without names."""
+    values = [constant.get("value") for constant in compiled.constants.values()]
+    options = {**_DEFAULTS, **compiled.options}
     return all(
         options[name] == value if name in options else value in values
         for name, value in choice.items()
     )
 
 
-def _records(one: Compiled, found: _Found, search: _Search, arch: int) -> Iterator[dict[str, Any]]:
-    """Yield the record of a specialisation; two where the log does not say which promises it keeps."""
-    names = [parameter.arg for parameter in found.parameters]
-    by_name = isinstance(one.types, Mapping)
-    given: dict[str, Any] = dict(one.types if by_name else zip(names, one.types, strict=True))
-    types = {name: _type(given[name]) for name in names}
+def _records(
+    compiled: Compiled, function: _Found, search: _Search, arch: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the record of a specialisation; with `open_promises`, also one with all promises."""
+    names = [parameter.arg for parameter in function.parameters]
+    by_name = isinstance(compiled.types, Mapping)
+    kinds: dict[str, Any] = dict(
+        compiled.types if by_name else zip(names, compiled.types, strict=True)
+    )
+    types = {name: _type(kinds[name]) for name in names}
     constants = {
-        _label(names, path): search.constant(value, found.file)
-        for path, value in one.constants.items()
+        _label(names, path): search.constant(value, function.file)
+        for path, value in compiled.constants.items()
     }
-    divisible = {_label(names, path) for path in one.divisible}
-    constexprs = [p.arg for p in found.parameters if is_constexpr_annotation(p.annotation)]
+    divisible = {_label(names, path) for path in compiled.divisible}
+    constexprs = [p.arg for p in function.parameters if is_constexpr_annotation(p.annotation)]
     record = {
-        "kernel": found.kernel,
+        "kernel": function.kernel,
         "constexprs": constexprs,
         "signature": types,
         "divisible": sorted(divisible),
         "constants": constants,
-        "options": {**_DEFAULTS, **one.options},
-        "target": ["cuda", one.arch or arch],
+        "options": {**_DEFAULTS, **compiled.options},
+        "target": ["cuda", compiled.arch or arch],
         "integers": {},
     }
     yield record
-    if one.open_promises:
+    if compiled.open_promises:
         promised = {
             label
             for name, kind in types.items()
@@ -144,20 +152,20 @@ def _records(one: Compiled, found: _Found, search: _Search, arch: int) -> Iterat
 
 def _type(kind: Any) -> Any:
     if isinstance(kind, list):
-        return {"items": [_type(one) for one in cast("list[Any]", kind)], "fields": []}
+        return {"items": [_type(element) for element in cast("list[Any]", kind)], "fields": []}
     return str(kind)
 
 
 def _leaves(name: str, kind: Any) -> Iterator[tuple[str, str]]:
     if isinstance(kind, dict):
-        for at, one in enumerate(cast("dict[str, Any]", kind)["items"]):
-            yield from _leaves(f"{name}.{at}", one)
+        for index, element in enumerate(cast("dict[str, Any]", kind)["items"]):
+            yield from _leaves(f"{name}.{index}", element)
     else:
         yield name, str(kind)
 
 
 def _label(names: Sequence[str], path: Place) -> str:
-    """Return a parameter or an item of its tuple as the recorder names it."""
+    """Return the recorder's name of a parameter or an item of its tuple."""
     first = path[0]
     owner = names[first] if isinstance(first, int) else first
     return ".".join([owner, *map(str, path[1:])])
@@ -183,15 +191,15 @@ class _Found:
     def kernel(self) -> dict[str, Any]:
         return {"file": str(self.file), "function": self.name, "module": _module_of(self.file)}
 
-    def takes(self, one: Compiled) -> bool:
-        """Return whether a specialisation is of these parameters."""
+    def takes(self, compiled: Compiled) -> bool:
+        """Return whether a specialisation fits these parameters."""
         names = [parameter.arg for parameter in self.parameters]
-        if isinstance(one.types, Mapping):
-            types = {name: one.types.get(name) for name in names}
-            has_names = one.types.keys() == types.keys()
+        if isinstance(compiled.types, Mapping):
+            types = {name: compiled.types.get(name) for name in names}
+            has_names = compiled.types.keys() == types.keys()
         else:
-            types = dict(zip(names, one.types, strict=False))
-            has_names = len(one.types) == len(names)
+            types = dict(zip(names, compiled.types, strict=False))
+            has_names = len(compiled.types) == len(names)
         return has_names and all(
             types[parameter.arg] == "constexpr"
             for parameter in self.parameters
@@ -206,35 +214,43 @@ class _Search:
     sources: Sequence[Path]
     trees: dict[Path, ast.Module | None] = field(default_factory=dict[Path, ast.Module | None])
 
-    def find(self, one: Compiled) -> _Found | str:
-        """Return the function that was specialised, or why it is not known."""
-        found = [each for each in self.named(one.name) if each.takes(one)]
-        told = f"{one.module}.{one.name}" if one.module else one.name
-        if not found:
-            others = [str(each.file) for each in self.named(one.name)]
-            where = f"; other parameters in {', '.join(others)}" if others else ""
-            return f"{told} is in no source{where}: name its file or folder (--source)"
-        if len(found) > 1:
-            found = [each for each in found if _is_module(each.file, one.module)] or found
-        if len(found) > 1:
-            files = ", ".join(str(each.file) for each in found)
-            return f"{told} is in {files}: name the one that was launched (--source)"
-        return found[0]
+    def find(self, compiled: Compiled) -> _Found | str:
+        """Return the specialised function, or the reason it is unknown."""
+        candidates = [
+            function for function in self.named(compiled.name) if function.takes(compiled)
+        ]
+        full_name = f"{compiled.module}.{compiled.name}" if compiled.module else compiled.name
+        if not candidates:
+            other_files = [str(function.file) for function in self.named(compiled.name)]
+            where = f"; other parameters in {', '.join(other_files)}" if other_files else ""
+            return f"{full_name} is in no source{where}: name its file or folder (--source)"
+        if len(candidates) > 1:
+            candidates = [
+                function for function in candidates if _is_module(function.file, compiled.module)
+            ] or candidates
+        if len(candidates) > 1:
+            files = ", ".join(str(function.file) for function in candidates)
+            return f"{full_name} is in {files}: name the one that was launched (--source)"
+        return candidates[0]
 
-    def constant(self, value: dict[str, Any], beside: Path) -> dict[str, Any]:
-        """Return a constant; a function that has no file yet gets it."""
+    def constant(self, value: dict[str, Any], kernel_file: Path) -> dict[str, Any]:
+        """Return a constant; add the file to a function without one."""
         function = value.get("function")
         if function is None or "file" in function:
             return value
-        found = [*self.named(function["function"])]
-        found = [one for one in found if _is_module(one.file, function["module"])] or found
-        found = [one for one in found if one.file == beside] or found
-        if len(found) != 1:
+        candidates = [*self.named(function["function"])]
+        candidates = [
+            candidate for candidate in candidates if _is_module(candidate.file, function["module"])
+        ] or candidates
+        candidates = [
+            candidate for candidate in candidates if candidate.file == kernel_file
+        ] or candidates
+        if len(candidates) != 1:
             return {"other": f"{function['module']}.{function['function']}"}
-        return {"function": found[0].kernel}
+        return {"function": candidates[0].kernel}
 
     def named(self, name: str) -> Iterator[_Found]:
-        """Yield the functions of a name, which may be dotted."""
+        """Yield the functions of a (possibly dotted) name."""
         path = [part for part in name.split(".") if part != "<locals>"]
         for file in self.files.get(path[-1], ()):
             tree = self._tree(file)
@@ -244,12 +260,12 @@ class _Search:
 
     @cached_property
     def files(self) -> dict[str, list[Path]]:
-        """The files that define each name. Raises: CompileError."""
-        found: dict[str, list[Path]] = {}
+        """The files defining each name. Raises: CompileError."""
+        files: dict[str, list[Path]] = {}
         for file in dict.fromkeys(_python_files(self.sources)):
             for name in dict.fromkeys(_DEFINITION.findall(_source_of(file))):
-                found.setdefault(name.decode(), []).append(file)
-        return found
+                files.setdefault(name.decode(), []).append(file)
+        return files
 
     def _tree(self, file: Path) -> ast.Module | None:
         if file not in self.trees:
@@ -261,7 +277,7 @@ class _Search:
 
 
 def _source_of(file: Path) -> bytes:
-    """Return the text of a file, empty if it cannot be one of kernels."""
+    """Return the text of a file, empty if unreadable."""
     try:
         return read_regular(file, MAX_SOURCE_BYTES)
     except OSError:
@@ -275,16 +291,16 @@ def _python_files(sources: Iterable[Path]) -> Iterator[Path]:
             yield path
         elif path.is_dir():
             yield from sorted(
-                one
-                for one in path.rglob("*.py")
-                if one.is_file() and not any(p[0] == "." for p in one.relative_to(path).parts)
+                file
+                for file in path.rglob("*.py")
+                if file.is_file() and not any(p[0] == "." for p in file.relative_to(path).parts)
             )
         else:
             raise CompileError(f"expected a file or a folder of sources, got {source}")
 
 
 def _module_of(file: Path) -> str:
-    """Return the name under which a file is imported, from the packages that it is in."""
+    """Return a file's module name, including its packages."""
     parts = [] if file.stem == "__init__" else [file.stem]
     folder = file.parent
     while (folder / "__init__.py").is_file():
@@ -294,7 +310,7 @@ def _module_of(file: Path) -> str:
 
 
 def _is_module(file: Path, module: str) -> bool:
-    """Return whether a file may be what is imported as a module."""
+    """Return whether a file's path ends like a module's dotted name."""
     parts = module.split(".") if module else []
-    own = [*file.parts[:-1], *([] if file.stem == "__init__" else [file.stem])]
-    return not parts or own[-len(parts) :] == parts
+    module_path = [*file.parts[:-1], *([] if file.stem == "__init__" else [file.stem])]
+    return not parts or module_path[-len(parts) :] == parts

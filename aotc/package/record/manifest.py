@@ -1,10 +1,10 @@
-"""Write the manifest of recorded launches: a table for each way in which a kernel was specialised.
+"""Write the manifest of recorded launches: one table per specialisation of a kernel.
 
-Launches of a kernel share a table if their types, constants and what is fixed are the same; then
-their configs are its configs, the autotuner's choices as it made them. A promise that only some of
-them keep is optional. So the manifest builds what was launched, and little else.
+Launches share a table if their types, constants and fixed values are equal. The table's configs
+are theirs, including the autotuner's choices. A promise kept by only some of them is optional. So
+the manifest builds the recorded launches, and little else.
 
-Invariant: what is written can be read; a table that the manifest's reader refuses is a comment.
+Invariant: the output parses; a table refused by the manifest's reader becomes a comment.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _TARGETS = {target.arch: name for name, target in TARGETS.items() if target.vari
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
 _SPILL_BYTES = 1 << 16
-_MAX_GRIDS = 8  # that a comment lists
+_MAX_GRIDS = 8  # listed in a comment
 _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
 
 
 @dataclass
 class Written:
-    """A manifest's text, how many tables it has, and the kernels that no table can name.
+    """A manifest's text, its number of tables, and the refused kernels.
 
-    `tables` are the names of tables by `table_key`; those of `gridless` have no grid.
+    `tables` are the names of tables by `table_key`; tables in `gridless` have no grid.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Written:
 
 @dataclass
 class _Group:
-    """Launches that share a table."""
+    """Launches sharing a table."""
 
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -66,7 +66,7 @@ class _Group:
 
 
 def package_name(folder: Path) -> str:
-    """Return a name for the package that is recorded in a folder."""
+    """Derive a package name from a record's folder."""
     name = re.sub(r"\W", "_", folder.resolve().name, flags=re.ASCII)
     return name if name[:1].isalpha() else f"kernels_{name}"
 
@@ -76,27 +76,29 @@ def write_manifest(
 ) -> Written:
     """Return the manifest at `output` of recorded launches.
 
-    With `has_all_configs`, of an autotuned kernel all configs that its autotuner has.
+    With `has_all_configs`, autotuned kernels get all configs of their autotuner.
 
-    Raises: CompileError if nothing was launched that aotc has a target for.
+    Raises: CompileError if no launch was on a supported target.
     """
-    launches = [one for one in records if "signature" in one and target_of(one)]
+    launches = [record for record in records if "signature" in record and target_of(record)]
     if not launches:
         error = CompileError(
             "expected launches of Triton kernels on an NVIDIA GPU, got none",
             remedy="the program must launch them with kernel[grid](…), in a Python that is started "
             "without -S, -I and -E; of a log, lines with kernels' keys, and their --source",
         )
-        for problem in dict.fromkeys(one["problem"] for one in records if "problem" in one):
+        for problem in dict.fromkeys(
+            record["problem"] for record in records if "problem" in record
+        ):
             error.add_context(problem)
         raise error
     tuned = tuned_constants(records)
     listed_configs = _listed_configs(records) if has_all_configs else {}
     groups: dict[str, _Group] = {}
-    for one in launches:
-        group = groups.setdefault(table_key(one, tuned), _Group())
-        group.launches.append(one)
-    targets = sorted({target_of(one) for one in launches})
+    for launch in launches:
+        group = groups.setdefault(table_key(launch, tuned), _Group())
+        group.launches.append(launch)
+    targets = sorted({target_of(launch) for launch in launches})
     listed = ", ".join(map(toml, targets))
     head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
     written = Written(f"# Written from recorded launches.\n{head}")
@@ -112,21 +114,21 @@ def write_manifest(
             written.tables[key] = name
             built.setdefault(kernel, set()).update(group.first["signature"])
     written.text += _tuned(records, built, output.parent)
-    for one in records:
-        if "problem" in one:
-            written.refused.append(f"not recorded: {one['problem']}")
+    for record in records:
+        if "problem" in record:
+            written.refused.append(f"not recorded: {record['problem']}")
     return written
 
 
 def _listed_configs(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the configs of autotuners by kernel."""
-    return {_key(one["kernel"]): one["configs"] for one in records if "configs" in one}
+    return {_key(record["kernel"]): record["configs"] for record in records if "configs" in record}
 
 
 def _add(written: Written, head: str, table: _Table, name: str, output: Path) -> bool:
-    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all.
+    """Add a table; without its grid if the reader refuses it, or as a comment if all fails.
 
-    Returns whether it is one.
+    Returns whether a table was added.
     """
     problem = table.problem()
     for grid in () if problem else (table.grid(), []):
@@ -147,23 +149,25 @@ def _add(written: Written, head: str, table: _Table, name: str, output: Path) ->
 
 
 def _tuned(records: Sequence[dict[str, Any]], built: Mapping[str, set[str]], folder: Path) -> str:
-    """Return the tables of what autotuners chose by their keys; of a key twice, the last."""
+    """Return the `[[tuned]]` tables: autotuners' choices by key, the last for repeated keys."""
     tables: dict[str, str] = {}
-    for one in records:
-        parameters: set[str] = built.get(_key(one["kernel"]), set()) if "choice" in one else set()
-        if not parameters or "key" not in one:
+    for record in records:
+        parameters: set[str] = (
+            built.get(_key(record["kernel"]), set()) if "choice" in record else set()
+        )
+        if not parameters or "key" not in record:
             continue
-        key = {name: value for name, value in one["key"].items() if value is not None}
+        key = {name: value for name, value in record["key"].items() if value is not None}
         config = {
             name: value
-            for name, value in one["choice"].items()
+            for name, value in record["choice"].items()
             if name in parameters or name in CONFIG_KEYS
         }
         head = [
             "[[tuned]]",
-            f"source = {toml(_source(one['kernel'], folder))}",
+            f"source = {toml(_source(record['kernel'], folder))}",
             f"key = {_inline(key)}",
-            f"dtypes = {_inline({name: dtype_word(text) for name, text in one['dtypes'].items()})}",
+            f"dtypes = {_inline({name: dtype_word(text) for name, text in record['dtypes'].items()})}",
         ]
         tables["\n".join(head)] = f"config = {_inline(config)}"
     return "".join(f"\n{head}\n{config}\n" for head, config in tables.items())
@@ -174,13 +178,13 @@ def _inline(values: Mapping[str, Any]) -> str:
 
 
 def _source(kernel: Mapping[str, Any], folder: Path) -> str:
-    """Return a kernel's source as a manifest in a folder names it."""
+    """Return a kernel's source, relative to the manifest's folder."""
     file = Path(os.path.relpath(kernel["file"], folder.resolve())).as_posix()
     return f"{file}:{_function(kernel)}"
 
 
 def _function(kernel: Mapping[str, Any]) -> str:
-    """Return a function's name as a manifest has it: dotted, if it is in another one."""
+    """Return a function's name for a manifest: dotted if nested."""
     return str(kernel["function"]).replace(".<locals>", "")
 
 
@@ -189,28 +193,28 @@ def _key(kernel: Mapping[str, Any]) -> str:
 
 
 def recorded_target(records: Sequence[dict[str, Any]]) -> str:
-    """Return the first target that was launched on, sm_90a if there is none."""
-    targets = sorted({target_of(one) for one in records if "signature" in one} - {""})
+    """Return the first recorded target, by default sm_90a."""
+    targets = sorted({target_of(record) for record in records if "signature" in record} - {""})
     return targets[0] if targets else "sm_90a"
 
 
 def target_of(launch: Mapping[str, Any]) -> str:
-    """Return the target of a launch, empty if there is none."""
+    """Return the target of a launch, "" if unsupported."""
     backend, arch = launch["target"]
     return _TARGETS.get(arch, "") if backend == "cuda" else ""
 
 
 def tuned_constants(records: Sequence[dict[str, Any]]) -> dict[str, set[str]]:
-    """Return the constants that autotuners set, by kernel."""
+    """Return the constants set by autotuners, by kernel."""
     tuned: dict[str, set[str]] = {}
-    for one in records:
-        if "tuned" in one:
-            tuned.setdefault(_key(one["kernel"]), set()).update(one["tuned"])
+    for record in records:
+        if "tuned" in record:
+            tuned.setdefault(_key(record["kernel"]), set()).update(record["tuned"])
     return tuned
 
 
 def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
-    """Return what launches of one table have in common, given the `tuned_constants`."""
+    """Return the key shared by all launches of a table, given the `tuned_constants`."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
     unbuilt = launch.get("unbuilt", {})
@@ -223,7 +227,7 @@ _SWITCHES = ("enable_fp_fusion", "enable_reflect_ftz")
 
 
 def _switched_off(launch: Mapping[str, Any]) -> list[str]:
-    """Return the options of a kernel, true unless a launch says otherwise, that are false."""
+    """Return a launch's disabled kernel options (enabled by default)."""
     return [name for name in _SWITCHES if launch["options"].get(name) is False]
 
 
@@ -238,14 +242,14 @@ class _Table:
     tunes: set[str]
     survey: Survey
     folder: Path
-    all_configs: list[dict[str, Any]]  # of its autotuner, if they are asked for
+    all_configs: list[dict[str, Any]]  # of its autotuner, with `has_all_configs`
 
     @property
     def first(self) -> dict[str, Any]:
         return self.group.first
 
     def problem(self) -> str:
-        """Return why no manifest can have the kernel; empty if one may."""
+        """Return the reason a manifest cannot express the kernel, "" if it can."""
         kernel = self.first["kernel"]
         name, file = _function(kernel), kernel["file"]
         if not Path(file).is_file():
@@ -267,11 +271,11 @@ class _Table:
         return ""
 
     def name(self, names: set[str]) -> str:
-        """Return a name that no other table has."""
+        """Return a unique table name."""
         kernel = self.first["kernel"]
         base = re.sub(r"\W", "_", kernel["function"].rpartition(".")[2], flags=re.ASCII)
-        numbered = (f"{base}_{at}" for at in range(2, len(names) + 3))
-        return next(one for one in (base, *numbered) if one not in names)
+        numbered = (f"{base}_{index}" for index in range(2, len(names) + 3))
+        return next(candidate for candidate in (base, *numbered) if candidate not in names)
 
     def text(self, name: str, grid: Sequence[str]) -> str:
         signature = self.signature()
@@ -285,11 +289,11 @@ class _Table:
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:
-            grids = [one["grid"] for one in self.group.launches if "grid" in one]
-            seen = dict.fromkeys(str(tuple(one)) for one in grids)
+            grids = [launch["grid"] for launch in self.group.launches if "grid" in launch]
+            seen = dict.fromkeys(str(tuple(extents)) for extents in grids)
             more = ", …" if len(seen) > _MAX_GRIDS else ""
-            told = f"; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}" if seen else ""
-            lines.append(f"# grid: callers give it{told}")
+            note = f"; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}" if seen else ""
+            lines.append(f"# grid: callers give it{note}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
         lines += [f"{name} = false" for name in _switched_off(self.first)]
@@ -304,11 +308,14 @@ class _Table:
         return "\n".join([*lines, *self._config_lines()]) + "\n"
 
     def _config_lines(self) -> list[str]:
-        """Return the lines of configs: a grid where all configs that are wanted are one."""
+        """Return the lines of configs; as axes if all configs form a cross product."""
         configs = self.configs()
         axes = _axes(configs) if self.all_configs else {}
         if axes:
-            return ["[kernel.configs]", *(f"{name} = {toml(one)}" for name, one in axes.items())]
+            return [
+                "[kernel.configs]",
+                *(f"{name} = {toml(values)}" for name, values in axes.items()),
+            ]
         lines: list[str] = []
         for config in configs:
             lines.append("[[kernel.config]]")
@@ -316,16 +323,18 @@ class _Table:
         return lines
 
     def overlaps(self) -> list[str]:
-        """Return what was seen of overlapping memory, as a comment: a person may promise `noalias`."""
-        told = [one["overlaps"] for one in self.group.launches if "overlaps" in one]
-        if not told:
+        """Return a comment on overlapping arguments; the user may then promise `noalias`."""
+        recorded = [launch["overlaps"] for launch in self.group.launches if "overlaps" in launch]
+        if not recorded:
             return []
-        pairs = dict.fromkeys(" and ".join(pair) for one in told for pair in one)
-        num = f"{len(told)} launch{'' if len(told) == 1 else 'es'}"
+        pairs = dict.fromkeys(
+            " and ".join(pair) for launch_pairs in recorded for pair in launch_pairs
+        )
+        num = f"{len(recorded)} launch{'' if len(recorded) == 1 else 'es'}"
         return [one_line(f"# overlaps seen in {num}: {', '.join(pairs) or 'none'}")]
 
     def signature(self) -> dict[str, str]:
-        """Return the type of each argument: what was passed, promised and fixed."""
+        """Return the type of each argument, with promises and fixed values."""
         types: dict[str, str] = {}
         for name, text in self.first["signature"].items():
             if name in self.first["constexprs"]:
@@ -333,62 +342,64 @@ class _Table:
             types[name] = self._type(name, text)
         return types
 
-    def _type(self, name: str, told: Any) -> str:
-        """Return the type of an argument, or of a tuple's item, which is named by its path."""
-        if isinstance(told, dict):
-            found = cast("dict[str, list[Any]]", told)
-            labels = [f"{field}: " for field in found["fields"]] or [""] * len(found["items"])
+    def _type(self, name: str, kind: Any) -> str:
+        """Return the type of an argument, or of a tuple's item (`name` is its path)."""
+        if isinstance(kind, dict):
+            structure = cast("dict[str, list[Any]]", kind)
+            labels = [f"{field}: " for field in structure["fields"]] or [""] * len(
+                structure["items"]
+            )
             items = [
-                label + self._type(f"{name}.{at}", item)
-                for at, (label, item) in enumerate(zip(labels, found["items"], strict=True))
+                label + self._type(f"{name}.{index}", item)
+                for index, (label, item) in enumerate(zip(labels, structure["items"], strict=True))
             ]
             return f"({', '.join(items)}{',' * (len(items) == 1)})"
-        if told == "constexpr":
+        if kind == "constexpr":
             value = self.first["constants"][name].get("value")
             return "none" if value is None else f"i32={int(value)}"
-        kept = [name in one["divisible"] for one in self.group.launches]
-        promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
-        element = str(told).replace("*k", "*", 1)
-        if element.lstrip("*") == "u1":  # as Triton calls a bool
+        is_divisible = [name in launch["divisible"] for launch in self.group.launches]
+        promise = ":16" * any(is_divisible) + "?" * (any(is_divisible) and not all(is_divisible))
+        element = str(kind).replace("*k", "*", 1)
+        if element.lstrip("*") == "u1":  # Triton's name of a bool
             element = element.replace("u1", "i1")
         return element + promise
 
     def constants(self) -> dict[str, Any]:
-        """Return the constants that no autotuner sets."""
-        found: dict[str, Any] = {}
+        """Return the constants, except those set by autotuners."""
+        constants: dict[str, Any] = {}
         for name in self.first["constexprs"]:
             constant = self.first["constants"].get(name)
             if constant is None or name in self.tunes or name in CONFIG_KEYS:
-                continue  # a parameter may be called num_warps: its value is the config's
+                continue  # a parameter named num_warps gets the config's value
             if "function" in constant:
                 other = constant["function"]
-                beside = Path(self.first["kernel"]["file"]).parent
-                file = Path(os.path.relpath(other["file"], beside)).as_posix()
-                found[name] = f"{file}:{other['function']}"
+                folder = Path(self.first["kernel"]["file"]).parent
+                file = Path(os.path.relpath(other["file"], folder)).as_posix()
+                constants[name] = f"{file}:{other['function']}"
             elif "value" in constant:
-                found[name] = "None" if constant["value"] is None else constant["value"]
-        return found
+                constants[name] = "None" if constant["value"] is None else constant["value"]
+        return constants
 
     def configs(self) -> list[dict[str, Any]]:
-        """Return the configs that were launched, each once, in order; then those that are asked for."""
+        """Return the distinct launched configs in order, then `all_configs`."""
         configs: dict[str, dict[str, Any]] = {}
-        for one in self.group.launches:
+        for launch in self.group.launches:
             config = {
-                name: one["constants"][name]["value"]
-                for name in sorted(self.tunes & one["constants"].keys())
+                name: launch["constants"][name]["value"]
+                for name in sorted(self.tunes & launch["constants"].keys())
             }
-            config |= self._options(one["options"])
+            config |= self._options(launch["options"])
             configs.setdefault(json.dumps(config), config)
-        for one in self.all_configs:
-            names = sorted(self.tunes & one.keys() & self.first["signature"].keys())
-            config = {name: one[name] for name in names} | self._options(
-                {**_DEFAULTS, **{name: one[name] for name in CONFIG_KEYS if name in one}}
+        for settings in self.all_configs:
+            names = sorted(self.tunes & settings.keys() & self.first["signature"].keys())
+            config = {name: settings[name] for name in names} | self._options(
+                {**_DEFAULTS, **{name: settings[name] for name in CONFIG_KEYS if name in settings}}
             )
             configs.setdefault(json.dumps(config), config)
         return list(configs.values())
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that a config has to say."""
+        """Return the options a config must state."""
         return {
             name: value
             for name, value in options.items()
@@ -402,12 +413,12 @@ class _Table:
         }
 
     def grid(self) -> list[str]:
-        """Return the grid that the launching source says, if all that was launched agrees."""
+        """Return the grid from the launching source if it matches all recorded launches."""
         integers = {name for name, text in self.signature().items() if re.match(r"[iu]\d", text)}
         names = integers | set(self.constants()) | self.tunes
         kernel = _function(self.first["kernel"]).rpartition(".")[2]
         parameters = tuple(self.first["signature"])
-        found: list[str] | None = None
+        source_grid: list[str] | None = None
         for file, line in sorted(self._callers()):
             try:
                 launches = launches_of(
@@ -415,26 +426,26 @@ class _Table:
                 )
             except DiagnosticError:
                 return []
-            here = [one for one in launches if line is None or one.line <= line]
-            for launch in here if line is None else here[-1:]:
+            reached = [launch for launch in launches if line is None or launch.line <= line]
+            for launch in reached if line is None else reached[-1:]:
                 grid = grid_of(launch, names)
-                if grid is None or found not in (None, grid):
+                if grid is None or source_grid not in (None, grid):
                     return []
-                found = grid
-            if not here:
+                source_grid = grid
+            if not reached:
                 return []
-        agrees = found and all(_agrees(found, one) for one in self.group.launches)
-        return found if found and agrees else []
+        agrees = source_grid and all(_agrees(source_grid, launch) for launch in self.group.launches)
+        return source_grid if source_grid and agrees else []
 
     def _callers(self) -> set[tuple[str, int | None]]:
-        """Return where launches are: files and lines, or the kernel's own file if no record says so."""
-        own = {"file": self.first["kernel"]["file"], "line": None}
-        callers = [one.get("caller", own) for one in self.group.launches]
-        return {(one["file"], one["line"]) for one in callers}
+        """Return the launches' call sites (file, line); by default the kernel's own file."""
+        kernel_file = {"file": self.first["kernel"]["file"], "line": None}
+        callers = [launch.get("caller", kernel_file) for launch in self.group.launches]
+        return {(caller["file"], caller["line"]) for caller in callers}
 
 
 def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of each key if configs are all combinations of them, else nothing."""
+    """Return the axes of configs forming a cross product, else an empty mapping."""
     axes: dict[str, list[Any]] = {}
     for config in configs:
         for name, value in config.items():
@@ -447,7 +458,7 @@ def _axes(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:
-    """Return whether a grid's expressions give the one that was seen, if one was."""
+    """Return whether a grid's expressions evaluate to a launch's recorded grid, if any."""
     if "grid" not in launch:
         return True
     values = {k: v["value"] for k, v in launch["constants"].items() if "value" in v}

@@ -1,4 +1,4 @@
-"""Run a program whose Triton kernels launch from archives, in all of its Python processes."""
+"""Run a program with its Triton kernels launched from archives, in all Python processes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def run_replayed(
     record: str,
     driver: str | None,
 ) -> NoReturn:
-    """Become a program whose processes install archives; the arguments are those of `install`.
+    """Replace this process by a program installing archives; arguments as for `install`.
 
-    Raises: CompileError if there is no such archive or command.
+    Raises: CompileError if an archive or the command does not exist.
     """
     for path in archives:
         if not path.is_file():
@@ -34,7 +34,7 @@ def run_replayed(
             raise CompileError(
                 message, remedy="aotc build writes it: aotc build record/kernels.toml"
             )
-    told = {
+    settings = {
         "archives": [str(path.resolve()) for path in archives],
         "strict": strict,
         "stand_in": stand_in,
@@ -42,7 +42,7 @@ def run_replayed(
         "driver": driver,
     }
     path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "AOTC_REPLAY": json.dumps(told)}
+    environment = {**os.environ, "PYTHONPATH": path, "AOTC_REPLAY": json.dumps(settings)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:

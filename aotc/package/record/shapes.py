@@ -1,6 +1,6 @@
-"""Write the launches that a program was seen to make, with their counts, as a file of shapes.
+"""Write a program's recorded launches, with their counts, as a file of shapes.
 
-Invariant: a shape names a kernel of the recorded manifest and arguments that its launches pass.
+Invariant: a shape names a kernel of the recorded manifest, and arguments of its launches.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ def shapes_text(records: Sequence[dict[str, Any]], written: Written) -> str:
     """Return the shapes of a manifest's kernels, the most frequent first; empty without counts."""
     tuned = tuned_constants(records)
     counts: dict[_Shape, int] = {}
-    for one in records:
-        if "count" not in one:
+    for record in records:
+        if "count" not in record:
             continue
-        kernel = written.tables.get(table_key(one["launch"], tuned))
-        key = passed_integers(one["launch"])
+        kernel = written.tables.get(table_key(record["launch"], tuned))
+        key = passed_integers(record["launch"])
         if kernel is not None:
-            grid = tuple(one["launch"]["grid"]) if kernel in written.gridless else ()
+            grid = tuple(record["launch"]["grid"]) if kernel in written.gridless else ()
             shape = kernel, tuple(key.items()), (*grid, *(1,) * (3 - len(grid))) if grid else ()
-            counts[shape] = counts.get(shape, 0) + one["count"]
+            counts[shape] = counts.get(shape, 0) + record["count"]
     order = [*dict.fromkeys(written.tables.values())]
-    shapes = sorted(counts, key=lambda one: (order.index(one[0]), -counts[one], *one[1:]))
+    shapes = sorted(counts, key=lambda shape: (order.index(shape[0]), -counts[shape], *shape[1:]))
     return "\n".join(_text(shape, counts[shape]) for shape in shapes)
 
 
 def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
-    """Return the integers that a launch passes, without those whose value is compiled in."""
+    """Return the integers passed at launch, excluding compiled-in values."""
     names = {name for key, kind in launch["signature"].items() for name in _passed(key, kind)}
     return {
         name: value for name, value in launch["integers"].items() if name.partition(".")[0] in names
@@ -42,11 +42,11 @@ def passed_integers(launch: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _passed(name: str, kind: Any) -> Iterator[str]:
-    """Yield the launch arguments of a recorded type, which is a tuple's if it has items."""
+    """Yield the launch arguments of a recorded type; one per item of a tuple."""
     if isinstance(kind, dict):
-        told = cast("dict[str, list[Any]]", kind)
-        labels = told["fields"] or range(len(told["items"]))
-        for label, item in zip(labels, told["items"], strict=True):
+        structure = cast("dict[str, list[Any]]", kind)
+        labels = structure["fields"] or range(len(structure["items"]))
+        for label, item in zip(labels, structure["items"], strict=True):
             yield from _passed(f"{name}_{label}", item)
     elif kind != "constexpr":
         yield name

@@ -1,7 +1,7 @@
-"""The times that a program's autotuners measured, as a tuning table of the recorded manifest.
+"""Convert the timings of a program's autotuners to a tuning table for the recorded manifest.
 
-The times are those of Triton's compiler, not of aotc's: a start until `aotc tune` has measured. The
-table has the manifest's configs, which are those that were launched; the records have all.
+The timings are of Triton's compiler, not of aotc: a starting point until `aotc tune` has measured.
+The table has only the manifest's (launched) configs; the records have all.
 """
 
 from __future__ import annotations
@@ -42,61 +42,67 @@ class _Times:
 def recorded_timings(
     records: Sequence[dict[str, Any]], written: Written, manifest: Manifest
 ) -> TuningTable:
-    """Return what autotuners measured of the manifest's kernels; of a launch twice, the last."""
-    own = {kernel.name: _configs(kernel) for kernel in manifest.kernels}
+    """Return autotuners' timings for the manifest's kernels; the last for repeated launches."""
+    configs_by_kernel = {kernel.name: _configs(kernel) for kernel in manifest.kernels}
     tuned = tuned_constants(records)
     tunings: dict[tuple[str, str, str], _Times] = {}
     counted: dict[str, list[Mapping[str, Any]]] = {}
-    for one in records:
-        if "count" in one:
-            counted.setdefault(table_key(one["launch"], tuned), []).append(one)
-    for one in records:
-        if not one.get("timings") or "launch" not in one:
+    for record in records:
+        if "count" in record:
+            counted.setdefault(table_key(record["launch"], tuned), []).append(record)
+    for record in records:
+        if not record.get("timings") or "launch" not in record:
             continue
-        launch = one["launch"]
+        launch = record["launch"]
         table = table_key(launch, tuned)
         kernel = written.tables.get(table)
         if kernel is None:
             continue
-        times = tunings.setdefault((kernel, target_of(launch), one.get("gpu", "")), _Times())
+        times = tunings.setdefault((kernel, target_of(launch), record.get("gpu", "")), _Times())
         key = tuple(passed_integers(launch).items())
         measured = times.launches.setdefault(key, {})
-        for settings, told in one["timings"]:
-            config = own[kernel].get(completed(_config(settings, launch)))
-            seconds = seconds_of(told)
+        for settings, milliseconds in record["timings"]:
+            config = configs_by_kernel[kernel].get(completed(_config(settings, launch)))
+            seconds = seconds_of(milliseconds)
             if config is not None and seconds is not None:
                 measured[times.configs.setdefault(config, len(times.configs))] = seconds
-        times.weights[key] = _weight(one, counted.get(table, ()))
-    found = (_tuning(*key, tunings[key]) for key in sorted(tunings) if tunings[key].configs)
-    return TuningTable(tuple(found))
+        times.weights[key] = _weight(record, counted.get(table, ()))
+    kernel_tunings = (
+        _tuning(*key, tunings[key]) for key in sorted(tunings) if tunings[key].configs
+    )
+    return TuningTable(tuple(kernel_tunings))
 
 
 def add_timings(table: TuningTable, path: Path) -> None:
-    """Write a table to a file, joined with what is there; times with a date stay as they are.
+    """Merge a table into a file; timings with a date are kept.
 
-    Raises: ManifestError if the file is no tuning table; HostError if it cannot be written.
+    Raises: ManifestError if the file is not a tuning table; HostError if it cannot be written.
     """
     tables = [read_tuning(path), table] if path.exists() else [table]
     write_tuning(merge_tunings(tables), path)
 
 
-def seconds_of(told: Any) -> float | None:
-    """Return the seconds that an autotuner's milliseconds are: a number, or the first of quantiles.
+def seconds_of(milliseconds: Any) -> float | None:
+    """Convert an autotuner's milliseconds (a number, or quantiles) to seconds.
 
-    None if it is no time: configs that failed have infinity.
+    Returns None for invalid times: failed configs have infinity.
     """
-    first: Any = next(iter(cast("list[Any]", told)), None) if isinstance(told, list) else told
+    first: Any = (
+        next(iter(cast("list[Any]", milliseconds)), None)
+        if isinstance(milliseconds, list)
+        else milliseconds
+    )
     is_time = isinstance(first, int | float) and math.isfinite(first) and first > 0
     return float(first) / 1e3 if is_time else None
 
 
 def _configs(kernel: KernelSpec) -> dict[tuple[object, ...], Config]:
-    """Return the configs of a recorded kernel by what makes them the same."""
+    """Return the configs of a recorded kernel by their canonical form."""
     configs = kernel.configs
     if isinstance(configs, CartesianConfigs):
         names = [name for name, _ in configs.axes]
         values = itertools.product(*(listed for _, listed in configs.axes))
-        listed = [tuple(zip(names, one, strict=True)) for one in values]
+        listed = [tuple(zip(names, combination, strict=True)) for combination in values]
     else:
         assert isinstance(configs, ListedConfigs)
         listed = [*configs.configs]
@@ -104,15 +110,15 @@ def _configs(kernel: KernelSpec) -> dict[tuple[object, ...], Config]:
 
 
 def _config(settings: Mapping[str, Constant], launch: Mapping[str, Any]) -> dict[str, Constant]:
-    """Return what of an autotuner's settings is of the kernel's config."""
+    """Restrict an autotuner's settings to keys of the kernel's config."""
     names = {*launch["signature"], *CONFIG_KEYS}
     return {name: value for name, value in settings.items() if name in names}
 
 
-def _weight(one: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of a table's launches the autotuner's choice was for; at least 1."""
-    integers = one["launch"]["integers"]
-    names = [name for name in one.get("key", {}) if name in integers]
+def _weight(record: Mapping[str, Any], counted: Sequence[Mapping[str, Any]]) -> int:
+    """Count a table's launches matching the autotuner's key; at least 1."""
+    integers = record["launch"]["integers"]
+    names = [name for name in record.get("key", {}) if name in integers]
     return max(1, sum(
         other["count"]
         for other in counted

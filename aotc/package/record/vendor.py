@@ -1,7 +1,7 @@
-"""Copy the sources of recorded kernels beside the manifest, so that it builds on another machine.
+"""Copy the sources of recorded kernels beside the manifest, to build on another machine.
 
-Of a package all Python files are copied, since kernels import their neighbours; of a module
-outside of packages the file, and the files beside it that it imports.
+All Python files of a package are copied, since kernels import their neighbours. For a module
+outside packages, its file is copied with the imported files of its folder.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Copy sources to `FOLDER/sources`; return the records with the places of the copies."""
+    """Copy sources to `FOLDER/sources`; return the records with the copies' paths."""
     return moved(records, _Copies(folder / "sources").of)
 
 
 class _Copies:
-    """Folders of the copies, each copied once."""
+    """Copies of packages and modules, each made once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._roots: dict[Path, Path] = {}  # of what is copied, to where its parent's copy is
+        self._roots: dict[Path, Path] = {}  # from a copied path to the copy of its parent
 
     def of(self, kernel: dict[str, Any]) -> dict[str, Any]:
-        """Return a kernel as its copy has it; as it is if there is no file."""
+        """Return a kernel with its copy's path; unchanged without a file."""
         file = Path(kernel["file"])
         if not file.is_file():
             return kernel
@@ -41,8 +41,10 @@ class _Copies:
     def _root(self, top: Path) -> Path:
         if top in self._roots:
             return self._roots[top]
-        # Two of one name from different places get folders of their own.
-        number = sum(one.name == top.name and one.parent != top.parent for one in self._roots)
+        # Equal names from different folders get separate roots.
+        number = sum(
+            copied.name == top.name and copied.parent != top.parent for copied in self._roots
+        )
         root = self._roots[top] = self._folder / str(number) if number else self._folder
         for path in top.rglob("*.py") if top.is_dir() else _imported(top):
             target = root / path.relative_to(top.parent)
@@ -52,7 +54,7 @@ class _Copies:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield a file and those beside it that it imports, and that they import."""
+    """Yield a file and its transitive imports from the same folder."""
     pending, seen = [file], set[Path]()
     while pending:
         path = pending.pop()
@@ -65,8 +67,8 @@ def _imported(file: Path) -> Iterator[Path]:
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]
-            beside = (file.parent / f"{name.partition('.')[0]}.py" for name in names)
-            pending += [one for one in beside if one.is_file()]
+            neighbours = (file.parent / f"{name.partition('.')[0]}.py" for name in names)
+            pending += [neighbour for neighbour in neighbours if neighbour.is_file()]

@@ -1,1 +1,1 @@
-"""What installs archives in the processes of `aotc replay`: its folder goes before PYTHONPATH."""
+"""Install archives in the processes of `aotc replay`: this folder is prepended to PYTHONPATH."""

@@ -1,4 +1,4 @@
-"""Install archives in a Python process, then do what the environment's own sitecustomize does."""
+"""Install archives in a Python process, then run the environment's own sitecustomize."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VARIABLE = "AOTC_REPLAY"
 
 
 def _install(words: dict[str, object]) -> str:
-    """Install archives; return what is wrong, if something is."""
+    """Install archives; return the error's text, "" on success."""
     try:
         from aotc.runtime.errors import AotcError  # noqa: PLC0415 - it may be missing
         from aotc.triton import install  # noqa: PLC0415 - as above
@@ -29,9 +29,9 @@ def _install(words: dict[str, object]) -> str:
 
 def _start() -> None:
     # The program's own path is as it would be without this folder; children have the variable.
-    sys.path[:] = [one for one in sys.path if not one or Path(one).resolve() != _HERE]
-    told = os.environ.get(_VARIABLE)
-    problem = _install(json.loads(told)) if told else ""
+    sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != _HERE]
+    settings = os.environ.get(_VARIABLE)
+    problem = _install(json.loads(settings)) if settings else ""
     if problem:
         sys.stderr.write(f"error: {problem}\n")
         sys.stderr.flush()

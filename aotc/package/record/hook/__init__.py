@@ -1,4 +1,4 @@
-"""What runs inside a program that is recorded: its folder goes before PYTHONPATH.
+"""Code run inside a recorded program: this folder is prepended to PYTHONPATH.
 
-Nothing but the standard library is imported: the program's Python need not have aotc.
+Only the standard library is imported: the program's Python need not have aotc.
 """

@@ -1,17 +1,17 @@
-"""Record launches of Triton kernels: wraps `JITFunction.run` and the autotuner once they are imported.
+"""Record launches of Triton kernels, by wrapping `JITFunction.run` and the autotuner on import.
 
-What a launch was specialised to is read from the compiled kernel that Triton returns, so a launch
-of a kernel that was seen often enough costs two looks into dictionaries. The autotuner's trials are
-not recorded, only what it chose.
+The specialisation is read from the compiled kernel returned by Triton. Once enough launches of it
+are recorded, a further one costs two dictionary lookups. Of the autotuner, its choice is recorded,
+not its trials.
 
-Every launch is counted by its compiled kernel, grid, integer arguments and the shapes of its tensor
-descriptors. The count is written when it is a power of two or a multiple of 1024, and at exit, so a
-process that is killed loses less than half of a count, and at most 1023.
+Launches are counted by compiled kernel, grid, integer arguments and shapes of tensor descriptors.
+A count is written at powers of two, at multiples of 1024, and at exit. A killed process loses less
+than half of a count, and at most 1023.
 
-A record is a line of JSON in a file of this process, written by one `write` to a file opened for
-appending: a process that is killed leaves whole lines, and perhaps one that readers skip.
+A record is a line of JSON, appended by one `write` to the process's own file. A killed process
+leaves complete lines and at most one partial line; readers skip it.
 
-Invariant: the program's behaviour does not change. What goes wrong here is recorded, never raised.
+Invariant: the program's behaviour does not change. Errors here are recorded, never raised.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up time
-_NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
-_MAX_COUNTS = 4096  # distinct launches of a process that are counted
+_NUM_SAMPLES = 8  # launches to record per compiled kernel and call site, for their grids
+_MAX_COUNTS = 4096  # limit of distinct launches to count per process
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
     *("enable_fp_fusion", "enable_reflect_ftz"),
 )
 
 
-_USUAL = {
+_OPTION_DEFAULTS = {
     "launch_cooperative_grid": False,
     "default_dot_input_precision": "tf32",
     "ptx_options": None,
@@ -50,17 +50,19 @@ _frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - n
 
 
 class _State(threading.local):
-    num_trials = 0  # benchmarks of the autotuner that this thread is in
+    num_trials = 0  # this thread's nesting depth of autotuner benchmarks
 
 
 _state = _State()
-# Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
-_samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
-_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's or ours
+# Keyed by `id` of objects kept alive here: hashing a code object takes microseconds.
+_samples: dict[
+    tuple[int, int, int], list[Any]
+] = {}  # by kernel, code, line: count, and owners to keep alive
+_inside: dict[int, tuple[bool, Any]] = {}  # by code: True for Triton's code or ours
 _counts: dict[
     tuple[Any, ...], list[int]
 ] = {}  # by kernel and integers: count, number, last written
-_counted: dict[int, Any] = {}  # kernels of `_counts`, which keeps them alive
+_counted: dict[int, Any] = {}  # keeps the kernels of `_counts` alive
 
 
 def install() -> None:
@@ -72,7 +74,7 @@ def install() -> None:
 
 
 def wrap(jit: ModuleType, autotuner: ModuleType) -> None:
-    """Wrap Triton's classes in a program that has imported them."""
+    """Wrap Triton's classes in a program with Triton imported."""
     _wrap_jit(jit)
     _wrap_autotuner(autotuner)
 
@@ -89,10 +91,10 @@ def _write(record: dict[str, Any]) -> None:
         finally:
             os.close(handle)
     except (OSError, KeyError, ValueError, TypeError):
-        return  # the program goes on; what is missing shows in the manifest
+        return  # the program goes on; the manifest shows the gap
 
 
-_START = os.urandom(4).hex()  # process numbers come again
+_START = os.urandom(4).hex()  # process ids are reused
 
 
 # ---- launches ---------------------------------------------------------------------------------
@@ -103,30 +105,30 @@ def _wrap_jit(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        given: Any = grid
-        seen: list[Any] | None = None
+        launch_grid: Any = grid
+        grids: list[Any] | None = None
         if callable(grid):
-            seen = []
+            grids = []
 
             def called(meta: Any) -> Any:
-                found = given(meta)
-                seen.append(found)
-                return found
+                extents = launch_grid(meta)
+                grids.append(extents)
+                return extents
 
             grid = called
         kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        frame: Any = _frame(1)  # the code outside of Triton that launches
-        known = _inside.get(id(frame.f_code)) or _look_at(frame)
-        while known[0] and frame.f_back is not None:
+        frame: Any = _frame(1)  # the launching code, outside of Triton
+        site = _inside.get(id(frame.f_code)) or _look_at(frame)
+        while site[0] and frame.f_back is not None:
             frame = frame.f_back
-            known = _inside.get(id(frame.f_code)) or _look_at(frame)
-        code, line = known[1], frame.f_lineno
+            site = _inside.get(id(frame.f_code)) or _look_at(frame)
+        code, line = site[1], frame.f_lineno
         sample = _samples.get((id(kernel), id(code), line))
         if sample is None or sample[0] < _NUM_SAMPLES:
-            _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
+            _sample(self, kernel, grids[0] if grids else launch_grid, args, kwargs, (code, line))
         if not warmup:
             try:
-                _count(self, kernel, seen[0] if seen else given, args, kwargs)
+                _count(self, kernel, grids[0] if grids else launch_grid, args, kwargs)
             except Exception as error:  # noqa: BLE001 - the program goes on
                 _write_once(f"{type(error).__name__}: {error}")
         return kernel
@@ -148,10 +150,12 @@ def _sample(
     _samples.setdefault((id(kernel), id(code), line), [0, kernel, code])[0] += 1
     try:
         file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
-        place = {"file": file, "line": line}
+        location = {"file": file, "line": line}
         launch = _launch(function, kernel, grid, args, kwargs)
-        told = _overlaps(_passed(function.arg_names, args, kwargs))
-        _write({**launch, "caller": place, **({} if told is None else {"overlaps": told})})
+        overlaps = _overlaps(_passed(function.arg_names, args, kwargs))
+        _write(
+            {**launch, "caller": location, **({} if overlaps is None else {"overlaps": overlaps})}
+        )
     except Exception as error:  # noqa: BLE001 - the program goes on
         _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
 
@@ -165,7 +169,7 @@ def _launch(
     divisible = [
         _name(names, key)
         for key, attributes in dict(source.attrs).items()
-        if ["tt.divisibility", 16] in [list(one) for one in attributes]
+        if ["tt.divisibility", 16] in [list(attribute) for attribute in attributes]
     ]
     passed = _passed(names, args, kwargs)
     types = {_name(names, key): text for key, text in source.signature.items()}
@@ -174,47 +178,47 @@ def _launch(
     extents: Sequence[Any] = (grid,) if isinstance(grid, int) else grid
     return {
         "kernel": _kernel(function),
-        "constexprs": [one.name for one in function.params if one.is_constexpr],
+        "constexprs": [parameter.name for parameter in function.params if parameter.is_constexpr],
         "signature": signature,
         "divisible": divisible,
         "constants": {name: _constant(value) for name, value in constants.items()},
         "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
         **_unbuilt(metadata),
         "target": [metadata.target.backend, metadata.target.arch],
-        "grid": [int(one) for one in extents or ()],
+        "grid": [int(extent) for extent in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
     }
 
 
 def _unbuilt(metadata: Any) -> dict[str, Any]:
-    """Return the options of a compiled kernel that no archive is built with, if it has any."""
-    told: dict[str, Any] = {
+    """Return a compiled kernel's options unsupported by archives."""
+    options: dict[str, Any] = {
         name: str(getattr(metadata, name))
-        for name, usual in _USUAL.items()
+        for name, usual in _OPTION_DEFAULTS.items()
         if getattr(metadata, name, usual) not in (usual, None, "")
     }
     libraries: dict[str, Any] = dict(getattr(metadata, "extern_libs", None) or ())
-    told.update(
+    options.update(
         {f"extern_libs {name}": path for name, path in libraries.items() if name != "libdevice"}
     )
-    return {"unbuilt": told} if told else {}
+    return {"unbuilt": options} if options else {}
 
 
 def _overlaps(passed: dict[str, Any]) -> list[list[str]] | None:
-    """Return the pairs of arguments whose memory overlaps, None of fewer than two that say theirs."""
-    ranges = [(name, *one) for name, value in passed.items() for one in _ranges(value)]
+    """Return pairs of arguments with overlapping memory; None for fewer than two ranges."""
+    ranges = [(name, *bounds) for name, value in passed.items() for bounds in _ranges(value)]
     if len(ranges) < 2:
         return None
     pairs = itertools.combinations(ranges, 2)
-    found = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
-    return [list(one) for one in dict.fromkeys(map(tuple, found))]
+    overlaps = [[a[0], b[0]] for a, b in pairs if a[1] < b[2] and b[1] < a[2]]
+    return [list(pair) for pair in dict.fromkeys(map(tuple, overlaps))]
 
 
 def _ranges(value: Any) -> Iterable[tuple[int, int]]:
-    """Yield where the memory of an argument, or of a tuple's items, begins and ends."""
+    """Yield the address range of an argument, or of each item of a tuple."""
     if isinstance(value, tuple):
-        for one in _items(value):
-            yield from _ranges(one)
+        for element in _items(value):
+            yield from _ranges(element)
         return
     value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
     try:
@@ -253,19 +257,22 @@ def _count(
 
 
 class _Sized(dict[type, bool]):
-    """Whether values of a type are sizes: integers, tuples, tensor descriptors. Asked at every launch."""
+    """Cache of types used as sizes: integers, tuples, tensor descriptors.
+
+    Read at every launch.
+    """
 
     def __missing__(self, kind: type) -> bool:
-        found = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
-        self[kind] = found
-        return found
+        is_size = kind is int or issubclass(kind, tuple) or kind.__name__ == "TensorDescriptor"
+        self[kind] = is_size
+        return is_size
 
 
 _sized = _Sized()
 
 
 def _sizes(values: Iterable[Any]) -> list[Any]:
-    """Return what of the sizes among arguments distinguishes launches, as hashable values."""
+    """Return the sizes among arguments, hashable, to distinguish launches."""
     return [v if type(v) is int else _plain(v) for v in values if _sized[type(v)]]
 
 
@@ -281,21 +288,21 @@ def _counted_launch(
     passed = _passed(function.arg_names, args, kwargs)
     return {
         **launch,
-        "integers": {k: v for name, one in passed.items() for k, v in _key(name, one)},
+        "integers": {k: v for name, argument in passed.items() for k, v in _key(name, argument)},
     }
 
 
 def _key(name: str, value: Any) -> list[tuple[str, int]]:
-    """Return the integers of an argument as expressions of a manifest name them."""
+    """Return the integers of an argument, named as in manifest expressions."""
     if type(value) is int:
         return [(name, value)]
     if isinstance(value, tuple):
         items = _items(value)
         labels = _fields(value) or range(len(items))
         pairs = zip(labels, items)  # noqa: B905 - Python 3.9
-        return [pair for label, one in pairs for pair in _key(f"{name}_{label}", one)]
+        return [pair for label, element in pairs for pair in _key(f"{name}_{label}", element)]
     if _sized[type(value)]:
-        return [(f"{name}.shape[{at}]", int(one)) for at, one in enumerate(value.shape)]
+        return [(f"{name}.shape[{axis}]", int(extent)) for axis, extent in enumerate(value.shape)]
     return []
 
 
@@ -309,7 +316,7 @@ def _write_count(entry: list[int]) -> None:
 
 
 def _write_counts() -> None:
-    """Write the counts that were not written yet."""
+    """Write the changed counts."""
     for entry in list(_counts.values()):
         if entry[0] != entry[2]:
             _write_count(entry)
@@ -321,7 +328,7 @@ def _write_once(problem: str) -> None:
 
 
 def _name(names: Sequence[str], key: Any) -> str:
-    """Return the parameter of a key, which is a name, an index, or a path of indices."""
+    """Return the parameter of a key: a name, an index, or a path of indices."""
     if isinstance(key, str):
         return key
     path: Sequence[int] = (key,) if isinstance(key, int) else key
@@ -350,41 +357,41 @@ def _fields(value: Any) -> list[str]:
 def _kernel(function: Any) -> dict[str, Any]:
     inner = function.fn
     code = inner.__code__
-    told: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "file": os.path.abspath(code.co_filename),  # noqa: PTH100 - start-up time
         "function": inner.__qualname__,
         "module": inner.__module__,
     }
     if code.co_freevars:
-        told["captured"] = list(code.co_freevars)
-    return {**told, **_extracted(function)}
+        identity["captured"] = list(code.co_freevars)
+    return {**identity, **_extracted(function)}
 
 
-_extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by function, which is kept alive
+_extracts: dict[int, tuple[dict[str, Any], Any]] = {}  # by id of function, kept alive
 
 
 def _extracted(function: Any) -> dict[str, Any]:
-    """Return the name of a function's extract, which is written when it is first asked for."""
-    known = _extracts.get(id(function))
-    if known is None:
-        known = _extracts[id(function)] = (_extract(function), function)
-    return known[0]
+    """Return the name of a function's extract; write it on the first call."""
+    extracted = _extracts.get(id(function))
+    if extracted is None:
+        extracted = _extracts[id(function)] = (_extract(function), function)
+    return extracted[0]
 
 
 def _extract(function: Any) -> dict[str, Any]:
     try:
-        made = _extracting().extract(function)
+        extract = _extracting().extract(function)
         is_changed = _extracting().has_other_source(function)
     except Exception as error:  # noqa: BLE001 - the program goes on, and the kernel's file may do
         return {"unsaid": str(error)}
-    for file, text in made.files.items():
+    for file, text in extract.files.items():
         _write({"extract": file, "text": text})
-    return {"extract": made.file, **({"changed": True} if is_changed else {})}
+    return {"extract": extract.file, **({"changed": True} if is_changed else {})}
 
 
 @functools.lru_cache(None)
 def _extracting() -> Any:
-    """Return the module that extracts: loaded from its file, since its package may not be there."""
+    """Load `aotc.triton.extract` from its file: the package may not be importable."""
     path = os.path.join(_HERE, "..", "..", "..", "triton", "extract.py")  # noqa: PTH118 - start-up time
     spec: Any = importlib.util.spec_from_file_location("_aotc_extract", path)
     module = importlib.util.module_from_spec(spec)
@@ -399,7 +406,7 @@ _TORCH_DTYPES = {
 
 
 def _constant(value: Any) -> dict[str, Any]:
-    """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
+    """Return a constant as JSON: a value, a dtype, a function, or its repr."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
@@ -417,12 +424,12 @@ def _constant(value: Any) -> dict[str, Any]:
 
 
 def _look_at(frame: FrameType) -> tuple[bool, Any]:
-    """Return whether a frame is of Triton or of this module, and its code."""
+    """Classify a frame: whether it is Triton's or this module's, and its code."""
     code = frame.f_code
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
-    known = (package in ("triton", "aotc") or code.co_filename == __file__, code)
-    _inside[id(code)] = known
-    return known
+    site = (package in ("triton", "aotc") or code.co_filename == __file__, code)
+    _inside[id(code)] = site
+    return site
 
 
 # ---- the autotuner ----------------------------------------------------------------------------
@@ -430,7 +437,7 @@ def _look_at(frame: FrameType) -> tuple[bool, Any]:
 
 def _wrap_autotuner(module: ModuleType) -> None:
     bench, original = module.Autotuner._bench, module.Autotuner.run  # noqa: SLF001 - no other place
-    known: dict[int, list[Any]] = {}
+    cache_sizes: dict[int, list[Any]] = {}
 
     @functools.wraps(bench)
     def tried(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -444,9 +451,9 @@ def _wrap_autotuner(module: ModuleType) -> None:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         size = len(self.cache)
-        one = known.get(id(self))
-        if one is None or one[0] != size:  # it has chosen a config for these arguments
-            known[id(self)] = [size, self]
+        last_size = cache_sizes.get(id(self))
+        if last_size is None or last_size[0] != size:  # it has chosen a config for these arguments
+            cache_sizes[id(self)] = [size, self]
             try:
                 _write(_tuned(self, result, args, kwargs))
             except Exception as error:  # noqa: BLE001 - the program goes on
@@ -480,7 +487,7 @@ def _tuned(tuner: Any, kernel: Any, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 def _gpu() -> str:
-    """Return the current GPU's name, if the program has PyTorch to ask."""
+    """Return the current GPU's name from PyTorch, "" without it."""
     torch: Any = sys.modules.get("torch")
     try:
         return str(torch.cuda.get_device_name())
@@ -489,7 +496,7 @@ def _gpu() -> str:
 
 
 def _key_value(value: Any) -> Any:
-    """Return a value of an autotuner's key as JSON has it."""
+    """Return a value of an autotuner's key as JSON."""
     constant = _constant(value)
     return constant["value"] if "value" in constant else str(value)[:200]
 
@@ -498,7 +505,7 @@ def _settings(config: Any) -> dict[str, Any]:
     return {k: v for k, v in config.all_kwargs().items() if isinstance(v, (bool, int, float, str))}
 
 
-# ---- when they are imported -------------------------------------------------------------------
+# ---- import hooks -----------------------------------------------------------------------------
 
 _WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "triton.runtime.jit": _wrap_jit,
@@ -507,7 +514,7 @@ _WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
 
 
 class _Loader(importlib.abc.Loader):
-    """Load a module as its own loader does, then wrap what is in it."""
+    """Load a module with its own loader, then wrap its classes."""
 
     def __init__(self, loader: Any, wrap: Callable[[ModuleType], None]) -> None:
         self._loader = loader
@@ -528,7 +535,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Find the modules to wrap, by the finders that come after this one."""
+    """Find the modules to wrap, through the other finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

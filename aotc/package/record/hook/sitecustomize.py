@@ -1,4 +1,4 @@
-"""Start the recorder in a Python process, then do what the environment's own sitecustomize does."""
+"""Start the recorder in a Python process, then run the environment's own sitecustomize."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _start() -> None:
         spec.loader.exec_module(module)
         module.install()
     # The program's own path is as it would be without the recorder; children have the variable.
-    sys.path[:] = [one for one in sys.path if not one or Path(one).resolve() != _HERE]
+    sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != _HERE]
     following = PathFinder.find_spec("sitecustomize", sys.path)
     if following is not None and following.loader is not None:
         module = importlib.util.module_from_spec(following)

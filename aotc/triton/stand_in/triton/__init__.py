@@ -1,7 +1,7 @@
-"""A stand-in for Triton: what modules with kernels import, and launches from archives.
+"""A stand-in for Triton: the names imported by modules with kernels, and launches from archives.
 
-It has no compiler. Names of the language are there to be written in kernels, whose code never runs;
-what a host calls is implemented: decorators, `cdiv`, `next_power_of_2`, dtypes, `tl.constexpr`.
+It has no compiler. Names of the language are placeholders, since kernels' code never runs. Host
+functions are implemented: decorators, `cdiv`, `next_power_of_2`, dtypes, `tl.constexpr`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from .runtime import (
 )
 from .runtime.jit import constexpr_function, jit
 
-__version__ = "3.6.0"  # what modules compare: the newest whose language the compiler takes whole
+__version__ = (
+    "3.6.0"  # the newest version with full support in aotc's compiler, for modules' version checks
+)
 
 
 def cdiv(x: Any, y: Any) -> Any:
@@ -32,12 +34,12 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 def next_power_of_2(n: Any) -> Any:
-    """Return the smallest power of two that is at least `n`."""
+    """Return the smallest power of two >= `n`."""
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
 def set_allocator(allocator: Any) -> Any:
-    """Take an allocator of scratch memory, which is not asked: launches take it from a pool."""
+    """Ignore an allocator of scratch memory: launches use a pool."""
 
 
 reinterpret = Absent("triton.reinterpret")
@@ -45,7 +47,7 @@ TensorWrapper = Absent("triton.TensorWrapper")
 
 
 def must_use_result(value: Any, *_: Any, **__: Any) -> Any:
-    """Return the function that it decorates, or a decorator."""
+    """Return the decorated function, or a decorator."""
     return value if callable(value) else must_use_result
 
 

@@ -1,7 +1,7 @@
-"""Names of Triton's host that need its compiler or its sources: they exist, and fail when they are used.
+"""Placeholders for names of Triton's host needing its compiler or its sources.
 
-Modules import many names for what few programs do. A name may be imported, passed on and asked for
-attributes; what calls it, or asks whether it is true, is told what it needs.
+Modules import many names used by few programs. A placeholder can be imported, passed on and asked
+for attributes. Calling it, or testing its truth, raises an error naming Triton.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from .modules import provide
 
-# Modules that Triton has and the stand-in has no file for; those of a package that ends with a dot.
+# Triton's modules without a file in the stand-in, and packages (ending with a dot) of such modules.
 _MODULES = (
     "compiler.code_generator", "experimental", "runtime.build", "runtime.interpreter",
     "tools.build_extern", "tools.compile", "tools.disasm", "tools.link", "tools.mxfp", "tools.ragged_tma",
@@ -21,7 +21,7 @@ _DECORATORS = ("jit", "constexpr_function", "aggregate", "must_use_result")
 
 
 class Absent:
-    """A name whose use is an error."""
+    """A placeholder; using it is an error."""
 
     def __init__(self, path: Any) -> None:
         self._path = path
@@ -33,19 +33,19 @@ class Absent:
         raise RuntimeError(f"{self._path} needs Triton, which is not installed")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the function that a decorator of kernels is given; else fail."""
+        """Return the function for a decorator of kernels; otherwise fail."""
         name = self._path.rpartition(".")[2]
         if name in _DECORATORS and len(args) == 1 and callable(args[0]):
             return args[0]
         return self._fail(*args, **kwargs)
 
     def __instancecheck__(self, value: object) -> bool:
-        return False  # nothing is of a class that is not there
+        return False  # an absent class has no instances
 
     __subclasscheck__ = __instancecheck__
 
     def __mro_entries__(self, bases: Any) -> Any:
-        return ()  # a class may extend it, and has nothing of it
+        return ()  # subclassing is allowed, and inherits nothing
 
     def __or__(self, other: Any) -> Any:
         return self  # as in an annotation
@@ -58,7 +58,7 @@ class Absent:
 
 
 def absent(path: str, name: str) -> Absent:
-    """Return a name below a path. Raises: AttributeError for what Python looks for."""
+    """Return a name below a path. Raises: AttributeError for Python's special names."""
     if name.startswith("__"):
         raise AttributeError(name)
     return Absent(f"{path}.{name}")

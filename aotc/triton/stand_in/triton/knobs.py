@@ -1,4 +1,4 @@
-"""Settings of Triton's, with the values that hosts ask for; no launch from an archive looks at them."""
+"""Settings of Triton, with the values read by hosts; launches from archives ignore them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that have no file, for the import system."""
+"""Modules without a file, for the import system."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class _Finder:
-    """Find the modules that `has` accepts by their full names; `make` makes them."""
+    """Find modules accepted by `has` (by full name), created by `make`."""
 
     def __init__(self, has: Callable[[str], bool], make: Callable[[str], ModuleType]) -> None:
         self._has, self._make = has, make
 
     def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
-        """Return a spec for a module that has no file."""
+        """Return a spec for a module without a file."""
         loader: Any = self
         return ModuleSpec(fullname, loader, is_package=True) if self._has(fullname) else None
 
@@ -29,5 +29,5 @@ class _Finder:
 
 
 def provide(has: Callable[[str], bool], make: Callable[[str], ModuleType]) -> None:
-    """Let modules be imported for which there is no file elsewhere."""
+    """Make modules without a file importable."""
     sys.meta_path.append(_Finder(has, make))

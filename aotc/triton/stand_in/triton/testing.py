@@ -1,4 +1,4 @@
-"""Names of `triton.testing`, none of which serves."""
+"""Placeholders for names of `triton.testing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU that programs ask about; there is no compiler for it here."""
+"""Description of the GPU; there is no compiler for it here."""
 
 from __future__ import annotations
 

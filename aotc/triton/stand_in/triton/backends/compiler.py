@@ -1,4 +1,4 @@
-"""`GPUTarget`: what programs compare."""
+"""`GPUTarget`, compared by programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors and classes of the compiler, which is not here."""
+"""Errors and classes of Triton's compiler; the compiler itself is absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ make_backend = Absent(f"{__name__}.make_backend")
 
 
 class CompiledKernel:
-    """What Triton's launches return; those of archives return nothing."""
+    """The result type of Triton's launches; launches from archives return None."""
 
 
 __all__ = [

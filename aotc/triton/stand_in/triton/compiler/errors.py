@@ -1,4 +1,4 @@
-"""Errors that programs catch, and none of which is raised here."""
+"""Errors caught by programs, never raised here."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class CompileTimeAssertionFailure(CompilationError):  # noqa: N818 - as Triton h
 
 
 class UnsupportedLanguageConstruct(CompilationError):  # noqa: N818 - as Triton has it
-    """A kernel has what the language has not."""
+    """A kernel uses an unsupported feature."""

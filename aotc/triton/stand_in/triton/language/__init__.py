@@ -1,7 +1,7 @@
-"""Names of Triton's language: dtypes and `constexpr`, which hosts use, and all others as names.
+"""Names of Triton's language: dtypes and `constexpr` for hosts, placeholders for all others.
 
-Invariant: a name that the language has or may have can be written anywhere; calling it on the host
-is an error, unless it decorates a function.
+Invariant: any name of the language, present or future, can be referenced. Calling it on the host is
+an error, except as a decorator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def cdiv(x: Any, y: Any) -> Any:
 
 
 class Name:
-    """A name of the language, which means something in kernels alone."""
+    """A name of the language, meaningful only in kernels."""
 
     def __init__(self, path: Any) -> None:
         self._path = path

@@ -12,7 +12,7 @@ def _value_of(value: Any) -> Any:
 
 
 class constexpr:  # noqa: N801 - as Triton has it
-    """A value that is known when a kernel is compiled."""
+    """A compile-time constant of a kernel."""
 
     def __init__(self, value: Any) -> None:
         self.value: Any = _value_of(value)

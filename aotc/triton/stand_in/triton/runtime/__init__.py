@@ -1,4 +1,4 @@
-"""Classes that launch, errors that programs catch, and the driver's few facts."""
+"""Launching classes, errors caught by programs, and queries to the driver."""
 
 from __future__ import annotations
 

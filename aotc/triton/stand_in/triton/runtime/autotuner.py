@@ -1,4 +1,4 @@
-"""`autotune` and `heuristics`: the config that the archive has; constants as functions compute them."""
+"""`autotune` with the archive's configs, and `heuristics` with constants computed by functions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Config:
 
 
 class Autotuner(Chained, KernelInterface):
-    """A kernel that has several configs, of which the archive has those that were chosen."""
+    """A kernel with several configs; the archive has the chosen ones."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Autotuner(Chained, KernelInterface):
         self.arg_names = arg_names
         self.configs = configs or [Config({})]
         self.keys = key
-        # Only trials, of which there are none, reset, restore and call these.
+        # Used only by trials, and there are none.
         self.reset_to_zero, self.restore_value = reset_to_zero, restore_value
         self.pre_hook, self.post_hook = pre_hook, post_hook
         self.user_defined_pre_hook = pre_hook is not None
@@ -102,26 +102,26 @@ class Autotuner(Chained, KernelInterface):
 
     @step(TUNES)
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch with the config that the archive has."""
+        """Launch with the archive's config."""
         return tuned_run(self, args, kwargs)
 
     def prune_configs(self, kwargs: Any) -> Any:
-        """Return the configs that pruning leaves: for a class that tunes in its own way."""
+        """Return the configs left by pruning, for subclasses with their own tuning."""
         if self.early_config_prune is None:
             return self.configs
         return self.early_config_prune(self.configs, self.nargs, **kwargs)
 
     def _bench(self, *args: Any, config: Any, **meta: Any) -> list[float]:
-        """Return a time of a config that the archive has, infinity of others; nothing is launched."""
+        """Return a nominal time for an archived config, infinity for others; launch nothing."""
         return [1.0 if has_config(self, config, args, meta) else float("inf")] * 3
 
     def warmup(self, *args: Any, **kwargs: Any) -> Any:
-        """Load what such a launch takes."""
+        """Load the kernels for a launch."""
         return [super().warmup(*args, **kwargs)]
 
 
 class Heuristics(Chained, KernelInterface):
-    """A kernel some of whose constants are computed from its arguments."""
+    """A kernel with constants computed from its arguments."""
 
     def __init__(self, fn: Any, arg_names: Any, values: Any) -> None:
         self.fn = fn
@@ -132,7 +132,7 @@ class Heuristics(Chained, KernelInterface):
 
     @step(COMPUTES)
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
-        """Compute the constants, of which each may depend on those before it, and launch."""
+        """Compute the constants in order (each may use the earlier ones), and launch."""
         passed = dict(zip(self.arg_names, args))  # noqa: B905 - fewer may be passed
         passed.update(kwargs)
         for name, compute in self.values.items():
@@ -153,7 +153,7 @@ def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: An
 
 
 def heuristics(values: Any) -> Any:
-    """Return a decorator for a kernel with constants that are computed."""
+    """Return a decorator for a kernel with computed constants."""
 
     def decorate(fn: Any) -> Heuristics:
         return Heuristics(fn, fn.arg_names, values)

@@ -1,4 +1,4 @@
-"""Classes of the JIT's cache, which programs derive from; there is no JIT to use them."""
+"""Base classes of the JIT's cache for programs to extend; there is no JIT to use them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def default_cache_dir() -> Any:
-    """Return the folder that Triton would use."""
+    """Return Triton's cache folder."""
     return os.path.join(os.path.expanduser("~"), ".triton", "cache")  # noqa: PTH111, PTH118 - start-up time
 
 
 class CacheManager:
-    """Where compiled kernels are kept."""
+    """A store of compiled kernels."""
 
     def __init__(self, key: Any, override: Any = False, dump: Any = False) -> None:  # noqa: FBT002 - as Triton has it
         self.key, self.override, self.dump = key, override, dump

@@ -1,4 +1,4 @@
-"""`driver.active`: what programs ask of a GPU, answered by torch."""
+"""`driver.active`: programs' queries about the GPU, answered by torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def _torch() -> Any:
 class _Utils:
     @staticmethod
     def get_device_properties(device: Any) -> Any:
-        """Return the few properties that programs size grids and tiles by."""
-        found = _torch().cuda.get_device_properties(device)
+        """Return the properties used by programs to size grids and tiles."""
+        properties = _torch().cuda.get_device_properties(device)
         return {
-            "multiprocessor_count": found.multi_processor_count,
-            "max_shared_mem": getattr(found, "shared_memory_per_block_optin", 49152),
+            "multiprocessor_count": properties.multi_processor_count,
+            "max_shared_mem": getattr(properties, "shared_memory_per_block_optin", 49152),
             "warpSize": 32,
             "max_num_regs": 65536,
             # In kHz and bits; an older torch does not say them.
-            "sm_clock_rate": getattr(found, "clock_rate", 0),
-            "mem_clock_rate": getattr(found, "memory_clock_rate", 0),
-            "mem_bus_width": getattr(found, "memory_bus_width", 0),
+            "sm_clock_rate": getattr(properties, "clock_rate", 0),
+            "mem_clock_rate": getattr(properties, "memory_clock_rate", 0),
+            "mem_bus_width": getattr(properties, "memory_bus_width", 0),
         }
 
 

@@ -1,4 +1,4 @@
-"""Errors that programs catch, and none of which is raised here."""
+"""Errors caught by programs, never raised here."""
 
 from __future__ import annotations
 

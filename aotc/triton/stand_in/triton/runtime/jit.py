@@ -1,4 +1,4 @@
-"""`JITFunction`: a function whose launches are those of archives."""
+"""`JITFunction`: a function launched from archives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aotc.triton.installation import PROBE, find, launch, launcher_attribute, wa
 
 
 class MockTensor:
-    """What stands for a tensor of a dtype where nothing is launched."""
+    """A placeholder for a tensor of a dtype, for warm-up without a launch."""
 
     def __init__(self, dtype: Any, shape: Any = None) -> None:
         self.dtype = dtype
@@ -22,24 +22,24 @@ class MockTensor:
 
     @staticmethod
     def wrap_dtype(value: Any) -> Any:
-        """Return a tensor for a dtype of torch, and anything else as it is."""
+        """Wrap a dtype of torch in a tensor; return other values unchanged."""
         is_dtype = value.__class__.__module__ == "torch" and value.__class__.__name__ == "dtype"
         return MockTensor(value) if is_dtype else value
 
     @staticmethod
     def data_ptr() -> int:
-        """Return an address that promises may be made of."""
+        """Return an aligned address, so that promises hold."""
         return 0
 
 
 class KernelInterface:
-    """What can be launched as `kernel[grid](…)`."""
+    """Base of classes launched as `kernel[grid](…)`."""
 
     def __getitem__(self, grid: Any) -> Any:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Load what such a launch takes; for a tensor its dtype will do."""
+        """Load the kernels for a launch; dtypes may replace tensors."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def run(self, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class KernelParam:
         do_not_specialize_on_alignment: Any = False,  # noqa: FBT002 - as above
     ) -> None:
         self.num = num
-        # What an archive has was specialized already.
+        # Archived kernels are already specialized.
         self.do_not_specialize = do_not_specialize
         self.do_not_specialize_on_alignment = do_not_specialize_on_alignment
         self.name = parameter.name
@@ -85,13 +85,13 @@ class JITFunction(Jitted, KernelInterface):
         self.params = [
             KernelParam(
                 i,
-                one,
-                i in self.do_not_specialize or one.name in self.do_not_specialize,
-                i in unaligned or one.name in unaligned,
+                parameter,
+                i in self.do_not_specialize or parameter.name in self.do_not_specialize,
+                i in unaligned or parameter.name in unaligned,
             )
-            for i, one in enumerate(self.signature.parameters.values())
+            for i, parameter in enumerate(self.signature.parameters.values())
         ]
-        self.arg_names = [one.name for one in self.params]
+        self.arg_names = [parameter.name for parameter in self.params]
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
@@ -110,24 +110,24 @@ class JITFunction(Jitted, KernelInterface):
 
     @property
     def repr(self) -> Callable[[Any], str]:
-        """What names a kernel of some specialisation."""
+        """The function naming a specialised kernel."""
         return self.options.get("repr") or (lambda _: self.fn.__name__)
 
     def get_capture_scope(self) -> dict[str, Any]:
-        """Return the names that the function sees from outside."""
+        """Return the function's globals and captured variables."""
         return self.fn.__globals__ | inspect.getclosurevars(self.fn).nonlocals
 
     def _unsafe_update_src(self, new_src: str) -> None:
-        """Take another source: launches are of what the archive has of it."""
+        """Replace the source: launches then use the archive's kernels for it."""
         self._src = new_src
         self.__dict__.pop("aotc_launcher", None)
 
     def add_pre_run_hook(self, hook: Any) -> Any:
-        """Call a function before each launch, with what it passes."""
+        """Call a function before each launch, with the launch's arguments."""
         self.pre_run_hooks.append(hook)
 
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
-        """Launch, or find or load what a launch takes."""
+        """Launch; or find the kernel, or load it, depending on `warmup`."""
         if warmup is PROBE:
             return find(self, args, kwargs)
         if warmup:
@@ -142,12 +142,12 @@ class JITFunction(Jitted, KernelInterface):
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """Make a function one that archives launch."""
+    """Decorate a function to be launched from archives."""
     if fn is None:
         return functools.partial(JITFunction, **options)
     return JITFunction(fn, **options)
 
 
 def constexpr_function(fn: Any) -> Any:
-    """Return the function: a host calls it as it is."""
+    """Return the function unchanged, for calls on the host."""
     return fn

@@ -1,1 +1,1 @@
-"""Tools that programs import."""
+"""Tools imported by programs."""
