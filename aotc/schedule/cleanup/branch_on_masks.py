@@ -61,21 +61,21 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     if not is_dot or not (is_reduced or _is_in_loop(op)):
         return
     factor = scale if is_reduced else None
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     conditions: list[Value] = []
     if mask is not None:
-        condition = all_true(mask, place)
+        condition = all_true(mask, builder)
         if condition is None:
             return
         conditions.append(condition)
     if factor is not None:
-        conditions.append(_is_positive(factor, place))
+        conditions.append(_is_positive(factor, builder))
     if not conditions:
         return
     holds = conditions[0]
-    for each in conditions[1:]:
-        holds = place(arith.And(holds, each)).out
-    _hoist(place.added)
+    for positive in conditions[1:]:
+        holds = builder(arith.And(holds, positive)).out
+    _hoist(builder.added)
     then, otherwise = Block(), Block()
     slow = Builder(otherwise)
     mapping: dict[Value, Value] = {}
@@ -87,7 +87,7 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
         results.append(slow(arith.Constant(1.0, FP32)).out)
     slow(scf.Yield(results))
     Builder(then)(scf.Yield([value] if factor is None else [dot, factor]))
-    branch = place(build(scf.If, [holds], {}, [then, otherwise], op.loc))
+    branch = builder(build(scf.If, [holds], {}, [then, otherwise], op.loc))
     if factor is None:
         op.replace_with(branch.outs)
         return
@@ -95,22 +95,24 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     op.erase()
 
 
-def _is_positive(factor: Value, place: Builder) -> Value:
+def _is_positive(factor: Value, builder: Builder) -> Value:
     """Return whether a factor is positive and finite."""
-    zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
-    above = place(arith.Compare(zero, factor, "lt")).out
-    below = place(arith.Compare(factor, infinity, "lt")).out
-    return place(arith.And(above, below)).out
+    zero, infinity = (builder(arith.Constant(bound, FP32)).out for bound in (0.0, math.inf))
+    above = builder(arith.Compare(zero, factor, "lt")).out
+    below = builder(arith.Compare(factor, infinity, "lt")).out
+    return builder(arith.And(above, below)).out
 
 
 def _hoist(ops: Sequence[Op]) -> None:
     """Move scalar ops, in order, out of the loops that compute none of their operands."""
     for op in ops:
         target = op
-        for each in op.ancestors():
-            if not each.has(Trait.LOOP) or any(is_inside(v.owner, each) for v in op.operands):
+        for ancestor in op.ancestors():
+            if not ancestor.has(Trait.LOOP) or any(
+                is_inside(v.owner, ancestor) for v in op.operands
+            ):
                 break
-            target = each
+            target = ancestor
         if target is not op:
             op.remove()
             Builder.before_op(target)(op)
@@ -119,18 +121,18 @@ def _hoist(ops: Sequence[Op]) -> None:
 def _spread(old: Value, new: Value, factor: Value) -> None:
     """Let the users of a value use another one, multiplied by a positive factor where they do."""
     for user in dict.fromkeys(old.users):
-        place = Builder.before_op(user)
+        builder = Builder.before_op(user)
         if user is _max_of(old):
-            made = place(user.clone({old: new}))
-            user.replace_with([_scaled(made.results[0], factor, place)])
+            clone = builder(user.clone({old: new}))
+            user.replace_with([_scaled(clone.results[0], factor, builder)])
         else:
-            user.replace_operand(old, _scaled(new, factor, place))
+            user.replace_operand(old, _scaled(new, factor, builder))
 
 
-def _scaled(value: Value, factor: Value, place: Builder) -> Value:
+def _scaled(value: Value, factor: Value, builder: Builder) -> Value:
     kind = value.type
     assert isinstance(kind, TileType)
-    return place(arith.Mul(value, place(tile.Splat(factor, kind.shape, kind.layout)).out)).out
+    return builder(arith.Mul(value, builder(tile.Splat(factor, kind.shape, kind.layout)).out)).out
 
 
 def _scale_of(value: Value) -> tuple[Value, Value] | None:
@@ -146,13 +148,13 @@ def _scale_of(value: Value) -> tuple[Value, Value] | None:
 
 def _max_of(value: Value) -> gpu.Reduce | None:
     """Return the reduction that takes the maximum of a tile, if the only other users subtract."""
-    found: gpu.Reduce | None = None
+    reduction: gpu.Reduce | None = None
     for user in value.users:
-        if isinstance(user, gpu.Reduce) and _takes_max(user) and found is None:
-            found = user
+        if isinstance(user, gpu.Reduce) and _takes_max(user) and reduction is None:
+            reduction = user
         elif not isinstance(user, arith.Sub) or user.lhs is not value:
             return None
-    return found
+    return reduction
 
 
 def _takes_max(op: gpu.Reduce) -> bool:
@@ -180,7 +182,7 @@ def _is_carried_dot(value: Value) -> bool:
 
 
 def _is_in_loop(op: Op) -> bool:
-    return any(each.has(Trait.LOOP) for each in op.ancestors())
+    return any(ancestor.has(Trait.LOOP) for ancestor in op.ancestors())
 
 
 def _is_large(value: Value) -> bool:

@@ -43,7 +43,7 @@ def _depends_on(op: Op, loop: Op) -> bool:
     inner = [op, *(nested for block in op.blocks for nested in block.walk())]
     return any(
         is_inside(value.owner, loop)
-        for each in inner
-        for value in each.operands
+        for inner_op in inner
+        for value in inner_op.operands
         if not is_inside(value.owner, op)
     )

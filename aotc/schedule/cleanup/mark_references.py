@@ -38,9 +38,11 @@ def mark_references(kernel: Kernel, schedule: Schedule) -> None:
     """Mark the references of loops whose results do not depend on them."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
-        found = [(arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None]
-        if len(found) == 1 and _is_free(loop, *found[0]):
-            _, new = found[0]
+        references = [
+            (arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None
+        ]
+        if len(references) == 1 and _is_free(loop, *references[0]):
+            _, new = references[0]
             new.replace_with(Builder.before_op(new)(new.clone({}, is_reference=True)).results)
 
 
@@ -118,14 +120,18 @@ def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Val
     """Return carried variables that are multiplied by how much the reference moved."""
     walk = _Walk(dict(followers), strict=False)
     walk.block(loop.body)
-    found: list[Value] = []
+    products: list[Value] = []
     for op in loop.body:
         if isinstance(op, arith.Mul):
-            for kept, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            for multiplicand, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
                 degree = walk.of(factor)
-                if kept in args and (degree.start, degree.end, degree.shift) == (1, -1, False):
-                    found.append(kept)
-    return found
+                if multiplicand in args and (degree.start, degree.end, degree.shift) == (
+                    1,
+                    -1,
+                    False,
+                ):
+                    products.append(multiplicand)
+    return products
 
 
 class _Walk:
@@ -162,7 +168,7 @@ class _Walk:
             if any(is_inside(user, op) for value in inside for user in value.users):
                 self._depends()
         operands = [self.of(value) for value in op.operands]
-        if all(each.is_free for each in operands):
+        if all(operand.is_free for operand in operands):
             return
         try:
             degree = _degree(op, operands)
@@ -183,15 +189,15 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
         return _degree_of_dot(op, operands)
     if isinstance(op, tile.Reduce):
         return _degree_of_reduction(op, operands)
-    axes = {each.axis for each in operands if not each.is_free}
+    axes = {source_degree.axis for source_degree in operands if not source_degree.is_free}
     if len(axes) > 1:
         raise _DependsError
     (axis,) = axes
     if op.has(Trait.SHAPE_ONLY) or op.has(Trait.SAME_VALUES):
         return replace(operands[0], axis=_moved_axis(op, axis))
     if any(
-        not each.is_free and element_of(value.type) not in _WIDE
-        for value, each in zip(op.operands, operands, strict=True)
+        not source_degree.is_free and element_of(value.type) not in _WIDE
+        for value, source_degree in zip(op.operands, operands, strict=True)
     ):
         raise _DependsError
     if isinstance(op, arith.Cast):
@@ -204,8 +210,8 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
     if isinstance(op, arith.Mul | arith.Div):
         sign = 1 if isinstance(op, arith.Mul) else -1
         return _sum_of(operands, sign, shift=False)
-    left, *others = operands
-    if isinstance(op, arith.Sub | arith.Add) and (left.shift or others[0].shift):
+    left, *rest = operands
+    if isinstance(op, arith.Sub | arith.Add) and (left.shift or rest[0].shift):
         return _sum_of(operands, 1 if isinstance(op, arith.Add) else -1, shift=True)
     if isinstance(op, arith.Add | arith.Sub | arith.MinMax):
         return _common(op.operands, operands)
@@ -213,14 +219,14 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
         _common(op.operands, operands)
         return _FREE
     if isinstance(op, arith.Select) and left.is_free:
-        return _common(op.operands[1:], others)
+        return _common(op.operands[1:], rest)
     raise _DependsError
 
 
 def _sum_of(operands: Sequence[_Degree], sign: int, *, shift: bool) -> _Degree:
     """Return the degree of a product or quotient of factors, or of a sum or difference of shifts."""
     left, right = operands
-    if any(each.shift != shift for each in operands if not each.is_free):
+    if any(degree.shift != shift for degree in operands if not degree.is_free):
         raise _DependsError
     start, end = left.start + sign * right.start, left.end + sign * right.end
     return _Degree(start, end, shift, right.axis if left.is_free else left.axis)
@@ -228,15 +234,15 @@ def _sum_of(operands: Sequence[_Degree], sign: int, *, shift: bool) -> _Degree:
 
 def _common(values: Sequence[Value], operands: Sequence[_Degree]) -> _Degree:
     """Return the degree that all operands have; a constant zero has any, unless others are shifted."""
-    is_shift = any(each.shift for each in operands if not each.is_free)
-    known = {
-        each
-        for value, each in zip(values, operands, strict=True)
-        if is_shift or not each.is_free or not _is_zero(value)
+    is_shift = any(degree.shift for degree in operands if not degree.is_free)
+    degrees = {
+        degree
+        for value, degree in zip(values, operands, strict=True)
+        if is_shift or not degree.is_free or not _is_zero(value)
     }
-    if len(known) != 1:
+    if len(degrees) != 1:
         raise _DependsError
-    return known.pop()
+    return degrees.pop()
 
 
 def _is_zero(value: Value) -> bool:
@@ -286,9 +292,9 @@ def _moved_axis(op: Op, axis: int) -> int:
         return axis
     if isinstance(op, tile.Reshape):
         old, new = _shape(op.value), op.shape
-        for place, extent in enumerate(new):
-            if extent == old[axis] and _product(new[:place]) == _product(old[:axis]):
-                return place
+        for new_axis, extent in enumerate(new):
+            if extent == old[axis] and _product(new[:new_axis]) == _product(old[:axis]):
+                return new_axis
     raise _DependsError
 
 

@@ -42,7 +42,7 @@ def _leaders(loop: scf.For) -> list[int]:
         yielded = [numbering.of(value) for value in loop.body.terminator.operands]
         finer = _numbered(list(zip(classes, yielded, strict=True)))
         if len({*finer}) == len({*classes}):
-            return [finer.index(each) for each in finer]
+            return [finer.index(label) for label in finer]
         classes = finer
 
 
@@ -66,8 +66,8 @@ class _Numbering:
         self.loop = loop
         self.numbers: dict[Hashable, int] = {}
         self.known: dict[Value, int] = {
-            arg: self._number(("carried", each))
-            for arg, each in zip(loop.carried, classes, strict=True)
+            arg: self._number(("carried", class_))
+            for arg, class_ in zip(loop.carried, classes, strict=True)
         }
 
     def _number(self, key: Hashable) -> int:
@@ -86,12 +86,12 @@ class _Numbering:
             if op is None or op.block is not self.loop.body or not op.pure or op.blocks:
                 self.known[top] = self._number(("value", id(top)))
                 continue
-            unknown = [each for each in op.operands if each not in self.known]
+            unknown = [operand for operand in op.operands if operand not in self.known]
             if unknown:
                 worklist += unknown
                 continue
             attributes = tuple(map(distinct, op.attributes.values()))
-            slots = tuple(None if each is None else self.known[each] for each in op.slots)
+            slots = tuple(None if operand is None else self.known[operand] for operand in op.slots)
             key = type(op), attributes, slots, top.index, top.type
             self.known[top] = self._number(key)
         return self.known[value]

@@ -32,11 +32,11 @@ def peel_last_iteration(kernel: Kernel, schedule: Schedule) -> None:
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         if any(isinstance(op, scf.For | scf.While) for op in loop.body.walk()):
             continue
-        known = dict(_known(loop))
+        decided = dict(_known(loop))
         num_ops += sum(1 for _ in loop.body.walk())
-        if known and num_ops <= schedule.max_ops:
+        if decided and num_ops <= schedule.max_ops:
             with at(loop.loc):
-                _peel(loop, known)
+                _peel(loop, decided)
 
 
 def _known(loop: scf.For) -> Iterator[tuple[scf.If, bool]]:
@@ -98,39 +98,41 @@ def _constant(value: Value) -> int | None:
     return int(op.value) if isinstance(op, arith.Constant) else None
 
 
-def _peel(loop: scf.For, known: dict[scf.If, bool]) -> None:
-    place = Builder.before_op(loop)
-    last = lowered_bounds(loop, 1, place)[1]
+def _peel(loop: scf.For, conditions: dict[scf.If, bool]) -> None:
+    builder = Builder.before_op(loop)
+    last = lowered_bounds(loop, 1, builder)[1]
     hints = dict(loop.attributes)
     main = [loop.lower, last, loop.step, *loop.init, loop.lower]
-    *carried, following = place(build(scf.For, main, hints, [_body(loop, known)], loop.loc)).outs
+    *carried, following = builder(
+        build(scf.For, main, hints, [_body(loop, conditions)], loop.loc)
+    ).outs
     rest = [following, loop.upper, loop.step, *carried]
     # One iteration: nothing could be loaded ahead.
     hints |= {"num_stages": 1, "unroll": scf.NEVER_UNROLLED}
-    tail = place(build(scf.For, rest, hints, [_body(loop, {}, is_last=True)], loop.loc))
+    tail = builder(build(scf.For, rest, hints, [_body(loop, {}, is_last=True)], loop.loc))
     loop.replace_with(tail.outs)
 
 
-def _body(loop: scf.For, known: dict[scf.If, bool], *, is_last: bool = False) -> Block:
+def _body(loop: scf.For, conditions: dict[scf.If, bool], *, is_last: bool = False) -> Block:
     """Return the body with known branches taken; but for the last, where the next one begins, too."""
     args = [*loop.body.args, *([] if is_last else [loop.induction])]
     block = Block([arg.type for arg in args], [arg.hint for arg in args])
-    place = Builder(block)
+    builder = Builder(block)
     mapping = dict(zip(loop.body.args, block.args, strict=False))
 
     def copied(ops: Block) -> list[Value]:
         for op in ops:
             if op.terminator:
                 break
-            if isinstance(op, scf.If) and op in known:
-                taken = op.then if known[op] else op.orelse
-                mapping.update(zip(op.results, copied(taken), strict=True))
+            if isinstance(op, scf.If) and op in conditions:
+                arm = op.then if conditions[op] else op.orelse
+                mapping.update(zip(op.results, copied(arm), strict=True))
             else:
-                place(op.clone(mapping))
+                builder(op.clone(mapping))
         return [mapping.get(value, value) for value in ops.terminator.operands]
 
     out = copied(loop.body)
     if not is_last:
-        out.append(place(arith.Add(block.args[0], loop.step)).out)
-    place(scf.Yield(out))
+        out.append(builder(arith.Add(block.args[0], loop.step)).out)
+    builder(scf.Yield(out))
     return block

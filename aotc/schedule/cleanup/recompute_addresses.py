@@ -36,7 +36,7 @@ def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
     for op in list(kernel.body):
         if _stores_much(op) or isinstance(op, opaque.Opaque):
             _recompute_from(op)
-        loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
+        loops = (candidate for candidate in (op, *_inside(op)) if isinstance(candidate, scf.For))
         if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:
             _recompute_from(op.next)
 
@@ -90,13 +90,13 @@ class Indices:
 
     def _learn(self, value: Value) -> Steps[None]:
         op = value.op
-        known = op is not None and is_tile(value) and (_is_cheap(op) or is_elementwise(op))
-        for source in op.operands if op is not None and known else ():
-            if known and is_tile(source):
+        is_cheap = op is not None and is_tile(value) and (_is_cheap(op) or is_elementwise(op))
+        for source in op.operands if op is not None and is_cheap else ():
+            if is_cheap and is_tile(source):
                 if source not in self.known:
                     yield self._learn(source)
-                known = self.known[source]
-        self.known[value] = known
+                is_cheap = self.known[source]
+        self.known[value] = is_cheap
 
 
 class _Recomputation:
@@ -109,20 +109,20 @@ class _Recomputation:
 
     def replace_operands(self, op: Op) -> None:
         """Make an op and all nested in it use the clones."""
-        place = Builder.before_op(op)
+        builder = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
             if value.op in self.before and self.indices.is_index(value):
-                new = run(self._anew(value, place))
+                new = run(self._anew(value, builder))
                 for user in (op, *_inside(op)):
                     user.replace_operand(value, new)
 
-    def _anew(self, value: Value, place: Builder) -> Steps[Value]:
+    def _anew(self, value: Value, builder: Builder) -> Steps[Value]:
         if value not in self.made:
             op = value.op
             assert op is not None
             sources: dict[Value, Value] = {}
-            for each in op.operands:
-                if is_tile(each):
-                    sources[each] = yield self._anew(each, place)
-            self.made.update(zip(op.results, place(op.clone(sources)).results, strict=True))
+            for operand in op.operands:
+                if is_tile(operand):
+                    sources[operand] = yield self._anew(operand, builder)
+            self.made.update(zip(op.results, builder(op.clone(sources)).results, strict=True))
         return self.made[value]

@@ -123,15 +123,15 @@ class _Passed:
         if any(user not in self._numbers for user in users):
             self._numbers = {op: number for number, op in enumerate(self.block)}
         ordered = sorted(users, key=self._numbers.__getitem__)
-        used = (value for user in ordered for value in free_operands(user))
-        return {value: None for value in used if value in self._open}
+        operands = (value for user in ordered for value in free_operands(user))
+        return {value: None for value in operands if value in self._open}
 
 
 @dataclass
 class _Kept:
     """What is computed again from what, and the registers that are saved."""
 
-    kept: dict[Value, None]
+    registers: dict[Value, None]
     wanted: dict[Value, None]
     before: int
     after: int
@@ -160,7 +160,7 @@ class _Boundary:
         saved = choice.before - choice.after
         if saved < max(_LEAST_SAVED, choice.before // 4):
             return
-        _Copies(self, choice.kept).run()
+        _Copies(self, choice.registers).run()
         self.passed.forget()
         schedule.remark(
             self.op.loc, Remark.REMATERIALIZED(before=choice.before, after=choice.after)
@@ -179,8 +179,8 @@ class _Boundary:
         """Return the tiles that cross the boundary."""
         if not self.inside:
             return self.passed.used_after(self.op)
-        used = (value for user in self.users() for value in free_operands(user))
-        return {v: None for v in used if v.op in self.before and self.takes_registers(v)}
+        operands = (value for user in self.users() for value in free_operands(user))
+        return {v: None for v in operands if v.op in self.before and self.takes_registers(v)}
 
     def takes_registers(self, value: Value) -> bool:
         """Return whether a value is a tile that ptxas keeps in registers."""
@@ -199,17 +199,17 @@ class _Boundary:
     # -- what is kept ----------------------------------------------------------
 
     def _choose(self) -> _Kept | None:
-        wanted = self._wanted()
+        uses = self._wanted()
         if self.inside:
-            wanted = {value: None for value in wanted if not self._escapes(value)}
-        held = dict.fromkeys(map(self._renamed, wanted))
-        before = sum(map(self._registers, held))
-        if not wanted or before + self._carried() < _LEAST_HELD:
+            uses = {value: None for value in uses if not self._escapes(value)}
+        live = dict.fromkeys(map(self._renamed, uses))
+        before = sum(map(self._registers, live))
+        if not uses or before + self._carried() < _LEAST_HELD:
             return None
         graph = Graph[Value]()
         seen: dict[Value, None] = {}
-        worklist = list(wanted)
-        for value in wanted:
+        worklist = list(uses)
+        for value in uses:
             graph.add_end(value)
         while worklist:
             value = worklist.pop()
@@ -224,14 +224,14 @@ class _Boundary:
             for source in sources:
                 graph.add_edge(source, value)
             worklist += sources
-        kept = graph.minimum_cut()
-        after = sum(map(self._registers, kept))
-        return _Kept(dict.fromkeys(kept), wanted, before, after)
+        cut = graph.minimum_cut()
+        after = sum(map(self._registers, cut))
+        return _Kept(dict.fromkeys(cut), uses, before, after)
 
     def _renamed(self, value: Value) -> Value:
         """Return the tile whose registers a value names; a join of several is one of its own."""
         while value.op is not None and value.op.has(Trait.SHAPE_ONLY) and value.op in self.before:
-            sources = [each for each in value.op.operands if is_tile(each)]
+            sources = [operand for operand in value.op.operands if is_tile(operand)]
             if len(sources) != 1:
                 break
             value = sources[0]
@@ -261,13 +261,13 @@ class _Boundary:
         if op is None or op not in self.before:
             return None
         if _rereads(op):
-            return [each for each in op.operands if self.takes_registers(each)]
+            return [operand for operand in op.operands if self.takes_registers(operand)]
         cheap = is_elementwise(op) or op.has(Trait.SHAPE_ONLY)
         if not cheap or not op.pure or op.blocks:
             return None
         if op.has(Trait.COSTLY) and not isinstance(op, _REPEATED):
             return None
-        return [each for each in op.operands if self.takes_registers(each)]
+        return [operand for operand in op.operands if self.takes_registers(operand)]
 
 
 def _rereads(op: Op) -> bool:
@@ -283,7 +283,7 @@ class _Copies:
 
     def __init__(self, boundary: _Boundary, kept: Iterable[Value]) -> None:
         self.boundary = boundary
-        self.kept = dict.fromkeys(kept)
+        self.registers = dict.fromkeys(kept)
         self.made: dict[Value, Value] = {}
         self.scalar: Value | None = None
 
@@ -292,12 +292,12 @@ class _Copies:
         if self.boundary.inside:
             self.scalar = next(iter(self.boundary.op.blocks[0].args), None)
         for op in list(self.boundary.users()):
-            place = Builder.before_op(op)
+            builder = Builder.before_op(op)
             with at(op.loc):
                 for value in dict.fromkeys(free_operands(op)):
                     if self._is_repeated(value):
-                        new = run(self._copy(value, place))
-                        for user in (op, *(each for block in op.blocks for each in block.walk())):
+                        new = run(self._copy(value, builder))
+                        for user in (op, *(inner for block in op.blocks for inner in block.walk())):
                             user.replace_operand(value, new)
             self._learn(op)
 
@@ -309,27 +309,27 @@ class _Copies:
     def _is_repeated(self, value: Value) -> bool:
         if value.op not in self.boundary.before or value in self.made:
             return value in self.made
-        if value in self.kept or not is_tile(value):
+        if value in self.registers or not is_tile(value):
             return False
         return self.boundary.takes_registers(value) and self.boundary.sources(value) is not None
 
-    def _copy(self, value: Value, place: Builder) -> Steps[Value]:
+    def _copy(self, value: Value, builder: Builder) -> Steps[Value]:
         if value not in self.made:
-            if value in self.kept or not self._is_repeated(value):
-                self.made[value] = place(opaque.Opaque(value, self.scalar)).out
+            if value in self.registers or not self._is_repeated(value):
+                self.made[value] = builder(opaque.Opaque(value, self.scalar)).out
             else:
                 op = value.op
                 assert op is not None
                 sources: dict[Value, Value] = {}
-                for each in self._copied_operands(op):
-                    sources[each] = yield self._copy(each, place)
-                copy = place(op.clone(sources))
+                for operand in self._copied_operands(op):
+                    sources[operand] = yield self._copy(operand, builder)
+                copy = builder(op.clone(sources))
                 for old, new in zip(op.results, copy.results, strict=True):
                     self.made.setdefault(old, new)
         return self.made[value]
 
     def _copied_operands(self, op: Op) -> list[Value]:
         """Return the operands to copy: as few of those that live on as make it another op than before."""
-        needed = [each for each in op.operands if self.boundary.takes_registers(each)]
-        anew = [each for each in needed if not self.boundary.is_live_throughout(each)]
-        return anew or needed[:1]
+        tiles = [operand for operand in op.operands if self.boundary.takes_registers(operand)]
+        anew = [operand for operand in tiles if not self.boundary.is_live_throughout(operand)]
+        return anew or tiles[:1]

@@ -46,8 +46,8 @@ def wrap(value: int, kind: ScalarType) -> int:
     return value - (1 << kind.bits) if kind.is_signed and value >> (kind.bits - 1) else value
 
 
-def _constant(place: Builder, value: Number, type_: Type) -> list[Value]:
-    return [place(arith.Constant(value, type_)).out]
+def _constant(builder: Builder, value: Number, type_: Type) -> list[Value]:
+    return [builder(arith.Constant(value, type_)).out]
 
 
 def _truncated_div(left: int, right: int) -> int:
@@ -85,7 +85,7 @@ def _is_defined(op: Op, right: int, kind: ScalarType) -> bool:
     return not isinstance(op, arith.Shl | arith.Shr) or 0 <= right < kind.bits
 
 
-def fold_integers(op: Op, place: Builder) -> Result:
+def fold_integers(op: Op, builder: Builder) -> Result:
     """Compute an integer op on constants."""
     assert isinstance(op, arith.Binary)
     left, right = known(op.lhs), known(op.rhs)
@@ -96,18 +96,18 @@ def fold_integers(op: Op, place: Builder) -> Result:
     if not _is_defined(op, right, kind):
         return None
     value = wrap(_INTEGER[type(op)](left, right), kind)
-    return _constant(place, bool(value) if kind == I1 else value, op.out.type)
+    return _constant(builder, bool(value) if kind == I1 else value, op.out.type)
 
 
-def fold_compare(op: Op, place: Builder) -> Result:
+def fold_compare(op: Op, builder: Builder) -> Result:
     """Compute a comparison of constants, or of all positions in a tile with one."""
     assert isinstance(op, arith.Compare)
     ends, right = _ends(op.lhs), known(op.rhs)
     if ends is None or right is None:
         return None
-    found = {_PREDICATES[op.predicate](end, right) for end in ends}
-    is_same = len(found) == 1 and (ends[0] == ends[1] or op.predicate not in ("eq", "ne"))
-    return _constant(place, found.pop(), op.out.type) if is_same else None
+    outcomes = {_PREDICATES[op.predicate](end, right) for end in ends}
+    is_same = len(outcomes) == 1 and (ends[0] == ends[1] or op.predicate not in ("eq", "ne"))
+    return _constant(builder, outcomes.pop(), op.out.type) if is_same else None
 
 
 def _ends(value: Value) -> tuple[Number, Number] | None:
@@ -132,23 +132,23 @@ def is_exact(value: float, kind: ScalarType) -> bool:
     return in_range and math.ldexp(mantissa, kind.mantissa_bits + 1).is_integer()
 
 
-def fold_cast(op: Op, place: Builder) -> Result:
+def fold_cast(op: Op, builder: Builder) -> Result:
     """Drop a cast to the same type; cast a constant where that is exact."""
     assert isinstance(op, arith.Cast)
     if op.value.type == op.out.type:
         return [op.value]
     value = known(op.value)
     if value is None:
-        return _truth_of_select(op, place) if op.dtype == I1 else None
+        return _truth_of_select(op, builder) if op.dtype == I1 else None
     if not op.dtype.is_float:
         if isinstance(value, float):
             return None
         cast = value != 0 if op.dtype == I1 else wrap(int(value), op.dtype)
-        return _constant(place, cast, op.out.type)
-    return _constant(place, float(value), op.out.type) if is_exact(value, op.dtype) else None
+        return _constant(builder, cast, op.out.type)
+    return _constant(builder, float(value), op.out.type) if is_exact(value, op.dtype) else None
 
 
-def _truth_of_select(op: arith.Cast, place: Builder) -> Result:
+def _truth_of_select(op: arith.Cast, builder: Builder) -> Result:
     """Return the condition of a selection between numbers of which one is 0."""
     select = op.value.op
     if not isinstance(select, arith.Select):
@@ -157,31 +157,31 @@ def _truth_of_select(op: arith.Cast, place: Builder) -> Result:
     if arms[0] is None or arms[1] is None:
         return None
     if bool(arms[0]) == bool(arms[1]):
-        return _constant(place, bool(arms[0]), op.out.type)
+        return _constant(builder, bool(arms[0]), op.out.type)
     is_condition = bool(arms[0]) and select.condition.type == op.out.type
     return [select.condition] if is_condition else None
 
 
-def fold_shape(op: Op, place: Builder) -> Result:
+def fold_shape(op: Op, builder: Builder) -> Result:
     """Reshape a constant, or drop a renaming that is the identity."""
     value = known(op.operands[0])
     if value is not None:
-        return _constant(place, value, op.results[0].type)
+        return _constant(builder, value, op.results[0].type)
     if isinstance(op, tile.Trans) and op.order != tuple(range(len(op.order))):
         return None  # a square tile keeps its type and changes its elements
     return [op.operands[0]] if op.operands[0].type == op.results[0].type else None
 
 
-def fold_splat_of_splat(op: Op, place: Builder) -> Result:
+def fold_splat_of_splat(op: Op, builder: Builder) -> Result:
     """Splat to the final shape at once."""
     source = op.operands[0].op
     out = op.results[0].type
     if isinstance(source, tile.Splat) and isinstance(out, TileType) and out.layout is None:
-        return [place(tile.Splat(source.value, out.shape)).out]
+        return [builder(tile.Splat(source.value, out.shape)).out]
     return None
 
 
-def fold_trans_of_trans(op: Op, place: Builder) -> Result:
+def fold_trans_of_trans(op: Op, builder: Builder) -> Result:
     """Reorder axes once, or not at all where the second order undoes the first."""
     assert isinstance(op, tile.Trans)
     source = op.value.op
@@ -189,7 +189,7 @@ def fold_trans_of_trans(op: Op, place: Builder) -> Result:
         return None
     order = tuple(source.order[axis] for axis in op.order)
     if order != tuple(range(len(order))):
-        return [place(tile.Trans(source.value, order)).out]
+        return [builder(tile.Trans(source.value, order)).out]
     return [source.value] if source.value.type == op.out.type else None
 
 
@@ -238,11 +238,11 @@ def absorb_zero(op: Op, _: Builder) -> Result:
     return None
 
 
-def remainder_by_one(op: Op, place: Builder) -> Result:
+def remainder_by_one(op: Op, builder: Builder) -> Result:
     """Replace x % 1 by 0."""
     assert isinstance(op, arith.Rem)
     if _is_integer(op.rhs) and known(op.rhs) == 1:
-        return _constant(place, 0, op.out.type)
+        return _constant(builder, 0, op.out.type)
     return None
 
 
@@ -261,12 +261,12 @@ def fold_select(op: Op, _: Builder) -> Result:
     return [op.if_true] if op.if_true is op.if_false else None
 
 
-def drop_known_mask(op: Op, place: Builder) -> Result:
+def drop_known_mask(op: Op, builder: Builder) -> Result:
     """Drop a mask that is always true."""
     assert isinstance(op, tile.Load)
     if op.mask is None or known(op.mask) != True:  # noqa: E712 - None is not False here
         return None
-    return [place(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
+    return [builder(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
 
 
 def drop_block_axes(op: Op, _: Builder) -> Result:
@@ -286,12 +286,12 @@ def drop_block_axes(op: Op, _: Builder) -> Result:
     dropped = next(axis for axis, extent in enumerate(first) if axis == lost or extent > 1)
     if dropped < lost and (len(op.shape) == 1 or max(first) > MAX_BOX_ELEMS):
         return None  # rows are cut into boxes and swizzled, and a box has all of what is merged
-    place = Builder.before_op(load)  # where memory is as it was for the load
+    builder = Builder.before_op(load)  # where memory is as it was for the load
     hints = load.cache, load.eviction, load.num_dropped + dropped, lost - dropped
-    return [place(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
+    return [builder(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
 
 
-def inline_known_branch(op: Op, place: Builder) -> Result:
+def inline_known_branch(op: Op, builder: Builder) -> Result:
     """Replace a branch whose condition is known by the arm it takes."""
     assert isinstance(op, scf.If)
     condition = known(op.condition)
@@ -303,7 +303,7 @@ def inline_known_branch(op: Op, place: Builder) -> Result:
     arm.terminator.remove()
     for nested in arm:
         nested.remove()
-        place(nested)
+        builder(nested)
     return values
 
 

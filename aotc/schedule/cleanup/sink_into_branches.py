@@ -57,17 +57,17 @@ def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
 
 def _sink(value: Value, op: Op, branch: scf.If) -> bool:
     """Sink the op that defines a value into the branches that use it, unless something else does."""
-    places = _places(value, branch)
-    if not places:
+    uses = _places(value, branch)
+    if not uses:
         return False
     for block in branch.blocks:
-        inside = {user: each for user, each in places.items() if each.block is block}
+        inside = {user: inner for user, inner in uses.items() if inner.block is block}
         holders = dict.fromkeys(inside.values())
-        first = next((each for each in block if each in holders), None) if inside else None
+        first = next((inner for inner in block if inner in holders), None) if inside else None
         if first is not None:
-            made = Builder.before_op(first)(op.clone({})).results[0]
+            sunk = Builder.before_op(first)(op.clone({})).results[0]
             for user in inside:
-                user.replace_operand(value, made)
+                user.replace_operand(value, sunk)
     op.erase()
     return True
 
@@ -77,11 +77,11 @@ def _places(value: Value, branch: scf.If) -> dict[Op, Op]:
 
     What a block yields outlives the block, so that is no use inside of it.
     """
-    places: dict[Op, Op] = {}
+    uses: dict[Op, Op] = {}
     for user in value.users:
         around = (user, *user.ancestors())
-        found = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
-        if found is None:
+        enclosing = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
+        if enclosing is None:
             return {}
-        places[user] = found
-    return places
+        uses[user] = enclosing
+    return uses

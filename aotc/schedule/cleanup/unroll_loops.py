@@ -37,17 +37,17 @@ def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _unroll(loop: scf.For) -> None:
-    place = Builder.before_op(loop)
-    bounds = lowered_bounds(loop, loop.unroll - 1, place)
-    factor = place(arith.Constant(loop.unroll, loop.step.type)).out
-    stride = place(arith.Mul(loop.step, factor)).out
+    builder = Builder.before_op(loop)
+    bounds = lowered_bounds(loop, loop.unroll - 1, builder)
+    factor = builder(arith.Constant(loop.unroll, loop.step.type)).out
+    stride = builder(arith.Mul(loop.step, factor)).out
     body = _unrolled_body(loop, bounds[1])
     main = [loop.lower, bounds[-1], stride, *loop.init, loop.lower]
     hints = {**loop.attributes, "unroll": scf.NEVER_UNROLLED}
-    *carried, following = place(build(scf.For, main, hints, [body], loop.loc)).outs
+    *carried, following = builder(build(scf.For, main, hints, [body], loop.loc)).outs
     rest = [following, loop.upper, loop.step, *carried]
     hints["num_stages"] = 1
-    last = place(build(scf.For, rest, hints, [_copied_body(loop)], loop.loc))
+    last = builder(build(scf.For, rest, hints, [_copied_body(loop)], loop.loc))
     loop.replace_with(last.outs)
 
 
@@ -61,31 +61,33 @@ def _unrolled_body(loop: scf.For, last_but_one: Value) -> Block:
         [arg.type for arg in (*loop.body.args, loop.induction)],
         [*(arg.hint for arg in loop.body.args), "following"],
     )
-    place = Builder(block)
+    builder = Builder(block)
     index, *carried = block.args[:-1]
     for turn in range(loop.unroll):
         if turn:
-            index = place(arith.Add(index, loop.step)).out
-        carried = _run_once(loop, index, carried, place)
-    goes_on = place(arith.Compare(index, last_but_one, "lt")).out
-    stepped = place(arith.Add(index, loop.step)).out
-    following = place(arith.Select(goes_on, stepped, loop.upper)).out
-    place(scf.Yield([*carried, following]))
+            index = builder(arith.Add(index, loop.step)).out
+        carried = _run_once(loop, index, carried, builder)
+    goes_on = builder(arith.Compare(index, last_but_one, "lt")).out
+    stepped = builder(arith.Add(index, loop.step)).out
+    following = builder(arith.Select(goes_on, stepped, loop.upper)).out
+    builder(scf.Yield([*carried, following]))
     return block
 
 
 def _copied_body(loop: scf.For) -> Block:
     args = loop.body.args
     block = Block([arg.type for arg in args], [arg.hint for arg in args])
-    place = Builder(block)
-    place(scf.Yield(_run_once(loop, block.args[0], block.args[1:], place)))
+    builder = Builder(block)
+    builder(scf.Yield(_run_once(loop, block.args[0], block.args[1:], builder)))
     return block
 
 
-def _run_once(loop: scf.For, index: Value, carried: Sequence[Value], place: Builder) -> list[Value]:
+def _run_once(
+    loop: scf.For, index: Value, carried: Sequence[Value], builder: Builder
+) -> list[Value]:
     """Clone one iteration; return what it yields."""
     mapping = dict(zip(loop.body.args, [index, *carried], strict=True))
     for op in loop.body:
         if not op.terminator:
-            place(op.clone(mapping))
+            builder(op.clone(mapping))
     return [mapping.get(value, value) for value in loop.body.terminator.operands]

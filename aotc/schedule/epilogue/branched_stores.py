@@ -57,9 +57,9 @@ class DelayInBranches(DelayAcross):
         after = Builder.after_op(outer)
         block = outer.block
         assert block is not None
-        place = Builder(block, after.before)
-        self._store_rest(self.through(outer, inits), place)
-        place(tma.TmaStoreWait())
+        builder = Builder(block, after.before)
+        self._store_rest(self.through(outer, inits), builder)
+        builder(tma.TmaStoreWait())
         for store in stores:
             erase(store)
 
@@ -84,16 +84,16 @@ class DelayInBranches(DelayAcross):
                     graph.add_edge(operand, value)
                     worklist.append(operand)
         carried = graph.minimum_cut()
-        made: dict[Op, None] = {}
+        computed: dict[Op, None] = {}
         worklist = [value for value in dict.fromkeys(coords) if value in seen]
         while worklist:
             value = worklist.pop()
             op = value.op
-            if value in carried or op is None or op in made:
+            if value in carried or op is None or op in computed:
                 continue
-            made[op] = None
+            computed[op] = None
             worklist += [operand for operand in op.operands if operand in seen]
-        self.recomputed = [op for op in outer.body.walk() if op in made]
+        self.recomputed = [op for op in outer.body.walk() if op in computed]
         users = [*self.recomputed, *self.tiles.stores[self.tiles.num_at_once :]]
         for value in carried:
             user = next(op for op in users if value in op.operands)
@@ -110,9 +110,9 @@ class DelayInBranches(DelayAcross):
             return [*state[:-1], self.store_in(op, values, state[-1]).results[-1]]
         if op is self.tiles.around:
             state = self.through(op, state)
-            made = state[-1].op
-            assert made is not None
-            self._store_rest(state, Builder.after_op(made))
+            last = state[-1].op
+            assert last is not None
+            self._store_rest(state, Builder.after_op(last))
             return state
         return self._after_store(op, state) if op in self.tiles.stores else None
 
@@ -120,45 +120,47 @@ class DelayInBranches(DelayAcross):
         if any(store is op or is_inside(store, op) for store in self.tiles.stores):
             return range(len(self._values) + 1)
         return (
-            [len(self._values)] if any(is_inside(each, op) for each in self.tiles.mainloops) else []
+            [len(self._values)]
+            if any(is_inside(mainloop, op) for mainloop in self.tiles.mainloops)
+            else []
         )
 
     def _after_store(self, store: Op, state: State) -> State:
         """Store a slice that is not delayed; after the last store go on with the new tile."""
         *_, last = self.tiles.stores
-        place = Builder.before_op(store)
+        builder = Builder.before_op(store)
         for number in range(self.first):
             if self.parts[number][0] is store:
-                self._store_part(number, {}, place)
+                self._store_part(number, {}, builder)
         if store is not last:
             return state
-        following = place(arith.Constant(self.first, I32)).out
+        following = builder(arith.Constant(self.first, I32)).out
         now = [value for op, index in self.places if (value := op.slots[index]) is not None]
         return [*now, following]
 
     def _inputs_of(
-        self, store: tma.StagedTmaStore, values: dict[Value, Value], place: Builder
+        self, store: tma.StagedTmaStore, values: dict[Value, Value], builder: Builder
     ) -> list[Value]:
         """Return what a store needs, coordinates made again of what is carried."""
         if not values:
             return self._inputs(store)  # where it stands
-        made = dict(values)
-        needed = self._needed_by(store)
+        copies = dict(values)
+        computation = self._needed_by(store)
         for op in self.recomputed:
-            if op in needed:
-                copy = place(op.clone(made))
-                made.update(zip(op.results, copy.results, strict=True))
-        return [made.get(value, value) for value in self.stored[store]]
+            if op in computation:
+                copy = builder(op.clone(copies))
+                copies.update(zip(op.results, copy.results, strict=True))
+        return [copies.get(value, value) for value in self.stored[store]]
 
     def _needed_by(self, store: tma.StagedTmaStore) -> dict[Op, None]:
         """Return the ops among those that make coordinates which a store needs."""
-        needed: dict[Op, None] = {}
-        wanted = dict.fromkeys(self.stored[store][1:])
+        computation: dict[Op, None] = {}
+        live = dict.fromkeys(self.stored[store][1:])
         for op in reversed(self.recomputed):
-            if any(value in wanted for value in op.results):
-                needed[op] = None
-                wanted.update(dict.fromkeys(op.operands))
-        return needed
+            if any(value in live for value in op.results):
+                computation[op] = None
+                live.update(dict.fromkeys(op.operands))
+        return computation
 
 
 def _is_cheap(op: Op | None) -> TypeGuard[Op]:

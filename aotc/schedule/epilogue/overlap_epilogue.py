@@ -100,7 +100,7 @@ def _find(
     if not stores or not mainloops or outer is None:
         return None
     block = stores[0].block
-    around = [enclosing_in(each, block) for each in mainloops]
+    around = [enclosing_in(mainloop, block) for mainloop in mainloops]
     order = {op: number for number, op in enumerate(block)} if block is not None else {}
     if not all(op in order for op in around):
         return None
@@ -113,8 +113,8 @@ def _find(
         return None
     num_buffers = _num_buffers(outer, stores, kernel, schedule)
     for num_at_once in range(1 if _is_plain(tiles) else len(stores)):
-        needed = _needed_registers(mainloops, stores[num_at_once:])
-        if num_buffers and reserve_registers(needed, role, kernel, schedule):
+        registers = _needed_registers(mainloops, stores[num_at_once:])
+        if num_buffers and reserve_registers(registers, role, kernel, schedule):
             return replace(tiles, num_buffers=num_buffers, num_at_once=num_at_once)
     return None
 
@@ -136,15 +136,15 @@ def _stores_of_tile(loop: scf.For) -> list[tma.StagedTmaStore]:
     worklist = [loop.body]
     while worklist:
         block = worklist.pop()
-        found = list(deferrable_stores(block))
-        if found:
-            blocks[block] = found
-        worklist += [each for op in block if isinstance(op, scf.If) for each in op.blocks]
+        deferrable = list(deferrable_stores(block))
+        if deferrable:
+            blocks[block] = deferrable
+        worklist += [arm for op in block if isinstance(op, scf.If) for arm in op.blocks]
     if len(blocks) != 1:
         return []
-    (found,) = blocks.values()
-    stores = [op for op in found if isinstance(op, tma.StagedTmaStore)]
-    return stores if len(stores) == len(found) else []
+    (deferrable,) = blocks.values()
+    stores = [op for op in deferrable if isinstance(op, tma.StagedTmaStore)]
+    return stores if len(stores) == len(deferrable) else []
 
 
 def _outermost(loop: scf.For) -> scf.For | None:
@@ -165,12 +165,12 @@ def _keeps_map(store: tma.StagedTmaStore, tiles: Tiles) -> bool:
 
     Consumers give a map back that was made ahead when they are done with the next one.
     """
-    made = store.tensor.op
-    if made is None or not is_inside(made, tiles.outer):
+    tensor_map = store.tensor.op
+    if tensor_map is None or not is_inside(tensor_map, tiles.outer):
         return True
     if not _is_plain(tiles) or slot_of(store, tiles.outer) is None:
         return False
-    return made.block in (tiles.loop.block, tiles.loop.body)
+    return tensor_map.block in (tiles.loop.block, tiles.loop.body)
 
 
 def _bounds_inside(mainloop: scf.For, loop: scf.For) -> bool:
@@ -189,16 +189,16 @@ def _mainloops(loop: scf.For) -> list[scf.For]:
         return []
     if any(element_of(op.acc.type).bits != REGISTER_BITS for op in dots):
         return []  # stores are under branches, which results in half registers would cross
-    found: dict[scf.For, None] = {}
+    mainloops: dict[scf.For, None] = {}
     for op in dots:
         inner = op.parent_op
         if not isinstance(inner, scf.For) or inner is loop:
             return []
         if op.acc not in inner.carried and not isinstance(op.acc.op, wgmma.Wgmma):
             return []
-        found[inner] = None
-    branches = (op for inner in found for op in _up_to(inner, loop))
-    return list(found) if all(isinstance(op, scf.If) for op in branches) else []
+        mainloops[inner] = None
+    branches = (op for inner in mainloops for op in _up_to(inner, loop))
+    return list(mainloops) if all(isinstance(op, scf.If) for op in branches) else []
 
 
 def _up_to(inner: Op, outer: Op) -> Iterator[Op]:
@@ -229,7 +229,7 @@ def _concerns_others(op: Op) -> bool:
     if op.effects_on(Resource.MBARRIER):
         return False
     changes = op.effects_on(None, "write", "order")
-    return any(each.resource not in _OF_CTA for each in changes)
+    return any(change.resource not in _OF_CTA for change in changes)
 
 
 def _needed_registers(mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]) -> int:
@@ -255,7 +255,7 @@ def _num_buffers(
     numbers = number_ops(kernel)
     mine: dict[Op, tma.StagedTmaStore] = {buffer_of(store): store for store in stores}
     buffers = live_ranges(kernel, numbers)
-    others = [buffer for buffer in buffers if buffer.op not in mine]
+    unrelated = [buffer for buffer in buffers if buffer.op not in mine]
     of_kind: dict[object, list[Buffer]] = {}
     for buffer in buffers:
         store = mine.get(buffer.op)
@@ -264,9 +264,9 @@ def _num_buffers(
             size_bytes = buffer.size_bytes // count
             parts = [Buffer(buffer.op, size_bytes, *numbers[loop], buffer.num_copies)]
             of_kind.setdefault(sharing_key(store), []).extend(parts * count)
-    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(unrelated))
     for count in range(max(map(len, of_kind.values())), 0, -1):
-        taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
-        if place_buffers([*others, *taken]) <= limit:
+        staging = [replace(part) for parts in of_kind.values() for part in parts[:count]]
+        if place_buffers([*unrelated, *staging]) <= limit:
             return count
     return 0

@@ -118,17 +118,17 @@ def _choose(series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedul
     buffers = live_ranges(kernel, numbers)
     allocs = {buffer_of(store): store for store in series}
     mine = [buffer for buffer in buffers if buffer.op in allocs]
-    others = [buffer for buffer in buffers if buffer.op not in allocs]
-    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
+    unrelated = [buffer for buffer in buffers if buffer.op not in allocs]
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(unrelated))
     for plan in _plans(series):
-        taken = mine
+        staging = mine
         if plan.num_buffers:
             part = replace(mine[0], size_bytes=_slice_bytes(series[0]))
-            taken = [replace(part) for _ in range(plan.num_buffers)]
+            staging = [replace(part) for _ in range(plan.num_buffers)]
         if plan.in_flight and loop:
             start, end = numbers[loop]
-            taken = [replace(each, start=start, end=end) for each in taken]
-        if place_buffers([*others, *taken]) <= limit:
+            staging = [replace(buffer, start=start, end=end) for buffer in staging]
+        if place_buffers([*unrelated, *staging]) <= limit:
             return plan
     return None
 
@@ -168,12 +168,12 @@ def _slice_bytes(store: tma.StagedStore) -> int:
 
 def _defer_wait(store: tma.StagedStore, target: Target) -> None:
     """Give a store a buffer that is live throughout its loop, and wait before it is rewritten."""
-    loop, place = outermost_loop(store), Builder.before_op(store)
+    loop, builder = outermost_loop(store), Builder.before_op(store)
     assert loop is not None
     buffer = allocate_slice(store, buffer_of(store).shape, Builder.before_op(loop))
-    place(tma.TmaStoreWait(pending=_num_copies(store) - 1))
+    builder(tma.TmaStoreWait(pending=_num_copies(store) - 1))
     with at(store.loc):
-        store_slice(store, None, buffer, target, place)
+        store_slice(store, None, buffer, target, builder)
     erase(store)
     _drain_after(loop)
 
@@ -187,16 +187,16 @@ def _rotate(
     outer = Builder.before_op(loop or first)
     buffers = [allocate_slice(first, slice_shape(first), outer) for _ in range(count)]
     if loop:
-        others = _num_copies(first) - len(series)
-        Builder.before_op(first)(tma.TmaStoreWait(pending=others))
+        num_pending = _num_copies(first) - len(series)
+        Builder.before_op(first)(tma.TmaStoreWait(pending=num_pending))
     slices = [(store, part) for store in series for part in range(num_slices(store))]
     for number, (store, part) in enumerate(slices):
-        place, buffer = Builder.before_op(store), buffers[number % count]
+        builder, buffer = Builder.before_op(store), buffers[number % count]
         reuses = count <= number + 1 < len(slices)
         pending = count - 2 if reuses and count > 1 else None
-        store_slice(store, part, buffer, target, place, max_pending=pending)
+        store_slice(store, part, buffer, target, builder, max_pending=pending)
         if reuses and count == 1:
-            place(tma.TmaStoreWait())
+            builder(tma.TmaStoreWait())
     waits: list[tma.TmaStoreWait] = []
     for store in series:
         if loop is None:
@@ -232,11 +232,11 @@ def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
     if isinstance(copy.tensor.op, tma.MakeTensorMap):
         return ()
     waits = [user for user in copy.buffer.users if isinstance(user, tma.TmaBufferWait)]
-    others = [user for user in copy.buffer.users if not _is_copy(user) and user not in waits]
-    layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
+    accesses = [user for user in copy.buffer.users if not _is_copy(user) and user not in waits]
+    layouts = [op.value.type for op in accesses if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)
-    if len(kinds) > 1 or len(layouts) < len(others) or not isinstance(kind, TileType):
+    if len(kinds) > 1 or len(layouts) < len(accesses) or not isinstance(kind, TileType):
         return ()
     assert isinstance(tensor, TensorMapType)
     assert kind.layout is not None

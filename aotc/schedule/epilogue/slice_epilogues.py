@@ -78,15 +78,15 @@ def _slice(store: Op, value: Value, orders: dict[Block, BlockOrder]) -> None:
             return
 
 
-def _cut(parts: Parts, size: int, place: Builder) -> None:
+def _cut(parts: Parts, size: int, builder: Builder) -> None:
     """Compute the value in slices of `size`, and replace its uses."""
     value = parts.value
     starts = range(0, tile_shape(value)[parts.axis], size)
-    made = [parts.part(start, size, place) for start in starts]
+    slices = [parts.part(start, size, builder) for start in starts]
     kind = value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    whole = place(gpu.Concat(made, parts.axis, kind.layout)).out
+    whole = builder(gpu.Concat(slices, parts.axis, kind.layout)).out
     whole.hint = value.hint
     value.replace_all_uses_with(whole)
     parts.erase_whole()

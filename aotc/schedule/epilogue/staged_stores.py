@@ -32,13 +32,13 @@ def deferrable_stores(ops: Iterable[Op]) -> Iterator[tma.StagedStore]:
 
 def outermost_loop(store: tma.StagedStore) -> Op | None:
     """Return the outermost loop around a store, of those that one role runs."""
-    found: Op | None = None
+    outermost: Op | None = None
     for ancestor in store.ancestors():
         if ancestor.has(Trait.LOOP):
-            found = ancestor
+            outermost = ancestor
         elif not isinstance(ancestor, scf.If):
             break
-    return found
+    return outermost
 
 
 # ---- slices -----------------------------------------------------------------------------------
@@ -80,13 +80,13 @@ def buffer_of(store: tma.StagedStore) -> gpu.SharedAlloc:
     return alloc
 
 
-def allocate_slice(store: tma.StagedStore, shape: tuple[int, ...], place: Builder) -> Value:
+def allocate_slice(store: tma.StagedStore, shape: tuple[int, ...], builder: Builder) -> Value:
     """Allocate a buffer for a tile or a slice of it, and return it."""
     if isinstance(store, tma.StagedBulkStore):
         alloc = buffer_of(store)
         kind = gpu.SharedAlloc(alloc.element, shape, alloc.layout, alloc.alignment_bytes)
-        return place(kind).out
-    return block_buffer(store.tensor, shape, place)
+        return builder(kind).out
+    return block_buffer(store.tensor, shape, builder)
 
 
 # ---- expansion --------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def store_slice(
     number: int | None,
     buffer: Value,
     target: Target,
-    place: Builder,
+    builder: Builder,
     *,
     value: Value | None = None,
     coords: Sequence[Value] | None = None,
@@ -116,26 +116,26 @@ def store_slice(
     assert isinstance(kind, TileType)
     if number is not None and shape != kind.shape:
         start = (*(0 for _ in shape[:-1]), number * shape[-1])
-        value = place(gpu.Extract(value, start, shape)).out
+        value = builder(gpu.Extract(value, start, shape)).out
     with_matrices = isinstance(store, tma.StagedTmaStore)
-    write_buffer(value, buffer, target, place, matrices=with_matrices)
+    write_buffer(value, buffer, target, builder, matrices=with_matrices)
     if max_pending is not None:
-        place(tma.TmaStoreWait(pending=max_pending))
+        builder(tma.TmaStoreWait(pending=max_pending))
     if number:
-        step = place(arith.Constant(number * shape[-1], I32)).out
-        coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]
+        step = builder(arith.Constant(number * shape[-1], I32)).out
+        coords = [*coords[:-1], builder(arith.Add(coords[-1], step)).out]
     with at(store.loc):
-        made = place(store.as_async_store(buffer, coords))
+        async_store = builder(store.as_async_store(buffer, coords))
         if tensor is not None:
-            made.replace_operand(made.operands[0], tensor)
+            async_store.replace_operand(async_store.operands[0], tensor)
 
 
 def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:
     """Expand a store where it stands, and return its wait."""
-    place = Builder.before_op(store)
+    builder = Builder.before_op(store)
     with at(store.loc):
-        store_slice(store, None, store.buffer, target, place)
-        wait = place(tma.TmaStoreWait(written=store.written))
+        store_slice(store, None, store.buffer, target, builder)
+        wait = builder(tma.TmaStoreWait(written=store.written))
     store.erase()
     return wait
 

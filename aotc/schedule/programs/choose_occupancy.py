@@ -25,9 +25,9 @@ def choose_occupancy(kernel: Kernel, schedule: Schedule) -> None:
     """Say how many CTAs an SM is to hold, if that is more than one and rows are kept in registers."""
     if kernel.maxnreg or not any(isinstance(op, opaque.Opaque) for op in kernel.walk()):
         return
-    needed = find_peak(kernel, _is_exchange).registers + ROW_RESERVE
+    peak = find_peak(kernel, _is_exchange).registers + ROW_RESERVE
     warps = -(-kernel.num_threads // (32 * _PARTITIONS)) * _PARTITIONS
-    registers = -(-needed // _UNIT) * _UNIT
+    registers = -(-peak // _UNIT) * _UNIT
     count = schedule.target.registers_per_sm // (32 * warps * registers)
     if count > 1:
         kernel.min_ctas_per_sm = count

@@ -7,7 +7,7 @@ them is split alike, and so on back to the pointers. Without dots, reductions to
 what they reduce, and the CTAs combine what each has (`Parts.exchanged`). A value that is needed both ways is computed
 both ways; only values that loops or branches pass on have one way.
 
-Invariant: `Parts.needed` has, for every way that an op is needed, the ways of its operands.
+Invariant: `Parts.uses` has, for every way that an op is needed, the ways of its operands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parts:
     `obstacle` says why the program cannot be split; then nothing else counts.
     """
 
-    needed: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
+    uses: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
     descriptors: dict[Value, Part] = field(default_factory=dict[Value, Part])
     roots: dict[Op, Part] = field(default_factory=dict[Op, Part])
     exchanged: dict[Op, None] = field(default_factory=dict[Op, None])
@@ -86,8 +86,10 @@ def _reshape(op: Op, part: int) -> Sequence[Part] | None:
     """Divide the axis that begins where the result's does: slices of both are the same elements."""
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
     before, extent = prod(out[:part]), out[part]
-    for axis, own in enumerate(source):
-        divides = min(own, extent) > 1 and (own % extent == 0 or extent % own == 0)
+    for axis, source_extent in enumerate(source):
+        divides = min(source_extent, extent) > 1 and (
+            source_extent % extent == 0 or extent % source_extent == 0
+        )
         if prod(source[:axis]) == before and divides:
             return [axis]
     return None
@@ -221,8 +223,8 @@ class _Search:
             elif user.results:
                 out = result_part(user, index, part)
                 if out is not None:
-                    for each in user.results:
-                        self._prefer(each, out, worklist)
+                    for out_value in user.results:
+                        self._prefer(out_value, out, worklist)
 
     # -- backward from stores --------------------------------------------------
 
@@ -254,7 +256,7 @@ class _Search:
                 self._need(value, None)
         args = op.after.args if isinstance(op, scf.While) else []
         for value in (*op.results, *args):
-            if value not in self.parts.needed:
+            if value not in self.parts.uses:
                 self._need(value, self.preferred.get(value))
 
     def _suggested(self, value: Value) -> Part:
@@ -262,14 +264,14 @@ class _Search:
         seen: dict[Value, None] = {}
         worklist = [value]
         while worklist:
-            each = worklist.pop(0)
-            if each in seen or not shape_of(each):
+            value_ = worklist.pop(0)
+            if value_ in seen or not shape_of(value_):
                 continue
-            seen[each] = None
-            if each in self.preferred and shape_of(each) == shape_of(value):
-                return self.preferred[each]
-            if each.op is not None and each.op.has(Trait.ELEMENTWISE):
-                worklist += each.op.operands
+            seen[value_] = None
+            if value_ in self.preferred and shape_of(value_) == shape_of(value):
+                return self.preferred[value_]
+            if value_.op is not None and value_.op.has(Trait.ELEMENTWISE):
+                worklist += value_.op.operands
         return None
 
     def _is_row(self, values: Sequence[Value]) -> bool:
@@ -280,21 +282,21 @@ class _Search:
         worklist = list(values)
         seen: dict[Value, None] = {}
         while worklist:
-            each = worklist.pop()
-            shape = shape_of(each)
-            if len(shape) == 0 or each in seen:
+            source = worklist.pop()
+            shape = shape_of(source)
+            if len(shape) == 0 or source in seen:
                 continue
-            seen[each] = None
+            seen[source] = None
             if len(shape) > 1 or shape[-1] % self.num_ctas:
                 return False
-            if each.op is None or each.op.has(Trait.CONTROL_FLOW):
-                if self.preferred.get(each) != 0:
+            if source.op is None or source.op.has(Trait.CONTROL_FLOW):
+                if self.preferred.get(source) != 0:
                     return False
                 continue
-            parts = operand_parts(each.op, 0)
+            parts = operand_parts(source.op, 0)
             if parts is None:
                 return False
-            worklist += [x for x, way in zip(each.op.operands, parts, strict=True) if way == 0]
+            worklist += [x for x, way in zip(source.op.operands, parts, strict=True) if way == 0]
         return bool(values)
 
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
@@ -310,19 +312,19 @@ class _Search:
     def _need(self, value: Value, part: Part) -> None:
         worklist: list[tuple[Value, Part]] = [(value, part)]
         while worklist and not self.parts.obstacle:
-            each, way = worklist.pop()
-            ways = self.parts.needed.setdefault(each, {})
+            source, way = worklist.pop()
+            ways = self.parts.uses.setdefault(source, {})
             if way in ways:
                 continue
-            if way is not None and shape_of(each)[way] % self.num_ctas:
-                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_ctas)
+            if way is not None and shape_of(source)[way] % self.num_ctas:
+                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(source), slices=self.num_ctas)
                 return
-            passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
-            if passed and ways and shape_of(each):
+            passed = source.op is None or source.op.has(Trait.CONTROL_FLOW)
+            if passed and ways and shape_of(source):
                 self.parts.obstacle = Reason.CARRIED_TWO_WAYS()
                 return
             ways[way] = None
-            worklist += self._operands(each, way, passed=passed)
+            worklist += self._operands(source, way, passed=passed)
 
     def _operands(self, value: Value, part: Part, *, passed: bool) -> list[tuple[Value, Part]]:
         if passed:
@@ -341,8 +343,8 @@ class _Search:
         if parts is None:
             self.parts.obstacle = Reason.NEEDS_OTHER_CTAS(op=op.opcode)
             return []
-        others = [(other, part) for other in op.results if other is not value]
-        return [*zip(op.operands, parts, strict=True), *others]
+        siblings = [(other, part) for other in op.results if other is not value]
+        return [*zip(op.operands, parts, strict=True), *siblings]
 
 
 def _is_exchange(op: tile.Reduce, num_ctas: int) -> bool:
@@ -356,8 +358,8 @@ def _passed_on(user: Op, index: int) -> list[Value]:
     """Return the values that operand `index` of a loop, branch or terminator becomes."""
     parent = user.parent_op if user.terminator else user
     if isinstance(parent, scf.For):
-        at = index if user.terminator else index - 3
-        return [parent.carried[at], parent.outs[at]] if at >= 0 else []
+        position = index if user.terminator else index - 3
+        return [parent.carried[position], parent.outs[position]] if position >= 0 else []
     if isinstance(parent, scf.If) and user.terminator:
         return [parent.outs[index]]
     if isinstance(parent, scf.While):
@@ -374,10 +376,15 @@ def _alike(value: Value) -> list[Value]:
         assert isinstance(value.owner, Block)
         op = value.owner.parent if isinstance(value.owner.parent, Op) else None
     if isinstance(op, scf.For):
-        at = value.index - (value.op is None)
-        if at < 0:
+        position = value.index - (value.op is None)
+        if position < 0:
             return [op.lower, op.upper, op.step]
-        return [op.carried[at], op.outs[at], op.init[at], op.body.terminator.operands[at]]
+        return [
+            op.carried[position],
+            op.outs[position],
+            op.init[position],
+            op.body.terminator.operands[position],
+        ]
     if isinstance(op, scf.If):
         ends = [block.terminator.operands[value.index] for block in op.blocks]
         return [op.outs[value.index], *ends]

@@ -84,7 +84,7 @@ def _is_of_program(value: Value) -> bool:
         if isinstance(op, tile.ProgramId):
             return True
         if op is not None and op.pure and not op.blocks:
-            worklist += [each for each in op.operands if each not in seen]
+            worklist += [operand for operand in op.operands if operand not in seen]
             seen.update(dict.fromkeys(op.operands))
     return False
 
@@ -95,13 +95,13 @@ def _copies_by_threads(op: Op) -> bool:
         return False
     worklist = [op.a, op.b]
     while worklist:
-        made = worklist.pop().op
-        if made is None or made.block is not op.block:
+        producer = worklist.pop().op
+        if producer is None or producer.block is not op.block:
             continue
-        if isinstance(made, tile.Load):
+        if isinstance(producer, tile.Load):
             return True
-        if made.pure and not made.blocks:
-            worklist += made.operands
+        if producer.pure and not producer.blocks:
+            worklist += producer.operands
     return False
 
 
@@ -113,17 +113,17 @@ def _communicates(op: Op) -> bool:
 def _wrap(kernel: Kernel) -> None:
     old = [op for op in kernel.body if not op.terminator]
     to_and_fro = _is_uneven(kernel)
-    place = Builder.before_op(kernel.body.terminator)
+    builder = Builder.before_op(kernel.body.terminator)
     extents = [_extent(kernel, axis) for axis in range(len(_AXES))]
-    row = place(arith.Mul(extents[0], extents[1])).out
-    count = place(arith.Mul(row, extents[2])).out
-    first = place(tile.ProgramId(0)).out
-    step = place(tile.NumPrograms(0)).out
+    row = builder(arith.Mul(extents[0], extents[1])).out
+    count = builder(arith.Mul(row, extents[2])).out
+    first = builder(tile.ProgramId(0)).out
+    step = builder(tile.NumPrograms(0)).out
     body = Block([I32], ["program"])
     inside = Builder(body)
     program = body.args[0]
     if to_and_fro:
-        program = _to_and_fro(place, inside, program, first, count, step)
+        program = _to_and_fro(builder, inside, program, first, count, step)
     at_row = inside(arith.Div(program, extents[0])).out
     numbers = [
         inside(arith.Rem(program, extents[0])).out,
@@ -137,22 +137,24 @@ def _wrap(kernel: Kernel) -> None:
         if isinstance(op, tile.ProgramId):
             op.replace_with([numbers[op.axis]])
     inside(scf.Yield([]))
-    place(build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc))
+    builder(
+        build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc)
+    )
 
 
 def _to_and_fro(
-    place: Builder, inside: Builder, program: Value, first: Value, count: Value, step: Value
+    builder: Builder, inside: Builder, program: Value, first: Value, count: Value, step: Value
 ) -> Value:
     """Return the program that a CTA runs in the round in which it would run `program`.
 
-    The n-th round from the last is reversed if n is odd. `place` is ahead of the loop.
+    The n-th round from the last is reversed if n is odd. `builder` is ahead of the loop.
     """
-    one = place(arith.Constant(1, I32)).out
-    last = place(arith.Div(place(arith.Sub(count, one)).out, step)).out
-    opposite = place(arith.Sub(place(arith.Sub(step, one)).out, first)).out
-    apart = place(arith.Sub(opposite, first)).out
+    unit = builder(arith.Constant(1, I32)).out
+    last = builder(arith.Div(builder(arith.Sub(count, unit)).out, step)).out
+    opposite = builder(arith.Sub(builder(arith.Sub(step, unit)).out, first)).out
+    apart = builder(arith.Sub(opposite, first)).out
     left = inside(arith.Sub(last, inside(arith.Div(program, step)).out)).out
-    is_reversed = inside(arith.And(left, one)).out
+    is_reversed = inside(arith.And(left, unit)).out
     return inside(arith.Add(program, inside(arith.Mul(is_reversed, apart)).out)).out
 
 

@@ -46,7 +46,7 @@ def place_buffers(buffers: list[Buffer]) -> int:
 def _place_beside(buffers: list[Buffer]) -> int:
     """Set the offsets of buffers from 0 on; return where they end."""
     placed: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
+    for buffer in sorted(buffers, key=lambda key_buffer: -key_buffer.size_bytes):
         buffer.offset_bytes = _lowest_gap(buffer, placed)
         placed.append(buffer)
     return max((buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0)
@@ -60,7 +60,7 @@ def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
     alignment = buffer.op.alignment_bytes
     offset = 0
     rivals = [other for other in placed if other.overlaps_in_time(buffer)]
-    for other in sorted(rivals, key=lambda each: each.offset_bytes):
+    for other in sorted(rivals, key=lambda rival: rival.offset_bytes):
         if offset + buffer.size_bytes <= other.offset_bytes:
             break
         end = other.offset_bytes + other.size_bytes

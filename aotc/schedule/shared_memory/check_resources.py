@@ -69,8 +69,10 @@ def check_instructions(kernel: Kernel, count: int, limits: CompileLimits) -> Non
         return
     weights: dict[Loc, int] = {}
     for op in kernel.walk():
-        held = [value.type for value in (*op.results, *op.operands)]
-        sizes = [t.layout.in_size("register") for t in held if isinstance(t, TileType) and t.layout]
+        types = [value.type for value in (*op.results, *op.operands)]
+        sizes = [
+            t.layout.in_size("register") for t in types if isinstance(t, TileType) and t.layout
+        ]
         weights[op.loc] = weights.get(op.loc, 0) + max(sizes, default=1)
     loc, _ = _largest(weights.items())[0]
     message = (

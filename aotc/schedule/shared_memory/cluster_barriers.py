@@ -9,33 +9,35 @@ from __future__ import annotations
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import grid, mbarrier
 from aotc.ir.order import enclosing_in
-from aotc.schedule.shared_memory.pending_accesses import Pending, places_of
+from aotc.schedule.shared_memory.pending_accesses import Pending, regions_of
 
 
 def visit_cluster_arrive(op: Op, pending: Pending) -> None:
     """Remember what the cluster's barrier orders: the initialization of mbarriers."""
     barriers = {
-        each.barrier.op for each in op.block or () if isinstance(each, mbarrier.MbarrierInit)
+        init.barrier.op for init in op.block or () if isinstance(init, mbarrier.MbarrierInit)
     }
-    others = [place for place in (*pending.reads, *pending.writes) if place.buffer not in barriers]
-    op.expect(not others, "a buffer that is no mbarrier is accessed before it")
+    unordered = [
+        region for region in (*pending.reads, *pending.writes) if region.buffer not in barriers
+    ]
+    op.expect(not unordered, "a buffer that is no mbarrier is accessed before it")
     pending.arrived.update(pending.writes)
 
 
 def visit_cluster_wait(op: Op, pending: Pending) -> None:
     """Forget what was written before the arrival; what came after it is as it was."""
     del op
-    for place in pending.arrived:
-        pending.writes.pop(place, None)
+    for region in pending.arrived:
+        pending.writes.pop(region, None)
     pending.arrived.clear()
 
 
 def visit_send(op: Op, pending: Pending) -> None:
     """Order a store by other CTAs, which those that wait at the mbarrier see."""
     assert isinstance(op, grid.ClusterSend)
-    for place in places_of(op, "write"):
-        op.expect(not place.meets(pending.reads), "what others send is read before it")
-        op.expect(not place.meets(pending.writes), "what others send is written here as well")
+    for region in regions_of(op, "write"):
+        op.expect(not region.meets(pending.reads), "what others send is read before it")
+        op.expect(not region.meets(pending.writes), "what others send is written here as well")
 
 
 def visit_remote(op: Op, pending: Pending) -> None:
@@ -43,8 +45,8 @@ def visit_remote(op: Op, pending: Pending) -> None:
 
     What the threads of this CTA do in their own buffer, they do before these.
     """
-    for place in (*places_of(op, "read"), *places_of(op, "write")):
-        op.expect(not place.meets(pending.writes), "its buffer is written without a barrier")
+    for region in (*regions_of(op, "read"), *regions_of(op, "write")):
+        op.expect(not region.meets(pending.writes), "its buffer is written without a barrier")
 
 
 def wait_before_barriers(kernel: Kernel) -> None:

@@ -1,6 +1,6 @@
 """Insert the barriers that accesses to shared memory need, and no others.
 
-Walking in program order, the pass keeps the places read and written since the last barrier
+Walking in program order, the pass keeps the regions read and written since the last barrier
 (`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read
 after a write, a write after either) gets a barrier before it. A loop's body is walked until its
 exit state adds nothing to its entry state, so that an access conflicts with those of earlier
@@ -58,12 +58,12 @@ from aotc.schedule.shared_memory.cluster_barriers import (
     wait_before_barriers,
 )
 from aotc.schedule.shared_memory.pending_accesses import (
-    AsyncPlaces,
+    AsyncRegions,
     Pending,
-    Place,
+    Region,
     Rule,
-    place_of,
-    places_of,
+    region_of,
+    regions_of,
     rotated_by,
 )
 
@@ -79,14 +79,14 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
-    filled = (place for op in loads for place in places_of(op, "write"))
-    refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
+    filled = (region for op in loads for region in regions_of(op, "write"))
+    refilled = tuple(dict.fromkeys(replace(region, stage=None) for region in filled))
     pending = Pending(
         divided=_divided(kernel),
         max_drains=max_drains,
         hazards=hazards,
         refilled=refilled,
-        asynchronous=AsyncPlaces(kernel.walk()),
+        asynchronous=AsyncRegions(kernel.walk()),
     )
     _visit(kernel.body, pending)
     wait_before_barriers(kernel)
@@ -183,42 +183,42 @@ def _visit_barrier(op: Op, pending: Pending) -> None:
 
 def _visit_access(op: Op, pending: Pending) -> None:
     """Order what threads read and write themselves."""
-    written = places_of(op, "write")
-    read = [place for place in places_of(op, "read") if place not in written]
-    for place in written:
-        _order_write(op, place, pending)
-    if any(place.meets(pending.writes) for place in read):
+    written = regions_of(op, "write")
+    read = [region for region in regions_of(op, "read") if region not in written]
+    for region in written:
+        _order_write(op, region, pending)
+    if any(region.meets(pending.writes) for region in read):
         _barrier_before(op, pending)
-    for place in written:
-        pending.write(place)
-    for place in read:
-        pending.read(place)
+    for region in written:
+        pending.write(region)
+    for region in read:
+        pending.read(region)
 
 
 def _visit_copy(op: Op, pending: Pending) -> None:
     """Order a copy by threads, `cp.async`, that lands later."""
-    for place in places_of(op, "write"):
-        _order_write(op, place, pending)
-        pending.copies[place] = None
+    for region in regions_of(op, "write"):
+        _order_write(op, region, pending)
+        pending.copies[region] = None
 
 
-def _order_write(op: Op, place: Place, pending: Pending) -> None:
-    _check_unread(op, place, pending)
-    if place.meets(pending.reads) or place.meets(pending.writes):
-        _barrier_before(op, pending, place)
+def _order_write(op: Op, region: Region, pending: Pending) -> None:
+    _check_unread(op, region, pending)
+    if region.meets(pending.reads) or region.meets(pending.writes):
+        _barrier_before(op, pending, region)
 
 
-def _check_unread(op: Op, place: Place, pending: Pending) -> None:
-    if any(place.meets(read) for read in pending.dots):
+def _check_unread(op: Op, region: Region, pending: Pending) -> None:
+    if any(region.meets(read) for read in pending.dots):
         op.error("writes what a dot in flight reads")
-    if any(place.meets(read) for read in pending.drains):
+    if any(region.meets(read) for read in pending.drains):
         op.error("writes what a store in flight reads")
 
 
 def _visit_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, gpu.AsyncWait)
-    for place in pending.copies:
-        pending.write(place)
+    for region in pending.copies:
+        pending.write(region)
     if op.pending == 0:
         pending.copies.clear()
     # What arrives in a loop is read by the iteration, so a barrier will be needed. Here it
@@ -235,14 +235,14 @@ def _visit_wait(op: Op, pending: Pending) -> None:
 
 
 def _visit_tensor_load(op: Op, pending: Pending) -> None:
-    for place in places_of(op, "write"):
-        _check_unread(op, place, pending)
-        if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
+    for region in regions_of(op, "write"):
+        _check_unread(op, region, pending)
+        if region.meets(pending.unfenced) or region.meets(pending.unfenced_reads):
             _fence_before(op, pending)
-        elif place.meets(pending.reads) or place.meets(pending.writes):
+        elif region.meets(pending.reads) or region.meets(pending.writes):
             _barrier_before(op, pending)
     for effect in op.effects_on(Resource.MBARRIER, "start"):
-        _order_write(op, place_of(getattr(op, effect.of)), pending)
+        _order_write(op, region_of(getattr(op, effect.of)), pending)
 
 
 def _visit_arrival(op: Op, pending: Pending) -> None:
@@ -254,13 +254,13 @@ def _visit_arrival(op: Op, pending: Pending) -> None:
 
 
 def _visit_tensor_store(op: Op, pending: Pending) -> None:
-    places = places_of(op, "read")
-    for place in places:
-        if place.meets(pending.unfenced):
-            _fence_before(op, pending, place)
-        elif place.meets(pending.writes):
-            _barrier_before(op, pending, place)
-    drains = (places, *pending.drains)
+    regions = regions_of(op, "read")
+    for region in regions:
+        if region.meets(pending.unfenced):
+            _fence_before(op, pending, region)
+        elif region.meets(pending.writes):
+            _barrier_before(op, pending, region)
+    drains = (regions, *pending.drains)
     if len(drains) > pending.max_drains:
         drains = (*drains[:-2], drains[-2] | drains[-1])
     pending.drains = drains
@@ -268,37 +268,37 @@ def _visit_tensor_store(op: Op, pending: Pending) -> None:
 
 def _visit_store_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.TmaStoreWait)
-    for places in pending.drains[op.pending :]:
-        pending.reads.update(places)
+    for regions in pending.drains[op.pending :]:
+        pending.reads.update(regions)
     pending.drains = pending.drains[: op.pending]
 
 
 def _visit_buffer_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.TmaBufferWait)
-    place = place_of(op.buffer)
-    for places in pending.drains[op.pending :]:
-        pending.reads.update(places)
-    kept: list[dict[Place, None]] = []
-    for places in pending.drains[: op.pending]:
-        freed = [each for each in places if place.meets([each])]
+    buffer = region_of(op.buffer)
+    for regions in pending.drains[op.pending :]:
+        pending.reads.update(regions)
+    drains: list[dict[Region, None]] = []
+    for regions in pending.drains[: op.pending]:
+        freed = [region for region in regions if buffer.meets([region])]
         pending.reads.update(dict.fromkeys(freed))
-        kept.append(dict.fromkeys(each for each in places if each not in freed))
-    pending.drains = tuple(kept)
+        drains.append(dict.fromkeys(region for region in regions if region not in freed))
+    pending.drains = tuple(drains)
 
 
 def _visit_init(op: Op, pending: Pending) -> None:
     assert isinstance(op, mbarrier.MbarrierInit)
-    place = place_of(op.barrier)
-    _order_write(op, place, pending)
-    pending.writes[place] = None
+    region = region_of(op.barrier)
+    _order_write(op, region, pending)
+    pending.writes[region] = None
 
 
 def _visit_mbarrier_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, mbarrier.MbarrierWait)
-    place = place_of(op.barrier)
-    if place.meets(pending.writes):
+    region = region_of(op.barrier)
+    if region.meets(pending.writes):
         _barrier_before(op, pending)
-    pending.reads[place] = None
+    pending.reads[region] = None
 
 
 def _visit_fence(op: Op, pending: Pending) -> None:
@@ -309,18 +309,18 @@ def _visit_fence(op: Op, pending: Pending) -> None:
 
 
 def _visit_dot(op: Op, pending: Pending) -> None:
-    places = places_of(op, "read")
-    if any(place.meets(pending.unfenced) for place in places):
+    regions = regions_of(op, "read")
+    if any(region.meets(pending.unfenced) for region in regions):
         _fence_before(op, pending)
-    elif any(place.meets(pending.writes) for place in places):
+    elif any(region.meets(pending.writes) for region in regions):
         _barrier_before(op, pending)
-    pending.dots = (places, *pending.dots)
+    pending.dots = (regions, *pending.dots)
 
 
 def _visit_dot_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, wgmma.WgmmaWait)
-    for places in pending.dots[op.pending :]:
-        pending.reads.update(places)
+    for regions in pending.dots[op.pending :]:
+        pending.reads.update(regions)
     pending.dots = pending.dots[: op.pending]
 
 
@@ -329,7 +329,7 @@ def _fence_ahead(op: Op, pending: Pending) -> None:
 
     That is what a dot will read, and what was read where a copy will write.
     """
-    feeds = any(_feeds_dot(place.buffer.out) for place in pending.unfenced)
+    feeds = any(_feeds_dot(region.buffer.out) for region in pending.unfenced)
     if feeds or pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
@@ -340,19 +340,19 @@ def _feeds_dot(buffer: Value) -> bool:
     return any(user.effects_on(Resource.DOTS, "start") for user in users_through_views(buffer))
 
 
-def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:
+def _fence_before(op: Op, pending: Pending, region: Region | None = None) -> None:
     """Make what all threads have written visible to a tensor copy."""
-    _raise_if_probe(pending, place)
+    _raise_if_probe(pending, region)
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
     pending.forget_proxies()
-    _barrier_before(op, pending, place)
+    _barrier_before(op, pending, region)
 
 
-def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> None:
-    """Insert the barrier that orders an access to `place`."""
-    _raise_if_probe(pending, place)
-    warpgroup = place is not None and place.buffer in pending.divided
+def _barrier_before(op: Op, pending: Pending, region: Region | None = None) -> None:
+    """Insert the barrier that orders an access to `region`."""
+    _raise_if_probe(pending, region)
+    warpgroup = region is not None and region.buffer in pending.divided
     if not warpgroup:
         _fence_ahead(op, pending)
     with at(op.loc):
@@ -360,27 +360,27 @@ def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> Non
     pending.clear(warpgroup=warpgroup)
 
 
-def _raise_if_probe(pending: Pending, place: Place | None) -> None:
+def _raise_if_probe(pending: Pending, region: Region | None) -> None:
     if pending.is_probe:
-        raise _MissingBarrierError(place)
+        raise _MissingBarrierError(region)
 
 
 def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
     """Return the buffers in which warpgroups access only boxes of their own."""
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
-    found: dict[gpu.SharedAlloc, None] = {}
+    divided: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
         copies = [op for op in alloc.out.users if isinstance(op, tma.TensorStore)]
         accesses = [op for op in alloc.out.users if not isinstance(op, tma.TmaBufferWait)]
-        others = [op for op in accesses if op not in copies]
+        accesses_by_threads = [op for op in accesses if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
-        written = all(isinstance(op, gpu.SharedStore) for op in others)
+        written = all(isinstance(op, gpu.SharedStore) for op in accesses_by_threads)
         if not (by_warpgroup and written):
             continue
-        mine = place_of(alloc.out)
-        if not mine.meets(place_of(each.out) for each in allocs if each is not alloc):
-            found[alloc] = None
-    return found
+        mine = region_of(alloc.out)
+        if not mine.meets(region_of(other.out) for other in allocs if other is not alloc):
+            divided[alloc] = None
+    return divided
 
 
 # ---- control flow -----------------------------------------------------------------------------
@@ -403,21 +403,21 @@ def _visit_roles(op: Op, pending: Pending) -> None:
 def _visit_loop(op: Op, pending: Pending) -> None:
     """Walk a loop; a barrier that only what came before it needs is placed ahead of it."""
     if _is_silent(op, pending):
-        pending.map(lambda place: replace(place, stage=None))
+        pending.map(lambda region: replace(region, stage=None))
         return
     if _meets_nothing(op, pending):
         for access in _reads_of(op, pending):
             pending.touched[Touch(access).carried_by(op)] = None
-        pending.map(lambda place: replace(place, stage=None))
+        pending.map(lambda region: replace(region, stage=None))
         return
     if _meets_earlier(op, pending):
-        own = pending.copy()
-        own.clear()
-        _walk_loop(op, own)  # what iterations need among themselves
+        pending_in_loop = pending.copy()
+        pending_in_loop.clear()
+        _walk_loop(op, pending_in_loop)  # what iterations need among themselves
         for _ in ("warpgroup", "CTA"):
             missing = _missing_barrier(op, pending)
             if missing is not None:
-                _barrier_before(op, pending, missing.place)
+                _barrier_before(op, pending, missing.region)
     _walk_loop(op, pending)
 
 
@@ -466,16 +466,16 @@ def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop accesses places that were accessed since the last barrier, not only to read."""
+    """Return whether a loop accesses regions that were accessed since the last barrier, not only to read."""
     written, accessed = pending.writes, {*pending.reads, *pending.writes}
     ops = [op for block in loop.blocks for op in block.walk()] if accessed else []
     ops = [op for op in ops if not isinstance(op, assembly.VolatileAsm)]  # it has no buffers
     reads, writes = (
-        [replace(place, stage=None) for op in ops for place in places_of(op, access)]
+        [replace(region, stage=None) for op in ops for region in regions_of(op, access)]
         for access in ("read", "write")
     )
-    return any(place.meets(accessed) for place in writes) or any(
-        place.meets(written) for place in reads
+    return any(region.meets(accessed) for region in writes) or any(
+        region.meets(written) for region in reads
     )
 
 
@@ -491,11 +491,11 @@ def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
 
 
 class _MissingBarrierError(Exception):
-    """A probing walk has come to an access that needs a barrier, to a place of its own or to any."""
+    """A probing walk has come to an access that needs a barrier, to a region of its own or to any."""
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, region: Region | None) -> None:
         super().__init__()
-        self.place = place
+        self.region = region
 
 
 def _walk_loop(op: Op, pending: Pending) -> None:
@@ -506,7 +506,7 @@ def _walk_loop(op: Op, pending: Pending) -> None:
         start = pending.copy()
         for block in op.blocks:
             _visit(block, pending)
-        pending.map(lambda place: place.rotated(rotated))
+        pending.map(lambda region: region.rotated(rotated))
         if pending.hazards is not None and pending.hazards.is_over_programs(op):
             pending.touched.clear()
         pending.carry(op)
@@ -517,7 +517,7 @@ def _walk_loop(op: Op, pending: Pending) -> None:
             pending.merge(start)  # a growing state reaches a fixpoint
     pending.leave(op)
     # After the loop its stage indices are not known.
-    pending.map(lambda place: replace(place, stage=None))
+    pending.map(lambda region: replace(region, stage=None))
 
 
 _RULES: dict[type[Op], Rule] = {

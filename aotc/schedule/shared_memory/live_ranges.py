@@ -70,10 +70,10 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
     sent = {allocation_of(op.buffer) for op in numbers if isinstance(op, _REMOTE)}
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
-    kept = [buffer for buffer in buffers if buffer.op.out in sent]
+    permanent = [buffer for buffer in buffers if buffer.op.out in sent]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
-        kept += small
-    for buffer in kept:
+        permanent += small
+    for buffer in permanent:
         buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers
 

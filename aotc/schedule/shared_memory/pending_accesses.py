@@ -21,7 +21,7 @@ from aotc.schedule.analysis.tile_distance import Touch
 
 
 @dataclass(frozen=True)
-class Place:
+class Region:
     """The bytes of a buffer, or one stage of it: None for any."""
 
     buffer: gpu.SharedAlloc
@@ -29,17 +29,17 @@ class Place:
     end: int
     stage: int | None = None
 
-    def meets(self, others: Iterable[Place]) -> bool:
+    def meets(self, regions: Iterable[Region]) -> bool:
         """Whether it shares bytes with any of the others."""
-        return any(self._overlaps(other) for other in others)
+        return any(self._overlaps(other) for other in regions)
 
-    def _overlaps(self, other: Place) -> bool:
+    def _overlaps(self, other: Region) -> bool:
         if self.buffer is other.buffer:
             return self.stage is None or other.stage is None or self.stage == other.stage
         return self.start < other.end and other.start < self.end
 
-    def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Place:
-        """Return the place as the next iteration of a loop that rotates some rings sees it."""
+    def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Region:
+        """Return the region as the next iteration of a loop that rotates some rings sees it."""
         if self.stage is None:
             return self
         if self.buffer not in rings:
@@ -47,23 +47,23 @@ class Place:
         return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
 
 
-Places = dict[Place, None]
+Regions = dict[Region, None]
 
 
-class AsyncPlaces:
+class AsyncRegions:
     """The bytes of shared memory that the async proxy accesses anywhere in the kernel."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         started = (op for op in ops if op.effects_on(None, "start"))
-        places = (p for op in started for access in _ACCESSES for p in places_of(op, access))
-        self._places = tuple(dict.fromkeys(replace(place, stage=None) for place in places))
+        regions = (p for op in started for access in _ACCESSES for p in regions_of(op, access))
+        self._regions = tuple(dict.fromkeys(replace(region, stage=None) for region in regions))
         self._meets: dict[gpu.SharedAlloc, bool] = {}
 
-    def meet(self, place: Place) -> bool:
-        """Return whether bytes of a place's buffer are among them."""
-        if place.buffer not in self._meets:
-            self._meets[place.buffer] = replace(place, stage=None).meets(self._places)
-        return self._meets[place.buffer]
+    def meet(self, region: Region) -> bool:
+        """Return whether bytes of a region's buffer are among them."""
+        if region.buffer not in self._meets:
+            self._meets[region.buffer] = replace(region, stage=None).meets(self._regions)
+        return self._meets[region.buffer]
 
 
 _ACCESSES: tuple[AccessKind, ...] = ("read", "write")
@@ -72,31 +72,31 @@ Rule = Callable[[Op, "Pending"], None]
 
 @dataclass
 class Pending:
-    """The places accessed since the last barrier, and those that copies are in flight to.
+    """The regions accessed since the last barrier, and those that copies are in flight to.
 
-    What threads wrote to `unfenced` places, of those that it accesses at all, is not visible to the
+    What threads wrote to `unfenced` regions, of those that it accesses at all, is not visible to the
     async proxy yet, whatever barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
     what each tensor store and each dot in flight reads, the newest first; stores older than
     `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
     that need barriers of warpgroups only.
     """
 
-    reads: Places = field(default_factory=Places)
-    writes: Places = field(default_factory=Places)
-    copies: Places = field(default_factory=Places)
-    unfenced: Places = field(default_factory=Places)
-    unfenced_reads: Places = field(default_factory=Places)
-    drains: tuple[Places, ...] = ()
-    dots: tuple[Places, ...] = ()
+    reads: Regions = field(default_factory=Regions)
+    writes: Regions = field(default_factory=Regions)
+    copies: Regions = field(default_factory=Regions)
+    unfenced: Regions = field(default_factory=Regions)
+    unfenced_reads: Regions = field(default_factory=Regions)
+    drains: tuple[Regions, ...] = ()
+    dots: tuple[Regions, ...] = ()
     divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
     max_drains: int = 1
     hazards: GlobalHazards | None = None
     touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Accesses to global memory since the last barrier."""
-    refilled: tuple[Place, ...] = ()
+    refilled: tuple[Region, ...] = ()
     """Where copies in flight write."""
-    asynchronous: AsyncPlaces = field(default_factory=lambda: AsyncPlaces(()))
-    arrived: Places = field(default_factory=Places)
+    asynchronous: AsyncRegions = field(default_factory=lambda: AsyncRegions(()))
+    arrived: Regions = field(default_factory=Regions)
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that are not visible to the async proxy yet."""
@@ -112,16 +112,16 @@ class Pending:
     """What a loop reads of global memory, if threads do nothing else there."""
 
     @property
-    def all(self) -> tuple[Places, ...]:
+    def all(self) -> tuple[Regions, ...]:
         """All accesses of threads and copies to shared memory."""
         return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
 
     def clear(self, *, warpgroup: bool = False) -> None:
         """Forget what a barrier orders: all accesses, or those to divided buffers."""
-        for places in (self.reads, self.writes):
-            for place in list(places):
-                if not warpgroup or place.buffer in self.divided:
-                    del places[place]
+        for regions in (self.reads, self.writes):
+            for region in list(regions):
+                if not warpgroup or region.buffer in self.divided:
+                    del regions[region]
         is_alone = self.hazards is None or self.hazards.num_ctas == 1
         if not warpgroup and is_alone:
             self.touched.clear()
@@ -131,17 +131,17 @@ class Pending:
         self.unfenced.clear()
         self.unfenced_reads.clear()
 
-    def write(self, place: Place) -> None:
+    def write(self, region: Region) -> None:
         """Remember what threads wrote, themselves or by copies that have landed."""
-        self.writes[place] = None
-        if self.asynchronous.meet(place):
-            self.unfenced[place] = None
+        self.writes[region] = None
+        if self.asynchronous.meet(region):
+            self.unfenced[region] = None
 
-    def read(self, place: Place) -> None:
+    def read(self, region: Region) -> None:
         """Remember what threads read themselves."""
-        self.reads[place] = None
-        if place.meets(self.refilled):
-            self.unfenced_reads[place] = None
+        self.reads[region] = None
+        if region.meets(self.refilled):
+            self.unfenced_reads[region] = None
 
     def copy(self) -> Pending:
         """Return the state, to be changed apart."""
@@ -161,8 +161,8 @@ class Pending:
 
     def merge(self, other: Pending) -> None:
         """Add what is pending where another path joins."""
-        for places, more in zip(self.all, other.all, strict=True):
-            places.update(more)
+        for regions, more in zip(self.all, other.all, strict=True):
+            regions.update(more)
         self.touched.update(other.touched)
         self.arrived.update(other.arrived)
         self.unproxied.update(other.unproxied)
@@ -185,35 +185,35 @@ class Pending:
         self.touched = {touch.after(loop): None for touch in self.touched}
         self.unproxied = {touch.after(loop): None for touch in self.unproxied}
 
-    def map(self, change: Callable[[Place], Place]) -> None:
-        """Replace every place in shared memory."""
-        for places in self.all:
-            changed = dict.fromkeys(map(change, places))
-            places.clear()
-            places.update(changed)
-        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
-        self.dots = tuple(dict.fromkeys(map(change, places)) for places in self.dots)
+    def map(self, change: Callable[[Region], Region]) -> None:
+        """Replace every region in shared memory."""
+        for regions in self.all:
+            changed = dict.fromkeys(map(change, regions))
+            regions.clear()
+            regions.update(changed)
+        self.drains = tuple(dict.fromkeys(map(change, regions)) for regions in self.drains)
+        self.dots = tuple(dict.fromkeys(map(change, regions)) for regions in self.dots)
 
 
-def _merged(some: tuple[Places, ...], others: tuple[Places, ...]) -> tuple[Places, ...]:
+def _merged(left: tuple[Regions, ...], right: tuple[Regions, ...]) -> tuple[Regions, ...]:
     """Return what is in flight where two paths join: at least so many newer ones, on either."""
-    paired = zip_longest(some, others, fillvalue=Places())
+    paired = zip_longest(left, right, fillvalue=Regions())
     return tuple(mine | more for mine, more in paired)
 
 
-def places_of(op: Op, access: AccessKind) -> Places:
-    """Return the places in shared memory that an op reads or writes."""
-    values = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, access)]
-    return {place_of(value): None for value in values if isinstance(value.type, SharedType)}
+def regions_of(op: Op, access: AccessKind) -> Regions:
+    """Return the regions in shared memory that an op reads or writes."""
+    values = [getattr(op, effect.of) for effect in op.effects_on(Resource.SHARED, access)]
+    return {region_of(value): None for value in values if isinstance(value.type, SharedType)}
 
 
-def place_of(buffer: Value) -> Place:
-    """Return the place of a buffer, or of the stage that a value is."""
+def region_of(buffer: Value) -> Region:
+    """Return the region of a buffer, or of the stage that a value is."""
     op, stage = allocation_of(buffer).op, stage_of(buffer)
     number = None if stage is None else _stage_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
-    return Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
+    return Region(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
 
 
 def _stage_number(op: gpu.SharedStage) -> int | None:

@@ -38,8 +38,8 @@ def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
     """Return whether a loop without dots and inner loops is asked to be pipelined."""
     if schedule.stages_of(loop) == 1:
         return False
-    asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
-    return bool(asked) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
+    is_requested = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
+    return bool(is_requested) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
 
 
 def is_long(kind: Type) -> bool:
@@ -53,13 +53,13 @@ def is_long(kind: Type) -> bool:
 def reduce_kind(op: tile.AtomicRmw | gpu.AtomicRmw) -> ReduceKind:
     """Return how a copy reduces what a relaxed atomic updates. Raises: UnmappableError if none does."""
     element = element_of(op.value.type)
-    found = next((kind for kind in get_args(ReduceKind) if kind == op.kind), None)
+    reduction = next((kind for kind in get_args(ReduceKind) if kind == op.kind), None)
     assert isinstance(element, ScalarType)
-    if found is None or not supports_reduce(found, element):
+    if reduction is None or not supports_reduce(reduction, element):
         raise UnmappableError(f"copies have no atomic {op.kind} of {element}")
     if op.scope == "sys":
         raise UnmappableError("copies are atomic for one GPU, not for the system")
-    return found
+    return reduction
 
 
 def choose_runs(
@@ -68,20 +68,20 @@ def choose_runs(
     schedule: Schedule,
 ) -> list[tuple[AccessT, ContiguousRun]]:
     """Return the accesses whose run `run_of` does not refuse; remark which copies make."""
-    found: list[tuple[AccessT, ContiguousRun]] = []
+    runs: list[tuple[AccessT, ContiguousRun]] = []
     for access in accesses:
-        name, done = root_names(access.pointer), _DONE[type(access)]
+        name, verb = root_names(access.pointer), _DONE[type(access)]
         try:
             run = run_of(access)
         except UnmappableError as refusal:
             reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
-            text = Remark.NO_BULK_COPY(name=name, done=done, reason=reason)
+            text = Remark.NO_BULK_COPY(name=name, done=verb, reason=reason)
             schedule.remark(access.loc, text)
             continue
-        text = Remark.BULK_COPY(name=name, done=done, size=run.size_bytes)
+        text = Remark.BULK_COPY(name=name, done=verb, size=run.size_bytes)
         schedule.remark(access.loc, text)
-        found.append((access, run))
-    return found
+        runs.append((access, run))
+    return runs
 
 
 def order_is_promised(first: Op, second: Op) -> bool:

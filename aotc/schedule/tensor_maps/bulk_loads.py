@@ -77,8 +77,8 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
         room.take(run.size_bytes, schedule.stages_of(load.parent_op))
         return run
 
-    found = choose_runs(loads, checked, schedule)
-    for load, run in found:
+    runs = choose_runs(loads, checked, schedule)
+    for load, run in runs:
         with at(load.loc):
             _copy(load, run, analysis)
 
@@ -90,11 +90,13 @@ def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalys
     """Refuse a load whose copy cannot be issued iterations ahead."""
     loop = load.parent_op
     assert isinstance(loop, scf.For)
-    needed = collect_slice(loop, [run.base, *run.scalars(analysis)])
-    if needed.obstacle:
-        raise UnmappableError(needed.obstacle)
-    masked = collect_slice(loop, [each for each in (load.mask, load.other) if each is not None])
-    if needed.loads or masked.loads or masked.obstacle:
+    addressing = collect_slice(loop, [run.base, *run.scalars(analysis)])
+    if addressing.obstacle:
+        raise UnmappableError(addressing.obstacle)
+    masked = collect_slice(
+        loop, [operand for operand in (load.mask, load.other) if operand is not None]
+    )
+    if addressing.loads or masked.loads or masked.obstacle:
         raise UnmappableError("its address or mask depends on what the loop loads")
 
 
@@ -131,20 +133,20 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
 
 def _copy(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Copy the run to a buffer, and load the tile from there."""
-    place, kind = Builder.before_op(load), load.out.type
+    builder, kind = Builder.before_op(load), load.out.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    emitter = RunEmitter(analysis, place)
+    emitter = RunEmitter(analysis, builder)
     layout = row_major_shared(kind.shape)
     element = element_of(kind)
     assert isinstance(element, ScalarType)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
-    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    place(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
+    buffer = builder(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    builder(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
     vector, _ = buffer_access(kind.layout, layout, element.bits, ("",))
     if load.mask is None:
         read = gpu.SharedLoad(buffer, kind.layout, vector)
     else:
         # The elements of an access share a mask value, since runs end with whole pieces.
         read = gpu.MaskedSharedLoad(buffer, kind.layout, vector, mask=load.mask, other=load.other)
-    load.replace_with([place(read).out])
+    load.replace_with([builder(read).out])

@@ -90,8 +90,8 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _asks(loop: scf.For, schedule: Schedule) -> bool:
-    asked = loop.warp_specialize or schedule.config.warp_specialize
-    return bool(asked) and asks_for_copies(loop, schedule)
+    is_requested = loop.warp_specialize or schedule.config.warp_specialize
+    return bool(is_requested) and asks_for_copies(loop, schedule)
 
 
 def _check_order(store: Written, kernel: Kernel) -> None:
@@ -134,7 +134,7 @@ def _is_fence_of(fence: Op, store: Written) -> bool:
 
 def _reduce_alike(op: Op, store: Written) -> bool:
     """Return whether two writes come to the same in either order."""
-    kinds = [each.kind for each in (op, store) if isinstance(each, gpu.AtomicRmw)]
+    kinds = [atomic.kind for atomic in (op, store) if isinstance(atomic, gpu.AtomicRmw)]
     return len(kinds) > 1 and kinds[0] == kinds[1]
 
 
@@ -143,14 +143,14 @@ def _reduce_alike(op: Op, store: Written) -> bool:
 
 def _copy(store: Written, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Store the tile through a buffer, and from there the run."""
-    place, kind = Builder.before_op(store), store.value.type
+    builder, kind = Builder.before_op(store), store.value.type
     assert isinstance(kind, TileType)
     element = kind.element
     assert isinstance(element, ScalarType)
-    emitter = RunEmitter(analysis, place)
+    emitter = RunEmitter(analysis, builder)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     layout = row_major_shared(kind.shape)
-    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    buffer = builder(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
     reduction = reduce_kind(store) if isinstance(store, gpu.AtomicRmw) else ""
-    place(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes, reduction))
+    builder(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes, reduction))
     store.erase()

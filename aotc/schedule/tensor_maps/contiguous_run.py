@@ -53,7 +53,7 @@ class ContiguousRun:
     @property
     def symbols(self) -> tuple[int, ...]:
         """The symbols that address and length are computed from."""
-        return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
+        return sum((affine.symbols for affine in (self.start, *self.ends, *self.conditions)), ())
 
     def scalars(self, analysis: AffineAnalysis) -> list[Value]:
         """Return the scalars of `symbols`. Raises: UnmappableError if one wraps around."""
@@ -172,9 +172,9 @@ def _always(limit: Polynomial, shape: tuple[int, ...]) -> bool:
 class RunEmitter:
     """Compute addresses and lengths of runs, in 64 bits, where nothing overflows."""
 
-    def __init__(self, analysis: AffineAnalysis, place: Builder) -> None:
+    def __init__(self, analysis: AffineAnalysis, builder: Builder) -> None:
         self.analysis = analysis
-        self.place = place
+        self.place = builder
 
     def pointer(self, run: ContiguousRun) -> Value:
         """Return the address of the first element."""
@@ -182,19 +182,19 @@ class RunEmitter:
 
     def size_bytes(self, run: ContiguousRun) -> Value:
         """Return the length in bytes, an i32."""
-        place, whole = self.place, run.size_bytes
+        builder, whole = self.place, run.size_bytes
         if not run.ends and not run.conditions:
-            return place(arith.Constant(whole, I32)).out
+            return builder(arith.Constant(whole, I32)).out
         length = self._constant(run.extent)
         for end in run.ends:
-            length = place(arith.Min(length, self._sum(end))).out
+            length = builder(arith.Min(length, self._sum(end))).out
         zero = self._constant(0)
-        length = place(arith.Max(length, zero)).out if run.ends else length
+        length = builder(arith.Max(length, zero)).out if run.ends else length
         for condition in run.conditions:
-            holds = place(arith.Compare(self._sum(condition), zero, "lt")).out
-            length = place(arith.Select(holds, length, zero)).out
-        count = place(arith.Cast(length, I32)).out
-        return place(arith.Mul(count, place(arith.Constant(run.element_bytes, I32)).out)).out
+            holds = builder(arith.Compare(self._sum(condition), zero, "lt")).out
+            length = builder(arith.Select(holds, length, zero)).out
+        count = builder(arith.Cast(length, I32)).out
+        return builder(arith.Mul(count, builder(arith.Constant(run.element_bytes, I32)).out)).out
 
     def _constant(self, value: int) -> Value:
         return self.place(arith.Constant(value, I64)).out

@@ -35,11 +35,11 @@ from aotc.schedule.remarks import Reason, Remark
 
 
 def map_on_device(
-    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+    kernel: Kernel, descriptors: Sequence[DescriptorOf], schedule: Schedule
 ) -> dict[Value, None]:
     """Return the descriptors that keep a map of the kernel's own; remark why others have none."""
-    kept: list[DescriptorOf] = []
-    for op in made:
+    on_device: list[DescriptorOf] = []
+    for op in descriptors:
         if is_trivially_dead(op):
             continue
         reason = _obstacle(op, kernel)
@@ -47,14 +47,14 @@ def map_on_device(
             schedule.remark(op.loc, Remark.NO_DEVICE_MAP(reason=reason))
         else:
             schedule.remark(op.loc, Remark.DEVICE_MAP())
-            kept.append(op)
-    return {_with_extents(op).out: None for op in kept}
+            on_device.append(op)
+    return {_with_extents(op).out: None for op in on_device}
 
 
 def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
     """Return why a descriptor has no map of the kernel's own, or an empty string."""
     ops = list(kernel.walk())
-    if any(each.has(Trait.DEPENDENT_LAUNCH) for each in ops):
+    if any(access.has(Trait.DEPENDENT_LAUNCH) for access in ops):
         return Reason.DEVICE_MAP_OVERLAPS()
     users = list(op.out.users)
     kinds = dict.fromkeys(type(user) for user in users)
@@ -66,9 +66,9 @@ def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
     in_pieces = op.strides if is_loaded else (*op.strides, op.extents[-1])
     if not all(_may_be_pieces(size, op) for size in in_pieces):
         return Reason.DEVICE_MAP_OF_ODD_ROWS()
-    places = [accessed(each, *(("write",) if is_loaded else ())) for each in ops]
-    others = [place for place in places if place is not None and place is not op.out]
-    roots = dict.fromkeys(_root_key(root) for place in others for root in pointer_roots(place))
+    pointers = [accessed(access, *(("write",) if is_loaded else ())) for access in ops]
+    foreign = [pointer for pointer in pointers if pointer is not None and pointer is not op.out]
+    roots = dict.fromkeys(_root_key(root) for pointer in foreign for root in pointer_roots(pointer))
     if any(_root_key(root) in roots for root in pointer_roots(op.pointer)):
         return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     return ""
@@ -97,32 +97,32 @@ def _with_extents(op: DescriptorOf) -> DescriptorOf:
     if not unsure:
         return op
     with at(op.loc):
-        place = Builder.before_op(op)
-        one = place(arith.Constant(1, I32)).out
+        builder = Builder.before_op(op)
+        unit = builder(arith.Constant(1, I32)).out
         least = unsure[0]
         for extent in unsure[1:]:
-            least = place(arith.Min(least, extent)).out
-        is_empty = place(arith.Compare(least, one, "lt")).out
-        extents = [place(arith.Select(is_empty, one, op.extents[0])).out]
+            least = builder(arith.Min(least, extent)).out
+        is_empty = builder(arith.Compare(least, unit, "lt")).out
+        extents = [builder(arith.Select(is_empty, unit, op.extents[0])).out]
         extents += [
-            place(arith.Max(extent, one)).out if extent in unsure else extent
+            builder(arith.Max(extent, unit)).out if extent in unsure else extent
             for extent in op.extents[1:]
         ]
         sizes = [*extents, *op.strides]
-        made = place(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
-    made.out.hint = op.out.hint
+        copy = builder(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
+    copy.out.hint = op.out.hint
     for access in dict.fromkeys(op.out.users):
         assert isinstance(access, descriptor.DescriptorLoad | descriptor.DescriptorStore)
         with at(access.loc):
-            place = Builder.before_op(access)
-            first = place(arith.Select(is_empty, one, access.coords[0])).out
+            builder = Builder.before_op(access)
+            first = builder(arith.Select(is_empty, unit, access.coords[0])).out
             rest = access.coords[1:]
             if isinstance(access, descriptor.DescriptorStore):
-                access.set_slots([made.out, access.value, first, *rest])
+                access.set_slots([copy.out, access.value, first, *rest])
             else:
-                access.set_slots([made.out, first, *rest])
+                access.set_slots([copy.out, first, *rest])
     op.erase()
-    return made
+    return copy
 
 
 def _is_positive(extent: Value) -> bool:

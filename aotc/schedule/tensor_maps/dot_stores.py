@@ -65,7 +65,9 @@ def _comes_of_product(tile_value: Value) -> bool:
             continue
         seen[value] = None
         ends = (end for block in op.blocks for end in block.terminator.operands)
-        worklist += (each for each in (*op.operands, *ends) if isinstance(each.type, TileType))
+        worklist += (
+            operand for operand in (*op.operands, *ends) if isinstance(operand.type, TileType)
+        )
     return False
 
 
@@ -108,5 +110,5 @@ def _check_beside(op: Op, store: Written) -> None:
 
 def _reduce_alike(op: Op, store: Written) -> bool:
     """Return whether two writes come to the same in either order."""
-    kinds = [each.kind for each in (op, store) if isinstance(each, tile.AtomicRmw)]
+    kinds = [atomic.kind for atomic in (op, store) if isinstance(atomic, tile.AtomicRmw)]
     return len(kinds) > 1 and kinds[0] == kinds[1] and is_reduction(op)

@@ -45,15 +45,15 @@ def _hoist(block: Block) -> None:
                     block.insert(inner, before=op)
 
 
-def _merge(block: Block, known: dict[Hashable, DescriptorAt]) -> None:
-    """Merge equal acquisitions; `known` holds those since the last wait."""
+def _merge(block: Block, dominating: dict[Hashable, DescriptorAt]) -> None:
+    """Merge equal acquisitions; `dominating` holds those since the last wait."""
     for op in block:
         for nested in op.blocks:
             # An iteration may follow another one's end.
-            _merge(nested, {} if _waits(op) else dict(known))
+            _merge(nested, {} if _waits(op) else dict(dominating))
         if _waits(op):
-            known.clear()
+            dominating.clear()
         if isinstance(op, DescriptorAt):
-            earlier = known.setdefault((op.pointer, op.element, op.shape), op)
+            earlier = dominating.setdefault((op.pointer, op.element, op.shape), op)
             if earlier is not op:
                 op.replace_with(earlier.results)

@@ -52,18 +52,18 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     tensors = _Tensors(kernel)
     has_whole_maps = has_copies and is_whole
     pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
-    made = _answer_made(kernel)
+    descriptors = _answer_made(kernel)
     tensors = _Tensors(kernel, tensors.added)
     if not has_copies:
         tensors.make_pointers()
     _lower(kernel, tensors, schedule.target, _QUERIES)
-    kept: dict[Value, None] = {}
+    mapped: dict[Value, None] = {}
     if has_copies and schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
-        kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
+        mapped = map_on_device(kernel, map_made(kernel, descriptors, schedule), schedule)
         tensors = _Tensors(kernel, tensors.added)
-    _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
-    for op in made:
+    _lower(kernel, tensors, schedule.target, _ACCESSES, mapped)
+    for op in descriptors:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
 
@@ -106,9 +106,9 @@ def _lower(
             if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                 _check_in_memory(op, target)
                 continue
-            made = op.descriptor.op
-            has_map = made is None or op.descriptor in mapped
-            has_map |= isinstance(made, descriptor.DescriptorIn)
+            producer = op.descriptor.op
+            has_map = producer is None or op.descriptor in mapped
+            has_map |= isinstance(producer, descriptor.DescriptorIn)
             is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
                 op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
@@ -118,12 +118,12 @@ def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
     """Return the ops that make descriptors, of which no op reads extents or strides any more."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorQuery):
-            made = op.descriptor.op
-            if isinstance(made, descriptor.DescriptorOf | descriptor.DescriptorIn):
-                place = Builder.before_op(op)
-                sizes = made.extents
+            producer = op.descriptor.op
+            if isinstance(producer, descriptor.DescriptorOf | descriptor.DescriptorIn):
+                builder = Builder.before_op(op)
+                sizes = producer.extents
                 if isinstance(op, descriptor.DescriptorStride):
-                    sizes = [*made.strides, place(arith.Constant(1, I64)).out]
+                    sizes = [*producer.strides, builder(arith.Constant(1, I64)).out]
                 op.replace_with([sizes[op.axis]])
     return [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
 
@@ -177,8 +177,8 @@ class _Tensors:
 
     def __post_init__(self) -> None:
         kinds = descriptor.DescriptorOf, descriptor.DescriptorIn
-        made = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
-        for value in (*self.kernel.body.args, *made):
+        descriptors = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
+        for value in (*self.kernel.body.args, *descriptors):
             if isinstance(value.type, DescriptorType):
                 self.kinds[value] = value.type
 
@@ -241,16 +241,16 @@ class _Tensors:
 # ---- extents and strides ----------------------------------------------------------------------
 
 
-def _extent(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
-    del place
+def _extent(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
+    del builder
     assert isinstance(op, descriptor.DescriptorExtent)
     return [tensors.extent(op.descriptor, op.axis)]
 
 
-def _stride(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _stride(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStride)
     if op.axis == len(tensors.kinds[op.descriptor].block) - 1:
-        return [place(arith.Constant(1, I64)).out]
+        return [builder(arith.Constant(1, I64)).out]
     return [tensors.stride(op.descriptor, op.axis)]
 
 
@@ -261,48 +261,48 @@ _Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
 
 
 def _access(
-    tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
+    tensor: Value, coords: Sequence[Value], tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
     """Return the pointers to a tile's elements, and which of them are in bounds."""
     block = tensors.kinds[tensor].block
     last = len(block) - 1
     ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
     strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
-    return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
+    return tile_address(builder, tensors.pointer(tensor), block, coords, strides, ends)
 
 
-def _fill(kind: DescriptorType, shape: tuple[int, ...], place: Builder) -> Value:
+def _fill(kind: DescriptorType, shape: tuple[int, ...], builder: Builder) -> Value:
     """Return what is read beyond the ends of a tensor."""
     fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
-    return place(arith.Constant(fill, TileType(kind.element, shape))).out
+    return builder(arith.Constant(fill, TileType(kind.element, shape))).out
 
 
-def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _load(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorLoad)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
     kind = tensors.kinds[op.descriptor]
-    other = _fill(kind, kind.block, place)
-    loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
+    other = _fill(kind, kind.block, builder)
+    loaded = builder(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
     shape = shape_of(op.out.type)
-    return [loaded if shape == kind.block else place(tile.Reshape(loaded, shape)).out]
+    return [loaded if shape == kind.block else builder(tile.Reshape(loaded, shape)).out]
 
 
-def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _store(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStore)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
-    place(tile.Store(pointer, op.value, inside))
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
+    builder(tile.Store(pointer, op.value, inside))
     return []
 
 
-def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _reduce(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorReduce)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
-    place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
+    builder(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
     return []
 
 
 def _rows(
-    op: descriptor.DescriptorRows, tensors: _Tensors, place: Builder
+    op: descriptor.DescriptorRows, tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
     """Return the pointers to the elements of rows, and which of them are in bounds."""
     tensor = op.descriptor
@@ -311,20 +311,20 @@ def _rows(
     ends = [tensors.extent(tensor, 0), tensors.extent(tensor, 1, piece)]
     strides = [tensors.stride(tensor, 0, piece), None]
     where = (op.rows, op.column)
-    return tile_address(place, tensors.pointer(tensor), block, where, strides, ends)
+    return tile_address(builder, tensors.pointer(tensor), block, where, strides, ends)
 
 
-def _gather(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _gather(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorGather)
-    pointer, inside = _rows(op, tensors, place)
-    other = _fill(tensors.kinds[op.descriptor], shape_of(op.out.type), place)
-    return [place(tile.Load(pointer, inside, other)).out]
+    pointer, inside = _rows(op, tensors, builder)
+    other = _fill(tensors.kinds[op.descriptor], shape_of(op.out.type), builder)
+    return [builder(tile.Load(pointer, inside, other)).out]
 
 
-def _scatter(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _scatter(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorScatter)
-    pointer, inside = _rows(op, tensors, place)
-    place(tile.Store(pointer, op.value, inside))
+    pointer, inside = _rows(op, tensors, builder)
+    builder(tile.Store(pointer, op.value, inside))
     return []
 
 

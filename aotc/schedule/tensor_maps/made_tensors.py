@@ -52,18 +52,18 @@ class _MisalignedError(_UnknownError):
 
 
 def map_made(
-    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+    kernel: Kernel, descriptors: Sequence[DescriptorOf], schedule: Schedule
 ) -> Sequence[DescriptorOf]:
     """Replace descriptors made of launch arguments by parameters; remark why others are not.
 
     Returns those of which the kernel may make a map.
     """
-    if not made:
+    if not descriptors:
         return ()
     analysis = AffineAnalysis(kernel)
-    known: dict[tuple[TensorSource, DescriptorType], Value] = {}
+    maps: dict[tuple[TensorSource, DescriptorType], Value] = {}
     left: list[DescriptorOf] = []
-    for op in made:
+    for op in descriptors:
         try:
             tensor = _tensor_of(op, kernel, analysis)
         except _UnknownError as reason:
@@ -72,14 +72,14 @@ def map_made(
                 left.append(op)
             continue
         key = tensor.source, tensor.kind
-        if key not in known:
+        if key not in maps:
             address = tensor.source.address
-            own = sum(each.address == address for each, _ in known)
-            name = f"{address}.tensor{own or ''}"
-            known[key] = kernel.body.add_arg(tensor.kind, name)
+            number = sum(source.address == address for source, _ in maps)
+            name = f"{address}.tensor{number or ''}"
+            maps[key] = kernel.body.add_arg(tensor.kind, name)
             kernel.params += (ParamInfo(name, tensor=tensor.source),)
         kernel.guards = tuple(dict.fromkeys((*kernel.guards, *tensor.guards)))
-        _replace(op, known[key], tensor.starts, analysis)
+        _replace(op, maps[key], tensor.starts, analysis)
     return left
 
 
@@ -109,8 +109,8 @@ def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _T
         (*map(text.of, moves), *texts[rank:]),
     )
     block = (*[1] * num_moves, *op.shape)
-    moved = DescriptorType(kind.element, block, kind.fill_nan)
-    return _Tensor(source, moved, tuple(moves.values()), guards)
+    box_type = DescriptorType(kind.element, block, kind.fill_nan)
+    return _Tensor(source, box_type, tuple(moves.values()), guards)
 
 
 def _moves(
@@ -146,8 +146,8 @@ def _replace(
         op.replace_with([tensor])
         return
     with at(op.loc):
-        place = Builder.before_op(op)
-        first = [coordinate(analysis, start, op, place) for start in starts]
+        builder = Builder.before_op(op)
+        first = [coordinate(analysis, start, op, builder) for start in starts]
     for user in dict.fromkeys(op.out.users):
         with at(user.loc):
             _move(user, tensor, first)
@@ -155,20 +155,20 @@ def _replace(
 
 
 def _move(access: Op, tensor: Value, first: Sequence[Value]) -> None:
-    place = Builder.before_op(access)
+    builder = Builder.before_op(access)
     kind = tensor.type
     assert isinstance(kind, DescriptorType)
     if isinstance(access, descriptor.DescriptorLoad):
         dropped = access.num_dropped + len(first)
         hints = access.cache, access.eviction, dropped, access.num_merged
         loaded = descriptor.DescriptorLoad(tensor, [*first, *access.coords], *hints)
-        access.replace_with([place(loaded).out])
+        access.replace_with([builder(loaded).out])
         return
     assert isinstance(access, descriptor.DescriptorWrite)
     coords = [*first, *access.coords]
-    value = place(tile.Reshape(access.value, kind.block)).out
+    value = builder(tile.Reshape(access.value, kind.block)).out
     if isinstance(access, descriptor.DescriptorReduce):
-        place(descriptor.DescriptorReduce(tensor, value, coords, access.kind))
+        builder(descriptor.DescriptorReduce(tensor, value, coords, access.kind))
     else:
-        place(descriptor.DescriptorStore(tensor, value, coords))
+        builder(descriptor.DescriptorStore(tensor, value, coords))
     access.erase()

@@ -33,23 +33,23 @@ from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError
 
 def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
     """Yield the loads in loops of tiles that are operands of dots, each with its dot."""
-    return (each for each in _operands(kernel) if _is_in_loop(each[0]))
+    return (pair for pair in _operands(kernel) if _is_in_loop(pair[0]))
 
 
 def operands_outside(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
     """Yield those outside of loops, as of the queries of attention, which dots in a loop read."""
-    return (each for each in _operands(kernel) if not _is_in_loop(each[0]))
+    return (pair for pair in _operands(kernel) if not _is_in_loop(pair[0]))
 
 
 def _operands(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    found: dict[tile.Load, tile.Dot] = {}
+    dots: dict[tile.Load, tile.Dot] = {}
     for op in kernel.walk():
         if isinstance(op, tile.Dot):
             for operand in (op.a, op.b):
                 load = _renamed(operand).op
                 if isinstance(load, tile.Load):
-                    found.setdefault(load, op)
-    yield from found.items()
+                    dots.setdefault(load, op)
+    yield from dots.items()
 
 
 def _is_in_loop(op: Op) -> bool:
@@ -100,7 +100,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
     """Refuse a load that may read what the kernel wrote before it. Raises: UnmappableError."""
     if load.volatile or load.cache == ".cv":
         raise UnmappableError("it is volatile")
-    own = pointer_roots(load.pointer)
+    roots = pointer_roots(load.pointer)
     for op in kernel.walk():
         if getattr(op, "volatile", False) and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
@@ -110,7 +110,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
                 raise UnmappableError(
                     f"{op.opcode} comes before it, and what was written before that"
                 )
-        elif any(root in own for root in pointer_roots(pointer)):
+        elif any(root in roots for root in pointer_roots(pointer)):
             raise UnmappableError("the kernel writes through it, too")
         elif may_precede(op, load) and not _is_promised(op, load, pointer):
             name = root_names(pointer)

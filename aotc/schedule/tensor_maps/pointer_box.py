@@ -128,22 +128,22 @@ class _Reading:
             assert axis.tile_axis is not None
             position = Polynomial.symbol(axis_symbol(axis.tile_axis))
             rest -= (position + axis.start) * axis.stride
-        found = self._placed(axes, rest)
-        self._check_shape(found)
-        found = self._counted_from_ends(found)
-        if len(found) > MAX_RANK:
+        box_axes = self._placed(axes, rest)
+        self._check_shape(box_axes)
+        box_axes = self._counted_from_ends(box_axes)
+        if len(box_axes) > MAX_RANK:
             raise UnmappableError(
-                f"its address has {len(found)} axes, tensor copies at most {MAX_RANK}"
+                f"its address has {len(box_axes)} axes, tensor copies at most {MAX_RANK}"
             )
-        guards, extents = self._starts(found), [self._extent(axis) for axis in found]
+        guards, extents = self._starts(box_axes), [self._extent(axis) for axis in box_axes]
         for extent in extents:
             guards.update(dict.fromkeys(extent.guards))
         source = TensorSource(
             self.kernel.params[base.index].name,
             tuple(extent.text for extent in extents),
-            tuple(self.text.of(axis.stride) for axis in found[:-1]),
+            tuple(self.text.of(axis.stride) for axis in box_axes[:-1]),
         )
-        return TensorBox(source, found, tuple(guards))
+        return TensorBox(source, box_axes, tuple(guards))
 
     # -- the address -----------------------------------------------------------
 
@@ -187,8 +187,8 @@ class _Reading:
                     and self._may_move(axis, steps)
                     and not self._is_beside_rows(axis, steps)
                 ):
-                    moved = tuple(extent + steps for extent in axis.extents)
-                    placed[index] = replace(axis, start=axis.start + steps, extents=moved)
+                    extents = tuple(extent + steps for extent in axis.extents)
+                    placed[index] = replace(axis, start=axis.start + steps, extents=extents)
                     break
             else:
                 stride, index_term = term.factor(self.analysis.is_launch)
@@ -205,13 +205,13 @@ class _Reading:
         """
         if axis.beyond is not None:
             return True
-        given = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
-        is_argument = given == [symbol for monomial, _ in steps.terms for symbol in monomial]
+        arguments = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
+        is_argument = arguments == [symbol for monomial, _ in steps.terms for symbol in monomial]
         if axis.extents:
             return is_argument
         if axis.stride == ONE and any(map(self._is_i64, steps.symbols)):
             return False
-        return not given or (is_argument and self._is_i32(Polynomial.symbol(given[0])))
+        return not arguments or (is_argument and self._is_i32(Polynomial.symbol(arguments[0])))
 
     def _counted_from_ends(self, axes: Sequence[TensorAxis]) -> tuple[TensorAxis, ...]:
         """Replace each axis whose end the kernel computes by one of FAR rows and two more.
@@ -223,10 +223,10 @@ class _Reading:
         signs = Signs(self.analysis)
         far, turn = Polynomial.constant(FAR), Polynomial.constant(_TURN)
         outer: list[TensorAxis] = []
-        found: list[TensorAxis] = []
+        counted: list[TensorAxis] = []
         for axis in axes:
             if axis.beyond is None:
-                found.append(axis)
+                counted.append(axis)
                 continue
             if not signs.never_negative(axis.start) or signs.required:
                 raise UnmappableError("an index may be negative", "compare it with 0 in the mask")
@@ -234,9 +234,11 @@ class _Reading:
                 TensorAxis(turn - axis.stride, far),
                 TensorAxis(axis.stride, axis.start - axis.beyond, is_cut=True),
             ]
-            own = replace(axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True)
-            found.append(own)
-        return (*outer, *found)
+            reversed_axis = replace(
+                axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True
+            )
+            counted.append(reversed_axis)
+        return (*outer, *counted)
 
     def _is_beside_rows(self, axis: TensorAxis, steps: Polynomial) -> bool:
         """Return whether steps along rows whose end nobody knows are better an axis of their own.
@@ -265,7 +267,7 @@ class _Reading:
                 "masked elements become something else than 0",
                 "load with other=0 and select afterwards",
             )
-        found = {axis.tile_axis: axis for axis in axes}
+        by_number = {axis.tile_axis: axis for axis in axes}
         for limit in limits:
             if limit.value is not None and limit.value < 0:
                 continue
@@ -273,16 +275,16 @@ class _Reading:
             if sign < 0:
                 self._add_lower(number, limit)
                 continue
-            axis = found[number]
+            axis = by_number[number]
             end, index = limit.split(self.analysis.is_launch)
             start = index - Polynomial.symbol(axis_symbol(number))
             if (axis.extents and axis.start != start) or axis.beyond is not None:
                 raise UnmappableError(f"its mask compares two indices along axis {number}")
             if self._is_computed(start) and not axis.extents and axis.stride != ONE:
-                found[number] = replace(axis, beyond=start + end)
+                by_number[number] = replace(axis, beyond=start + end)
                 continue
-            found[number] = replace(axis, start=start, extents=(*axis.extents, -end))
-        return list(found.values())
+            by_number[number] = replace(axis, start=start, extents=(*axis.extents, -end))
+        return list(by_number.values())
 
     def _is_computed(self, start: Polynomial) -> bool:
         """Return whether a load is bounded by what the kernel computes: that is what is subtracted."""
@@ -293,8 +295,8 @@ class _Reading:
         """Return the one axis whose position a limit is about, and the sign it has there."""
         axes = [symbol for symbol in limit.symbols if symbol < 0]
         if len(axes) != 1:
-            what = "several axes at once" if axes else "the same for a whole box"
-            raise UnmappableError(f"a condition of its mask is about {what}")
+            subject = "several axes at once" if axes else "the same for a whole box"
+            raise UnmappableError(f"a condition of its mask is about {subject}")
         sign = limit.coefficient_of(axes[0])
         if sign is None or sign.value not in (1, -1):
             raise UnmappableError("its mask compares multiples of an index")
@@ -324,8 +326,8 @@ class _Reading:
         if not self._is_aligned(axes[-1].start):
             raise UnmappableError("its rows are not known to begin at multiples of 16 bytes")
         for axis in axes:
-            known = () if axis.tile_axis is None else self.at_least_zero.get(axis.tile_axis, ())
-            if any(each != axis.start for each in known):
+            starts = () if axis.tile_axis is None else self.at_least_zero.get(axis.tile_axis, ())
+            if any(start != axis.start for start in starts):
                 raise UnmappableError(
                     f"its mask has a lower bound other than 0 on axis {axis.tile_axis}"
                 )
