@@ -1,8 +1,8 @@
-"""Branch around masks that hide nothing, and leave scales to the ops that they fuse with.
+"""Branch around all-true masks, and fuse a dot's scale with the subtraction after it.
 
-Attention masks the scores of every iteration, which matters in the last one, or near the diagonal. The
-mask costs an instruction or two for each score, and so do two more: a scale that is multiplied with
-before the maximum is taken is not fused with the subtraction after it. So
+Attention masks the scores of every iteration, but only the last iterations, or those near the diagonal,
+need it. A mask costs one or two instructions a score. A scale applied before the row maximum costs more:
+it cannot fuse with the later subtraction. So
 
     y = select(mask, s * c, -inf);  m = max(row, reduce_max(y));  p = exp2(y - m)
 
@@ -11,13 +11,12 @@ becomes
     x, k = if all of the mask is true and 0 < c < inf: s, c   else: select(mask, s * c, -inf), 1
     m = max(row, k * reduce_max(x));  p = exp2(x * k - m)
 
-where `x * k - m` is one instruction. The largest product with a positive number is that number's
-product with the largest, rounded or not, and that with one is exact.
+where `x * k - m` is one multiply-add. Multiplying by a positive number is monotonic, rounding included,
+so the scale can follow the maximum; multiplying by one is exact.
 
-Only what is computed with the result of a dot is rewritten: elsewhere memory is what takes the time.
+Only results of dots are rewritten: elsewhere memory bounds the time.
 
-Invariant: all elements are what they were to the bit, but for the rounding that a fused
-multiply-add leaves out.
+Invariant: all elements keep their bits, except for the rounding a fused multiply-add omits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from aotc.ir.types import FP32, TileType, element_of
 from aotc.schedule.analysis.tile_bounds import all_true
 from aotc.schedule.context import Schedule
 
-# Of a thread. For fewer, a branch costs what it saves.
+# A thread's elements; with fewer, the branch costs as much as it saves.
 _FEWEST_ELEMS = 16
 
 
@@ -52,7 +51,7 @@ def branch_on_masks(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
-    """Rewrite what was masked (`value` is not, or is the same), if that helps."""
+    """Rewrite a masked or scaled tile if a dot computes it; `value` is the unmasked tile."""
     op = masked.op
     assert op is not None
     dot, scale = _scale_of(value) or (value, None)
@@ -104,7 +103,7 @@ def _is_positive(factor: Value, builder: Builder) -> Value:
 
 
 def _hoist(ops: Sequence[Op]) -> None:
-    """Move scalar ops, in order, out of the loops that compute none of their operands."""
+    """Hoist scalar ops, in order, out of loops defining none of their operands."""
     for op in ops:
         target = op
         for ancestor in op.ancestors():
@@ -119,7 +118,7 @@ def _hoist(ops: Sequence[Op]) -> None:
 
 
 def _spread(old: Value, new: Value, factor: Value) -> None:
-    """Let the users of a value use another one, multiplied by a positive factor where they do."""
+    """Replace `old` by `new * factor` in its users; the maximum is scaled after it."""
     for user in dict.fromkeys(old.users):
         builder = Builder.before_op(user)
         if user is _max_of(old):
@@ -136,7 +135,7 @@ def _scaled(value: Value, factor: Value, builder: Builder) -> Value:
 
 
 def _scale_of(value: Value) -> tuple[Value, Value] | None:
-    """Return what a tile was multiplied by, a scalar, and the tile before."""
+    """Return the unscaled tile and its scalar scale, or None."""
     op = value.op
     if not isinstance(op, arith.Mul) or element_of(value.type) != FP32:
         return None
@@ -147,7 +146,7 @@ def _scale_of(value: Value) -> tuple[Value, Value] | None:
 
 
 def _max_of(value: Value) -> gpu.Reduce | None:
-    """Return the reduction that takes the maximum of a tile, if the only other users subtract."""
+    """Return the max-reduction of a tile if all its other users subtract from it."""
     reduction: gpu.Reduce | None = None
     for user in value.users:
         if isinstance(user, gpu.Reduce) and _takes_max(user) and reduction is None:
@@ -174,7 +173,7 @@ def _is_dot_result(value: Value) -> bool:
 
 
 def _is_carried_dot(value: Value) -> bool:
-    """Return whether a loop carries the result of a dot that the iteration before has issued."""
+    """Return whether a loop carries the previous iteration's dot result in `value`."""
     loop = value.owner.parent if isinstance(value.owner, Block) else None
     if not isinstance(loop, scf.For) or value.index == 0:
         return False

@@ -1,6 +1,6 @@
-"""Drop carried variables of a loop that are needed only for their own next value.
+"""Drop loop-carried variables used only to compute their own next value.
 
-Invariant: what is left is carried, computed and yielded as it was.
+Invariant: the remaining variables are computed and yielded as before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aotc.schedule.analysis.global_order import free_operands
 
 
 def drop_unused_carried(loop: scf.For) -> None:
-    """Replace `loop` by one that carries only used variables, if some are unused."""
+    """Replace `loop` by a loop without its unused carried variables."""
     live = needed_values(loop)
     indices = [index for index, arg in enumerate(loop.carried) if arg in live]
     if len(indices) == len(loop.carried):
@@ -45,7 +45,7 @@ def _is_observed(op: Op) -> bool:
 
 
 def needed_values(loop: scf.For) -> dict[Value, None]:
-    """Return the values that are used after the loop, or by what is observed in it."""
+    """Return values live after the loop or used by its side effects."""
     yielded = loop.body.terminator.operands
     live: dict[Value, None] = {}
     worklist = [arg for arg, out in zip(loop.carried, loop.outs, strict=True) if out.users]

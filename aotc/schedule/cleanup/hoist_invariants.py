@@ -1,7 +1,7 @@
-"""Loop-invariant code motion: hoist what every iteration computes alike.
+"""Loop-invariant code motion.
 
-Invariant: only pure ops move, and only past the start of a loop whose body defines none of their
-operands; a loop that never runs computes them for nothing, which cannot be observed.
+Invariant: only pure ops move, and only out of loops defining none of their operands. If the loop never
+runs they are computed needlessly, without visible effect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Give the last iteration of a loop code of its own where a branch over loads asks for nothing else.
+"""Peel a loop's last iteration where only there a branch over loads goes the other way.
 
-Sources write `if start + BLOCK > end:` around a masked load, and an unmasked one in the other arm: only
-the last block may be cut off. As one loop, both loads are in each iteration, or a branch is, and neither
-can be loaded ahead. So the loop becomes one of all iterations that another follows, where the condition
-is known, and one of the last.
+Kernels write `if start + BLOCK > end:` around a masked load, with an unmasked load in the other arm: only
+the last block is partial. The branch keeps both loads from being pipelined. So the loop splits into one
+for all iterations but the last, with a constant condition, and one for the last.
 
 Invariant: the iterations are the same, in the same order, for every bound and step.
 """
@@ -27,7 +26,7 @@ _NEGATED = {"lt": "ge", "le": "gt", "ne": "eq"}
 
 
 def peel_last_iteration(kernel: Kernel, schedule: Schedule) -> None:
-    """Peel every innermost loop that has such a branch, if the kernel does not become too large."""
+    """Peel innermost loops with such a branch, unless the kernel becomes too large."""
     num_ops = sum(1 for _ in kernel.walk())
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         if any(isinstance(op, scf.For | scf.While) for op in loop.body.walk()):
@@ -40,7 +39,7 @@ def peel_last_iteration(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _known(loop: scf.For) -> Iterator[tuple[scf.If, bool]]:
-    """Yield branches over loads whose condition is one value in all iterations but the last."""
+    """Yield branches over loads with a condition constant before the last iteration."""
     for op in loop.body:
         if isinstance(op, scf.If) and any(map(_has_load, op.blocks)):
             value = _before_the_last(op.condition, loop)
@@ -53,7 +52,7 @@ def _has_load(block: Block) -> bool:
 
 
 def _before_the_last(condition: Value, loop: scf.For) -> bool | None:
-    """Return what a comparison is as long as the induction variable plus a step is below the bound.
+    """Return a comparison's value while induction + step < bound, or None if it varies.
 
     `induction + a` and `bound - b` do not wrap then, for a and b from 0 up to the step.
     """
@@ -67,7 +66,7 @@ def _before_the_last(condition: Value, loop: scf.For) -> bool | None:
         return None
     if not (0 <= lhs.by <= step and -step <= rhs.by <= 0):
         return None
-    # lhs - rhs = induction - bound + distance, which is at most distance - step - 1.
+    # lhs - rhs = induction - bound + distance <= distance - step - 1.
     most = lhs.by - rhs.by - step - 1
     is_negated = predicate in _NEGATED
     predicate = _NEGATED.get(predicate, predicate)
@@ -114,7 +113,7 @@ def _peel(loop: scf.For, conditions: dict[scf.If, bool]) -> None:
 
 
 def _body(loop: scf.For, conditions: dict[scf.If, bool], *, is_last: bool = False) -> Block:
-    """Return the body with known branches taken; but for the last, where the next one begins, too."""
+    """Return the body with decided branches inlined; except for the last, also carry the next index."""
     args = [*loop.body.args, *([] if is_last else [loop.induction])]
     block = Block([arg.type for arg in args], [arg.hint for arg in args])
     builder = Builder(block)

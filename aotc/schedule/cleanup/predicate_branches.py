@@ -1,11 +1,11 @@
-"""If-conversion: turn branches that do little but load into masked loads.
+"""If-conversion: turn branches with little but loads into masked loads.
 
 A branch is a scheduling barrier: no load is issued before the branch ahead of it is decided, and
 ptxas moves the uses of a load no further than the next branch. Without branches all loads of a halo
 or of a batch are issued together, and a loop with conditional loads can be pipelined. Masked-off
-lanes access no memory, so all that is lost is the index arithmetic of the arm not taken.
+lanes access no memory; the only cost is index arithmetic of the arm not taken.
 
-Invariant: memory is read where it was read before, and nowhere else.
+Invariant: the addresses read do not change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from aotc.schedule.context import Schedule
 
 _MAX_OPS = 24
 _CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.BROADCAST, Trait.VIEW)
-"""Index arithmetic is of these, where no op is costly."""
+"""Dialects of index arithmetic."""
 
 
 def predicate_branches(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace branches that only load and compute indices."""
+    """Replace branches with nothing but loads and index arithmetic."""
     del schedule
     _visit(kernel.body)
 
@@ -76,7 +76,7 @@ def _predicate(op: scf.If) -> None:
 
 
 def _inline(block: Block, condition: Value, builder: Builder) -> list[Value]:
-    """Emit an arm before the branch, its loads under the condition; return what it yields."""
+    """Emit an arm before the branch, its loads masked by the condition; return its yields."""
     mapping: dict[Value, Value] = {}
     for op in block:
         if op.terminator:

@@ -1,12 +1,11 @@
 """Rematerialize indices where they are used again instead of keeping them in registers.
 
-Indices, masks and offsets of an epilogue are often those that the loads began with, and
-a thread's offset in shared memory is computed before everything else. Kept live through a loop
-whose accumulators fill the registers, or while a large tile is computed, each of them costs a
-register; recomputed, a few instructions for a whole kernel. Neither LLVM nor ptxas would do so, and
-both would merge equal computations: `gpu.opaque_thread_id` is a thread id that they cannot see through.
+An epilogue often uses the indices, masks and offsets of the first loads, and a thread's offset in shared
+memory is computed first of all. Kept live through a loop whose accumulators fill the registers, each costs
+a register; recomputed, it costs a few instructions a kernel. Neither LLVM nor ptxas does so, and both would
+merge equal computations. `gpu.opaque_thread_id` prevents the merge.
 
-Invariant: only pure ops on indices, which every thread computes for itself, are recomputed.
+Invariant: only pure index ops, private to each thread, are recomputed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
-# Elements of a tile a thread must hold for its registers to be worth a few instructions.
+# A thread's elements of a tile large enough to make registers scarce.
 _LARGE_ELEMS = 16
 
 
 def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
-    """Rematerialize indices after loops over dots, where tiles are, and ahead of stores of large tiles.
+    """Rematerialize indices after loops over dots and before stores of large tiles.
 
-    Only ops of the kernel's own block are candidates: what is nested may run many times.
+    Only ops of the kernel's own block are candidates: nested ops may run many times.
     """
     del schedule
     for op in list(kernel.body):
@@ -58,7 +57,7 @@ def _inside(op: Op) -> Iterator[Op]:
 
 
 def _recompute_from(first: Op) -> None:
-    """Make an op and all that follow it use cheap tiles that are recomputed there."""
+    """Recompute cheap tiles at `first` for it and all later ops."""
     Builder.before_op(first)(opaque.OpaqueThreadId())
     before: dict[Op, None] = {}
     op = first.prev
@@ -77,7 +76,7 @@ def _is_cheap(op: Op) -> bool:
 
 
 class Indices:
-    """Recognize tiles that are cheap to recompute: from scalars and indices alone."""
+    """Recognize tiles computed from scalars and indices alone, cheap to recompute."""
 
     def __init__(self) -> None:
         self.known: dict[Value, bool] = {}
@@ -100,7 +99,7 @@ class Indices:
 
 
 class _Recomputation:
-    """Clone indices that are computed by the ops `before` at their first use."""
+    """Clone indices computed by the ops `before`, at their first use."""
 
     def __init__(self, before: dict[Op, None]) -> None:
         self.before = before
@@ -108,7 +107,7 @@ class _Recomputation:
         self.indices = Indices()
 
     def replace_operands(self, op: Op) -> None:
-        """Make an op and all nested in it use the clones."""
+        """Make an op and its nested ops use the clones."""
         builder = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
             if value.op in self.before and self.indices.is_index(value):

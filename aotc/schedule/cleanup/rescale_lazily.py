@@ -1,24 +1,24 @@
-"""Leave the reference of exponents where it is until weights get large, if references are whole numbers.
+"""Conditional rescaling: keep the softmax reference until weights grow large.
 
-The online softmax subtracts from scores a reference that is at least their maximum, and rescales sums and
-accumulators in every iteration by how much it moved:
+The online softmax subtracts a reference, at least the maximum, from the scores. In every iteration it
+rescales sums and accumulators by the reference's movement:
 
     m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p;  acc = acc * f
 
-Where the reference is rounded up to a whole number, f is a power of two, and with another whole reference all
-of p, s and acc are what they were times a power of two, rounded alike. So the old reference does as well, and
-needs no maximum, unless weights leave the range of their type:
+If the reference is rounded up to a whole number, f is a power of two. Another whole reference multiplies p,
+s and acc by a power of two, with the same rounding. So the old reference serves too, without a maximum,
+unless weights leave the range of their type:
 
     q = exp2(x - m)  (but in the first iteration)
     if all sums of a thread's q in this warp are less than 2^15: p, m', f = q, m, 1
     else: as before
     acc = acc if all f in this warp are 1 else acc * f
 
-In nearly all iterations but the first a score costs a multiply-add, an exponential, an addition and half a
-conversion, and no exponential waits for a maximum and its shuffles.
+In nearly all iterations but the first, a score costs a multiply-add, an exponential, an addition and half a
+conversion. No exponential waits for a maximum and its shuffles.
 
-Invariant: the reference is a whole number, and whatever else is computed is multiplied by a power of two, as
-`analysis/references.py` has found that the results of the kernel allow.
+Invariant: the reference is a whole number; other values change by a power of two, and `mark_references`
+has proved the kernel's results independent of it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
-# Sums of a thread's weights that are larger move the reference: weights fit fp16 so, which ends at 2^16.
+# Larger sums of a thread's weights move the reference, so that weights fit fp16, below 2^16.
 _LARGEST_SUM = 2.0**15
-# Of a thread. For fewer, a branch costs what it saves.
+# A thread's elements; with fewer, the branch costs as much as it saves.
 _FEWEST_ELEMS = 16
 
 
 def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
-    """Compute weights by the reference before, and branch around rescaling."""
+    """Compute weights by the previous reference, and branch around rescaling."""
     factors: list[Value] = []
     for op in [op for op in kernel.walk() if isinstance(op, arith.Max) and op.is_reference]:
         softmax = _find(op)
@@ -57,10 +57,10 @@ def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Ops of one step of an online softmax, each list in the order of the block.
+    """The ops of one online-softmax step, each list in program order.
 
-    `candidate` computes the new reference from the scores, `weights` weights and their sums from scores and a
-    reference, and `factor` how much the reference moved.
+    `candidate` computes the new reference from the scores. `weights` computes weights and their sums from
+    scores and a reference. `factor` computes the rescaling factor.
     """
 
     old: Value
@@ -73,7 +73,7 @@ class _Softmax:
 
 
 def _find(new: arith.Max) -> _Softmax | None:
-    """Return the softmax that a maximum is the reference of."""
+    """Return the softmax step with `new` as its reference, or None."""
     for old, other in ((new.lhs, new.rhs), (new.rhs, new.lhs)):
         candidate = _candidate(other)
         if candidate is None or old.op is not None:
@@ -95,14 +95,14 @@ def _find(new: arith.Max) -> _Softmax | None:
         weights = [*scaling, *shapes, diff, power, *sums]
         narrow = _only(user for user in power.out.users if user not in sums)
         if isinstance(narrow, arith.Cast) and narrow.block is new.block:
-            # Each weight is converted when it is computed, which takes half the registers to keep.
+            # Converting each weight at once halves the registers to keep it.
             weights, power = [*weights, narrow], narrow
         return _Softmax(old, new, candidate, weights, power, [factor, grown], sums[-1])
     return None
 
 
 def _has_registers(softmax: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
-    """Return whether threads can keep scores besides weights."""
+    """Return whether the register budget holds scores and weights together."""
     loop, role = softmax.new.parent_op, None
     for ancestor in softmax.new.ancestors():
         role = ancestor if isinstance(ancestor, roles.Specialize) else role
@@ -114,9 +114,9 @@ def _has_registers(softmax: _Softmax, kernel: Kernel, schedule: Schedule) -> boo
 
 
 def _has_dot_in_flight(position: Op) -> bool:
-    """Return whether a dot is issued before a place of a block and waited for after it.
+    """Return whether a dot is in flight at `position`.
 
-    Its operand is in registers, which weights cannot take, and scores are kept besides.
+    Its register operand and the scores are then live besides the weights.
     """
     op = position.next
     while op is not None:
@@ -140,14 +140,14 @@ def _is_before(op: Op, other: Op) -> bool:
 
 
 def _scaling(op: Op | None) -> list[Op]:
-    """Return the ops by which scores are scaled ahead of the difference, to be fused with it."""
+    """Return the ops scaling scores ahead of the subtraction, to fuse with it."""
     if not isinstance(op, arith.Mul) or len(op.out.users) != 1:
         return []
     return [*(operand.op for operand in op.operands if isinstance(operand.op, tile.Splat)), op]
 
 
 def _candidate(value: Value) -> list[Op] | None:
-    """Return what rounds up a maximum of scores, in order."""
+    """Return the ops rounding up a row maximum, in program order, or None."""
     steps: list[Op] = []
     while value.op is not None and len(value.users) == 1:
         op = value.op
@@ -165,7 +165,7 @@ def _candidate(value: Value) -> list[Op] | None:
 
 
 def _spread(value: Value) -> list[Value]:
-    """Return a value of rows and all that repeats it, in order."""
+    """Return a row value and its reshaped or broadcast forms, in order."""
     forms = [value]
     for form in forms:
         for user in form.users:
@@ -184,7 +184,7 @@ def _subtracts(op: Op, value: Value, other: Value | None = None) -> bool:
 
 
 def _sums(power: Value) -> list[Op]:
-    """Return the ops that add up weights, in order."""
+    """Return the reductions summing weights, in program order."""
     reductions: list[Op] = []
     values = [power]
     for value in values:
@@ -206,7 +206,7 @@ def _only(ops: Iterable[Op]) -> Op | None:
 
 
 def _rewrite(softmax: _Softmax) -> Value:
-    """Branch around the maximum of a softmax; return the factor."""
+    """Branch around a softmax's maximum; return the rescaling factor."""
     builder = Builder.before_op(softmax.new)
     power, total, is_small = _weigh_early(softmax, builder)
     grown = softmax.factor[-1].results[0]
@@ -234,9 +234,9 @@ def _rewrite(softmax: _Softmax) -> Value:
 
 
 def _weigh_early(softmax: _Softmax, builder: Builder) -> tuple[Value, Value, Value]:
-    """Return weights by the reference before, sums of them, and whether these are small in the whole warp.
+    """Return weights by the previous reference, their sums, and whether the warp's sums are small.
 
-    In the first iteration they never are, and not computed.
+    The first iteration skips them and counts as not small.
     """
     loop = softmax.new.parent_op
     assert isinstance(loop, scf.For)
@@ -248,7 +248,7 @@ def _weigh_early(softmax: _Softmax, builder: Builder) -> tuple[Value, Value, Val
     limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
     small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
     weigh(scf.Yield([power, total, small]))
-    # In place of weights, scores in their registers: undefined ones of 16 bits are zeroed, in each iteration.
+    # Scores stand in for the weights: undefined 16-bit weights would be zeroed in each iteration.
     scores = softmax.candidate[0].operands[0]
     dtype = element_of(power.type)
     if power.type != scores.type:
@@ -262,9 +262,9 @@ def _weigh_early(softmax: _Softmax, builder: Builder) -> tuple[Value, Value, Val
 
 
 def _products_ahead(softmax: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
-    """Return products with the factor that are computed in the branch, with what is multiplied.
+    """Return the factor's broadcasts, and its products with the values multiplied.
 
-    Besides, the ops that repeat the factor for them, in order. What is multiplied is there ahead of the branch.
+    The multiplied values are computed ahead of the branch, so the products can move into it.
     """
     values = _spread(softmax.factor[-1].results[0])
     products: dict[Value, Value] = {}
@@ -287,7 +287,7 @@ def _products_ahead(softmax: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
 
 
 def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
-    """Yield products of large tiles with factors of rows, in this iteration and after it."""
+    """Yield products of large tiles with row factors, in this iteration or the next."""
     seen = dict.fromkeys(factors)
     values = list(seen)
     for value in values:
@@ -310,7 +310,7 @@ def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
 
 
 def _branch_on_factor(op: arith.Mul) -> None:
-    """Multiply a tile by factors of rows only where one of the warp's is not 1."""
+    """Multiply a tile by row factors only if a factor of the warp is not 1."""
     for scaled, spread in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         chain: list[Op] = []
         value = spread

@@ -1,10 +1,10 @@
-"""Canonicalize and fold constants; drop ops that do nothing.
+"""Canonicalize, fold constants, and drop no-ops.
 
-Integer arithmetic on constants, identities of arithmetic and of shapes, branches whose condition
-is known. Floats are left alone except for casts of exactly representable constants, since folding
-must not change a rounding.
+Covers integer arithmetic on constants, identities of arithmetic and of shapes, and branches with constant
+conditions. Floats are left alone except casts of exactly representable constants, since folding must not
+change a rounding.
 
-Invariant: the kernel computes bit for bit what it computed before.
+Invariant: all results keep their bits.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def fold_integers(op: Op, builder: Builder) -> Result:
 
 
 def fold_compare(op: Op, builder: Builder) -> Result:
-    """Compute a comparison of constants, or of all positions in a tile with one."""
+    """Fold a comparison of constants, or of an index range with a constant."""
     assert isinstance(op, arith.Compare)
     ends, right = _ends(op.lhs), known(op.rhs)
     if ends is None or right is None:
@@ -111,7 +111,7 @@ def fold_compare(op: Op, builder: Builder) -> Result:
 
 
 def _ends(value: Value) -> tuple[Number, Number] | None:
-    """Return the least and the greatest element of a constant or of positions in a tile."""
+    """Return the least and greatest element of a constant or an index range."""
     constant, op = known(value), value.op
     if constant is not None:
         return constant, constant
@@ -133,7 +133,7 @@ def is_exact(value: float, kind: ScalarType) -> bool:
 
 
 def fold_cast(op: Op, builder: Builder) -> Result:
-    """Drop a cast to the same type; cast a constant where that is exact."""
+    """Drop a cast to the same type; cast a constant if exact."""
     assert isinstance(op, arith.Cast)
     if op.value.type == op.out.type:
         return [op.value]
@@ -149,7 +149,7 @@ def fold_cast(op: Op, builder: Builder) -> Result:
 
 
 def _truth_of_select(op: arith.Cast, builder: Builder) -> Result:
-    """Return the condition of a selection between numbers of which one is 0."""
+    """Return the condition of a select between 0 and another constant, cast to bool."""
     select = op.value.op
     if not isinstance(select, arith.Select):
         return None
@@ -163,7 +163,7 @@ def _truth_of_select(op: arith.Cast, builder: Builder) -> Result:
 
 
 def fold_shape(op: Op, builder: Builder) -> Result:
-    """Reshape a constant, or drop a renaming that is the identity."""
+    """Reshape a constant, or drop an identity shape op."""
     value = known(op.operands[0])
     if value is not None:
         return _constant(builder, value, op.results[0].type)
@@ -182,7 +182,7 @@ def fold_splat_of_splat(op: Op, builder: Builder) -> Result:
 
 
 def fold_trans_of_trans(op: Op, builder: Builder) -> Result:
-    """Reorder axes once, or not at all where the second order undoes the first."""
+    """Merge two transpositions; drop both if they cancel."""
     assert isinstance(op, tile.Trans)
     source = op.value.op
     if not isinstance(source, tile.Trans):
@@ -253,7 +253,7 @@ def add_nothing_to_pointer(op: Op, _: Builder) -> Result:
 
 
 def fold_select(op: Op, _: Builder) -> Result:
-    """Take the arm of a known condition, or the only arm there is."""
+    """Fold a select with a constant condition or equal arms."""
     assert isinstance(op, arith.Select)
     condition = known(op.condition)
     if condition is not None:
@@ -262,7 +262,7 @@ def fold_select(op: Op, _: Builder) -> Result:
 
 
 def drop_known_mask(op: Op, builder: Builder) -> Result:
-    """Drop a mask that is always true."""
+    """Drop an all-true mask."""
     assert isinstance(op, tile.Load)
     if op.mask is None or known(op.mask) != True:  # noqa: E712 - None is not False here
         return None
@@ -270,7 +270,7 @@ def drop_known_mask(op: Op, builder: Builder) -> Result:
 
 
 def drop_block_axes(op: Op, _: Builder) -> Result:
-    """Load a tile without the unit axes that are dropped after it, its first axes merged if they are."""
+    """Fold a reshape after a descriptor load into the load: drop unit axes, merge leading axes."""
     assert isinstance(op, tile.Reshape)
     load = op.value.op
     if not isinstance(load, descriptor.DescriptorLoad) or len(op.value.users) > 1:
@@ -285,14 +285,14 @@ def drop_block_axes(op: Op, _: Builder) -> Result:
         return None
     dropped = next(axis for axis, extent in enumerate(first) if axis == lost or extent > 1)
     if dropped < lost and (len(op.shape) == 1 or max(first) > MAX_BOX_ELEMS):
-        return None  # rows are cut into boxes and swizzled, and a box has all of what is merged
-    builder = Builder.before_op(load)  # where memory is as it was for the load
+        return None  # a box must hold merged axes whole, and rows are cut into boxes and swizzled
+    builder = Builder.before_op(load)  # at the load, for the same memory state
     hints = load.cache, load.eviction, load.num_dropped + dropped, lost - dropped
     return [builder(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
 
 
 def inline_known_branch(op: Op, builder: Builder) -> Result:
-    """Replace a branch whose condition is known by the arm it takes."""
+    """Inline the arm of a branch with a constant condition."""
     assert isinstance(op, scf.If)
     condition = known(op.condition)
     if condition is None:

@@ -1,8 +1,7 @@
-"""Unroll loops by the factor that `tl.range(loop_unroll_factor=…)` asks for.
+"""Unroll loops by the factor of `tl.range(loop_unroll_factor=…)`.
 
-A loop becomes one whose body is so many iterations, and one for the remainder. The
-first keeps the other hints, so its `num_stages` count unrolled iterations; the second is not
-pipelined, since it ends before that would pay.
+A loop becomes an unrolled loop and a loop for the remainder. The first keeps the other hints, so its
+`num_stages` count unrolled iterations. The second is not pipelined: it is too short to pay.
 
 Invariant: the iterations are the same, in the same order, for every bound and step.
 """
@@ -20,9 +19,9 @@ from aotc.schedule.context import Schedule
 
 
 def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
-    """Unroll every loop that asks for it, from the innermost outwards.
+    """Unroll every loop with an unroll factor, innermost first.
 
-    Raises: CompileError if the kernel becomes more ops than a compile may take.
+    Raises: CompileError if the kernel exceeds the limit of ops.
     """
     loops = [op for op in kernel.walk() if isinstance(op, scf.For) and op.unroll > 1]
     num_ops = sum(1 for _ in kernel.walk()) if loops else 0
@@ -52,10 +51,10 @@ def _unroll(loop: scf.For) -> None:
 
 
 def _unrolled_body(loop: scf.For, last_but_one: Value) -> Block:
-    """Return the body, `unroll` times; it also carries where the next iteration begins.
+    """Return the body repeated `unroll` times; it also carries the next iteration's index.
 
-    There is a next one if the last of these is below `last_but_one`, the bound less one step.
-    Else the loop ends at its upper bound: the sum might wrap.
+    If the last index is below `last_but_one`, the bound less one step, another iteration follows.
+    Else the index is set to the upper bound, since the sum might wrap.
     """
     block = Block(
         [arg.type for arg in (*loop.body.args, loop.induction)],
@@ -85,7 +84,7 @@ def _copied_body(loop: scf.For) -> Block:
 def _run_once(
     loop: scf.For, index: Value, carried: Sequence[Value], builder: Builder
 ) -> list[Value]:
-    """Clone one iteration; return what it yields."""
+    """Clone one iteration; return its yields."""
     mapping = dict(zip(loop.body.args, [index, *carried], strict=True))
     for op in loop.body:
         if not op.terminator:
