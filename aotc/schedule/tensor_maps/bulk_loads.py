@@ -1,22 +1,19 @@
-"""Replace loads of contiguous memory by bulk copies in loops that were asked to be pipelined.
+"""Replace contiguous loads by bulk copies in loops with requested pipelining.
 
-A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
-and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
-there is shared memory for. A contiguous load of such a loop (`contiguous_run`) becomes a bulk copy
-to a buffer and a load from there, masked as before; which warp issues the copies, and how far
-ahead, is decided as for tensor loads.
+A loop over rows, such as a softmax, is limited by registers: they hold little more than one iteration's
+loads. One thread issuing copies of some kilobytes keeps as many stages in flight as shared memory holds. A
+contiguous load of such a loop (`contiguous_run`) becomes a bulk copy to a buffer and a load from there,
+masked as before. The issuing warp and the distance ahead are chosen as for tensor loads.
 
-This pays where few CTAs are resident, or loops have few loads in flight. Where many CTAs
-share an SM they hide each other's latency, and a ring of buffers would only lower the
-occupancy. The compiler does not know which it is, so the source says it, by `num_stages` or
-`warp_specialize` of `tl.range`, or the configuration, by `warp_specialize`. Operands of dots
-are copied anyway. A load whose address was loaded in the same loop is left alone: the thread
-that issues copies would stall on every address.
+This pays if few CTAs are resident, or loops have few loads in flight. Many CTAs on an SM hide each other's
+latency, and a ring of buffers would only lower the occupancy. The compiler cannot tell, so the source
+requests copies by `num_stages` or `warp_specialize` of `tl.range`, or the configuration by
+`warp_specialize`. Operands of dots are copied anyway. A load with an address loaded in the same loop stays:
+the thread issuing copies would stall on every address.
 
-Copies do not see what the kernel itself wrote before, and may be issued ahead of it.
+Copies do not see the kernel's earlier writes, and may be issued ahead of them.
 
-Invariant: the kernel computes what it computed; a copy keeps its order with all that the kernel
-writes.
+Invariant: results are unchanged; a copy keeps its order with all writes of the kernel.
 """
 
 from __future__ import annotations
@@ -101,9 +98,9 @@ def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalys
 
 
 def _check_order(load: gpu.Load, kernel: Kernel) -> None:
-    """Refuse a load that may read what the kernel wrote before it.
+    """Refuse a load that may read the kernel's earlier writes.
 
-    `num_stages` promises that within a loop different arguments do not alias.
+    `num_stages` promises no alias between different arguments within a loop.
     """
     if load.volatile or load.cache == "cv":
         raise UnmappableError("it is volatile")
@@ -113,7 +110,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)
         if fence.has(Trait.DEPENDENT_LAUNCH):
-            continue  # the thread that issues copies waits, too
+            continue  # the thread issuing copies waits, too
         if pointer is not None and shared_roots(load.pointer, pointer):
             raise UnmappableError("the kernel writes through it, too")
         if not may_precede(fence, load):

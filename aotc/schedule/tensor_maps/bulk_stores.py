@@ -86,7 +86,7 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
             _copy(store, run, analysis)
 
 
-# ---- which ------------------------------------------------------------------------------------
+# ---- checks -----------------------------------------------------------------------------------
 
 
 def _asks(loop: scf.For, schedule: Schedule) -> bool:
@@ -95,7 +95,7 @@ def _asks(loop: scf.For, schedule: Schedule) -> bool:
 
 
 def _check_order(store: Written, kernel: Kernel) -> None:
-    """Refuse a store that must complete before a later access, or after an earlier one."""
+    """Refuse a store ordered before a later or after an earlier access."""
     for op in kernel.walk():
         only_reads = op.reads(Resource.GLOBAL) and not op.writes(Resource.GLOBAL)
         if not only_reads or not may_precede(store, op):
@@ -126,14 +126,14 @@ def _check_order(store: Written, kernel: Kernel) -> None:
 
 
 def _is_fence_of(fence: Op, store: Written) -> bool:
-    """Return whether a fence stands before an atomic for the order that the atomic asks for."""
+    """Return whether a fence implements an atomic's own memory order."""
     if not isinstance(store, gpu.AtomicRmw):
         return False
     return store.prev is fence or (store.prev is not None and store.prev.prev is fence)
 
 
 def _reduce_alike(op: Op, store: Written) -> bool:
-    """Return whether two writes come to the same in either order."""
+    """Return whether two writes commute."""
     kinds = [atomic.kind for atomic in (op, store) if isinstance(atomic, gpu.AtomicRmw)]
     return len(kinds) > 1 and kinds[0] == kinds[1]
 
@@ -142,7 +142,7 @@ def _reduce_alike(op: Op, store: Written) -> bool:
 
 
 def _copy(store: Written, run: ContiguousRun, analysis: AffineAnalysis) -> None:
-    """Store the tile through a buffer, and from there the run."""
+    """Store the tile to a buffer, and copy the run from there."""
     builder, kind = Builder.before_op(store), store.value.type
     assert isinstance(kind, TileType)
     element = kind.element

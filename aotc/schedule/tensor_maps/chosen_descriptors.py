@@ -1,11 +1,10 @@
-"""Descriptors that branches and loops pass on: which one it is, is decided at run time.
+"""Split descriptors passed through branches and loops into their parts.
 
-Such a descriptor is carried as what it is made of, the address, the extents and the strides of its
-tensor, and made anew where it comes out: in the arms' successor, or at the start of an iteration. From
-there on it is like any descriptor that the kernel makes. Between parameters of the kernel the addresses of
-their tensor maps are passed on, too, if the kernel only loads through them: then no map is made.
+Such a descriptor is carried as its parts: address, extents and strides of its tensor. It is rebuilt after
+the branch or at the start of an iteration, and then treated like any descriptor made in the kernel. For
+parameters only loaded through, the addresses of their tensor maps are carried too, and no map is made.
 
-Invariant: afterwards no branch and no loop passes on a descriptor.
+Invariant: afterwards no branch or loop yields a descriptor.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def _is_descriptor(value: Value) -> bool:
 
 
 def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
-    """Return whether descriptors are parameters, loaded by maps and not written through."""
+    """Return whether descriptors are parameters, loaded through maps and never written through."""
     roots = dict.fromkeys(root for value in chosen for root in pointer_roots(value))
     users = [user for value in (*chosen, *roots) for user in value.users]
     are_parameters = all(root.op is None and _is_descriptor(root) for root in roots)
@@ -58,7 +57,7 @@ def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
 
 
 class _Copy:
-    """Copy a kernel's body; `parts` has those of each old descriptor, in the new body."""
+    """Copy a kernel's body; `parts` maps old descriptors to parts in the new body."""
 
     def __init__(self, kernel: Kernel, parts_of_parameter: PartsOf, *, by_map: bool) -> None:
         self.kernel = kernel
@@ -68,7 +67,7 @@ class _Copy:
         self.parts: dict[Value, Sequence[Value]] = {}
 
     def run(self) -> None:
-        """Replace the kernel's ops; its parameters stay, and may become more."""
+        """Replace the kernel's ops; parameters stay, and new ones may be added."""
         body = self.kernel.body
         old = Block()
         for op in list(body):
@@ -82,7 +81,7 @@ class _Copy:
         return self.values.get(value, value)
 
     def _flat(self, values: Sequence[Value]) -> list[Value]:
-        """Return values of the new body, and the parts of descriptors among them."""
+        """Return new values, with descriptors flattened to their parts."""
         flat: list[Value] = []
         for value in values:
             flat += self._parts_of(value) if _is_descriptor(value) else [self._value(value)]
@@ -129,7 +128,7 @@ class _Copy:
                     builder(op.clone(self.values))
 
     def _args(self, old: Sequence[Value], block: Block, builder: Builder) -> None:
-        """Add arguments to a block for those of an old one, and make the descriptors that it uses."""
+        """Add arguments for an old block's, and rebuild its descriptors."""
         for arg in old:
             kinds = (
                 self._part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]

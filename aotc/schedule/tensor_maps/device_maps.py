@@ -1,19 +1,17 @@
-"""Which descriptors that a kernel makes get a tensor map that the kernel makes, too.
+"""Select the descriptors with a tensor map built on the device.
 
-Where no launch can describe the tensor, since its address, extents or strides are loaded or differ
-between programs, the warp that issues the copies makes the map itself: `assign_layouts` emits
-`gpu.make_tensor_map` for each `tile.descriptor_of` that is left. As Triton does, this takes
-`tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes, and so
-are the rows of a tensor that is stored to. Constants that break it are seen here.
+If address, extents or strides are loaded or differ between programs, no launch can describe the tensor.
+Then the warp issuing the copies builds the map: `assign_layouts` emits `gpu.make_tensor_map` for each
+remaining `tile.descriptor_of`. As in Triton, `tl.make_tensor_descriptor` promises 16-byte multiples for
+address, strides, and the rows of a tensor stored to. Constants breaking the promise are refused here.
 
-A map holds extents less one, so none can be 0. Where an extent may be, the map has 1 in its place, and
-of a tensor with an empty axis the first extent is 1 and tiles begin at coordinate 1 of it: all of them is
-out of bounds.
+A map holds extents less one, so an extent cannot be 0. A possibly empty axis gets extent 1. For an empty
+tensor the first extent is 1 and tiles begin at its coordinate 1, so every access is out of bounds.
 
-A descriptor is loaded through, or stored through. A tensor that is accessed in other ways as well, and
-written by one of them, is accessed through pointers, which keep program order.
+A descriptor is either loaded or stored through. A tensor accessed in other ways too, with a write among
+them, is accessed through pointers, which keep program order.
 
-Invariant: accesses touch what they touched, of every tensor that is as promised.
+Invariant: accesses touch the same elements, for every tensor that keeps the promises.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from aotc.schedule.remarks import Reason, Remark
 def map_on_device(
     kernel: Kernel, descriptors: Sequence[DescriptorOf], schedule: Schedule
 ) -> dict[Value, None]:
-    """Return the descriptors that keep a map of the kernel's own; remark why others have none."""
+    """Return the descriptors with device-built maps; remark why others have none."""
     on_device: list[DescriptorOf] = []
     for op in descriptors:
         if is_trivially_dead(op):
@@ -52,7 +50,7 @@ def map_on_device(
 
 
 def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
-    """Return why a descriptor has no map of the kernel's own, or an empty string."""
+    """Return why a descriptor can have no device-built map, or an empty string."""
     ops = list(kernel.walk())
     if any(access.has(Trait.DEPENDENT_LAUNCH) for access in ops):
         return Reason.DEVICE_MAP_OVERLAPS()
@@ -84,7 +82,7 @@ def _may_be_pieces(size: Value, op: DescriptorOf) -> bool:
 
 
 def _root_key(root: Value) -> Value | str:
-    """Return what two pointers or descriptors have in common that come from one argument."""
+    """Return a key equal for pointers and descriptors of one argument."""
     return argument_of(root) or root
 
 
@@ -92,7 +90,7 @@ def _root_key(root: Value) -> Value | str:
 
 
 def _with_extents(op: DescriptorOf) -> DescriptorOf:
-    """Replace a descriptor whose tensor may be empty by one whose tensor is not; return it."""
+    """Give a possibly empty tensor's descriptor nonzero extents; return the new descriptor."""
     unsure = [extent for extent in op.extents if not _is_positive(extent)]
     if not unsure:
         return op

@@ -1,19 +1,19 @@
-"""Lower descriptors: extents and strides become parameters, and so do pointers.
+"""Lower descriptors: pointers, extents and strides become parameters.
 
-A target with tensor copies keeps the descriptors for `assign_layouts`, which makes tensor maps of
-them. On any other target a tile is loaded and stored through pointers, with masks for the bounds of
-the tensor: the same source builds everywhere.
+A target with tensor copies keeps the descriptors; `assign_layouts` turns them into tensor maps. On other
+targets a tile is loaded and stored through pointers, masked at the tensor's bounds, so the same source
+builds everywhere.
 
-A descriptor that branches or loops pass on is passed on as its parts (`chosen_descriptors`), and made of
-them by the kernel itself.
+A descriptor passed through branches or loops is split into its parts (`chosen_descriptors`), and rebuilt by
+the kernel.
 
-A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
-determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
-through pointers. So do rows that are gathered and scattered, on every target: copies of rows by index
-(`cp.async.bulk.tensor` with `tile::gather4`) are of sm_100 and newer, and not used yet.
+A descriptor made in the kernel becomes a parameter too, if the launch arguments determine its tensor
+(`made_tensors`). If not, the kernel builds the map (`device_maps`), or its tiles go through pointers.
+Gathered and scattered rows go through pointers on every target: copies of rows by index
+(`cp.async.bulk.tensor` with `tile::gather4`) need sm_100, and are not used yet.
 
-Invariant: afterwards no op reads extents or strides of a descriptor, and one that is made from a
-pointer is loaded or stored through, and has a map; without tensor copies there are no descriptors.
+Invariant: afterwards no op reads extents or strides of a descriptor. A descriptor made from a pointer has
+a map and is loaded or stored through. Without tensor copies there are no descriptors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DescriptorUse = (
 
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace descriptor ops that the target has no tensor copies for; see the module docstring."""
+    """Replace descriptor ops without tensor copies on the target; see the module docstring."""
     _check_stored_maps(kernel, schedule.target)
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
@@ -59,7 +59,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     _lower(kernel, tensors, schedule.target, _QUERIES)
     mapped: dict[Value, None] = {}
     if has_copies and schedule.map_pointers:
-        # What was read of other descriptors is known to the launch as well.
+        # Extents and strides read from parameters' descriptors are launch arguments by now.
         mapped = map_on_device(kernel, map_made(kernel, descriptors, schedule), schedule)
         tensors = _Tensors(kernel, tensors.added)
     _lower(kernel, tensors, schedule.target, _ACCESSES, mapped)
@@ -69,7 +69,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _drop_prefetches(kernel: Kernel, *, has_copies: bool) -> None:
-    """Erase hints that nothing comes of: on tensors without a map of their own, or cut for a cluster."""
+    """Erase useless prefetch hints: tensors without maps, or split across a cluster."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorPrefetch):
             is_parameter = op.descriptor.op is None and op.descriptor.owner is kernel.body
@@ -78,7 +78,7 @@ def _drop_prefetches(kernel: Kernel, *, has_copies: bool) -> None:
 
 
 def _values(kernel: Kernel) -> Iterator[Value]:
-    """Yield the values that may be descriptors: arguments, and those made from pointers."""
+    """Yield possible descriptors: arguments, and results of ops that make descriptors."""
     yield from kernel.body.args
     for op in kernel.walk():
         yield from op.results
@@ -91,15 +91,15 @@ def _lower(
     rules: Mapping[type[Op], _Rule],
     mapped: Container[Value] = (),
 ) -> None:
-    """Apply rules to the uses of descriptors; tensor copies stay as they are.
+    """Apply rules to the uses of descriptors, except tensor copies.
 
-    They are of parameters, and of those that are `mapped` by the kernel.
+    Tensor copies use parameters, or descriptors in `mapped`, with maps built by the kernel.
     """
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
         if not isinstance(op, _DescriptorUse):
             continue
-        if is_trivially_dead(op):  # asking for one extent asks for all
+        if is_trivially_dead(op):  # reading one extent reads all
             op.erase()
             continue
         with at(op.loc):
@@ -115,7 +115,7 @@ def _lower(
 
 
 def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
-    """Return the ops that make descriptors, of which no op reads extents or strides any more."""
+    """Replace extents and strides read from descriptors made here; return the making ops."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorQuery):
             producer = op.descriptor.op
@@ -149,7 +149,7 @@ def _check_stored_maps(kernel: Kernel, target: Target) -> None:
 
 
 def _check_in_memory(op: Op, target: Target) -> None:
-    """Check the use of a map in memory. Raises: CompileError if the target has no use for it."""
+    """Check the use of a map in memory. Raises: CompileError if the target has no tensor copies."""
     if Feature.TMA not in target.features:
         raise CompileError(
             f"a tensor map in memory is for tensor copies, which {target} does not have",
@@ -166,7 +166,7 @@ def _check_in_memory(op: Op, target: Target) -> None:
 class _Tensors:
     """Provide pointer, extents and strides of each descriptor's tensor.
 
-    `kinds` are their types. Those of parameters become parameters themselves, each added once.
+    `kinds` are the op classes that make descriptors. Parts of parameters become parameters, added once.
     """
 
     kernel: Kernel
@@ -183,7 +183,7 @@ class _Tensors:
                 self.kinds[value] = value.type
 
     def pointer(self, tensor: Value) -> Value:
-        """Return where the tensor begins."""
+        """Return the tensor's address."""
         if isinstance(tensor.op, descriptor.DescriptorOf):
             return tensor.op.pointer
         if isinstance(tensor.type, PointerType):
@@ -204,13 +204,13 @@ class _Tensors:
         return self._part(tensor, f"strides[{axis}]", I64, promise)
 
     def piece_elems(self, tensor: Value) -> int:
-        """Return what strides and rows are multiples of: with a map of the tensor, 16 bytes."""
+        """Return the divisor of strides and rows, in elements: 16 bytes if the tensor has a map."""
         kind = self.kinds[tensor]
         has_map = isinstance(tensor.type, DescriptorType)
         return TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes if has_map else 1
 
     def parts(self, tensor: Value) -> list[Value]:
-        """Return what the descriptor of a parameter could be made of: address, extents, strides."""
+        """Return the parts of a parameter's descriptor: address, extents, strides."""
         axes = range(len(self.kinds[tensor].block))
         extents = [self.extent(tensor, axis) for axis in axes]
         strides = [self.stride(tensor, axis) for axis in axes[:-1]]
@@ -263,7 +263,7 @@ _Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
 def _access(
     tensor: Value, coords: Sequence[Value], tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to a tile's elements, and which of them are in bounds."""
+    """Return the pointers to a tile's elements, and the mask of elements in bounds."""
     block = tensors.kinds[tensor].block
     last = len(block) - 1
     ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
@@ -272,7 +272,7 @@ def _access(
 
 
 def _fill(kind: DescriptorType, shape: tuple[int, ...], builder: Builder) -> Value:
-    """Return what is read beyond the ends of a tensor."""
+    """Return the fill value for reads out of bounds."""
     fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
     return builder(arith.Constant(fill, TileType(kind.element, shape))).out
 
@@ -304,7 +304,7 @@ def _reduce(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
 def _rows(
     op: descriptor.DescriptorRows, tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to the elements of rows, and which of them are in bounds."""
+    """Return the pointers to the elements of rows, and the mask of elements in bounds."""
     tensor = op.descriptor
     block = (*shape_of(op.rows.type), tensors.kinds[tensor].block[1])
     piece = tensors.piece_elems(tensor)
@@ -334,7 +334,7 @@ _QUERIES: dict[type[Op], _Rule] = {
     descriptor.DescriptorGather: _gather,
     descriptor.DescriptorScatter: _scatter,
 }
-"""What no target has tensor copies for."""
+"""Accesses without tensor copies on any target."""
 
 _ACCESSES: dict[type[Op], _Rule] = {
     descriptor.DescriptorLoad: _load,

@@ -1,13 +1,12 @@
-"""Let the launcher encode the tensor maps of descriptors that a kernel makes itself.
+"""Let the launcher encode tensor maps of descriptors made in the kernel.
 
-Such a descriptor is one that the launch could have passed, if its extents and strides are
-polynomials over arguments, and its address is a pointer argument. Then it becomes a parameter, and
-the launcher describes the tensor. An address that is offset by products of arguments and of program
-ids, as that of a head or of an expert, steps along axes of their own, which are unbounded:
-the tensor gets them as well. That it can be encoded (strides in multiples of 16 bytes, no empty
-axis) is for the launch to check, as for loads through pointers.
+The launch can describe the tensor if extents and strides are polynomials over arguments, and the address is
+a pointer argument. Then the descriptor becomes a parameter. An address offset by products of arguments and
+program ids, such as a head's or an expert's, steps along extra unbounded axes of the tensor. The launch
+checks the remaining conditions (strides in multiples of 16 bytes, no empty axis), as for loads through
+pointers.
 
-Invariant: accesses touch what they touched, in every launch for which all guards hold.
+Invariant: accesses touch the same elements, in every launch for which all guards hold.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from aotc.schedule.tensor_maps.pointer_box import OUT_OF_REACH
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor that a launch describes, and where along its first axes a program's tile begins."""
+    """A tensor described by the launch, and a program's coordinates along its first axes."""
 
     source: TensorSource
     kind: DescriptorType
@@ -44,11 +43,11 @@ class _Tensor:
 
 
 class _UnknownError(Exception):
-    """Say why a launch cannot describe a tensor."""
+    """The launch cannot describe a tensor; the message gives the reason."""
 
 
 class _MisalignedError(_UnknownError):
-    """Say that a tensor does not begin where one must, which no map describes."""
+    """A tensor's address is misaligned for any map."""
 
 
 def map_made(
@@ -56,7 +55,7 @@ def map_made(
 ) -> Sequence[DescriptorOf]:
     """Replace descriptors made of launch arguments by parameters; remark why others are not.
 
-    Returns those of which the kernel may make a map.
+    Returns the descriptors for which the kernel may build a map.
     """
     if not descriptors:
         return ()
@@ -84,7 +83,7 @@ def map_made(
 
 
 def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _Tensor:
-    """Return the tensor that a launch would describe. Raises: _UnknownError."""
+    """Return the tensor as the launch would describe it. Raises: _UnknownError."""
     text = LaunchText(kernel, analysis)
     address = analysis[op.pointer]
     if address.base is None or address.base.owner is not kernel.body:
@@ -120,7 +119,7 @@ def _moves(
     moves: dict[Polynomial, Polynomial] = {}
     for term in offset:
         stride, index = term.factor(analysis.is_launch)
-        # A constant is part of the stride, which so is a multiple of 16 bytes more often.
+        # A constant factor joins the stride, which is then more often a multiple of 16 bytes.
         factor = Polynomial.constant(abs(term.terms[0][1]))
         stride, index = stride * factor, index.divided_by(factor) or ZERO
         moves[stride] = moves.get(stride, ZERO) + index
@@ -141,7 +140,7 @@ def _moves(
 def _replace(
     op: DescriptorOf, tensor: Value, starts: Sequence[Polynomial], analysis: AffineAnalysis
 ) -> None:
-    """Redirect accesses to `tensor`, from where a program's tile begins."""
+    """Redirect accesses to `tensor`, offset by the program's coordinates."""
     if not starts:
         op.replace_with([tensor])
         return

@@ -42,8 +42,8 @@ from aotc.schedule.tensor_maps.operand_loads import (
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
 
-# Dots on CUDA cores take fragments from shared memory: there a plain pipeline is measured to do
-# well, and leaves them more registers.
+# Dots on CUDA cores read fragments from shared memory: a plain pipeline measures well there and
+# leaves more registers.
 _NEEDED = Feature.TMA | Feature.WGMMA
 
 _DONE = {tile.Load: "loaded", tile.Store: "stored", tile.AtomicRmw: "updated"}
@@ -82,7 +82,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
     replace_loads(uses)
     if mapper.maps:
         replace_loads(outside)
-        # All are analyzed first: replacing one changes what the others are derived from.
+        # Analyze all accesses first: replacing an access changes the address ops of others.
         stores = list(dot_stores(kernel))
         boxes = [
             _asked(access, lambda access=access: stored(access), schedule) for access in stores
@@ -92,15 +92,15 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
                 mapper.replace_write(store, box)
     for loop in loops:
         drop_unused_carried(loop)
-    # Drops dead address computations, too. A box of keys that is loaded transposed is transposed back here;
-    # where a dot transposes it once more, both are the box.
+    # This drops dead address computations, too. A box of keys loaded transposed is transposed back; with a
+    # dot's own transposition both fold away.
     rewrite(kernel, {tile.Trans: (fold_trans_of_trans,)})
 
 
 def _asked(
     access: tile.Load | Written, find: Callable[[], TensorBox], schedule: Schedule
 ) -> TensorBox | None:
-    """Return the box that `find` returns, or None if it refuses; remark either."""
+    """Return the box from `find`, or None if it refuses; remark either outcome."""
     verb = _DONE[type(access)]
     name = root_names(access.pointer)
     try:
@@ -161,7 +161,7 @@ class _Mapper:
         return self._descriptor(access, box), coords
 
     def _descriptor(self, access: tile.Load | Written, box: TensorBox) -> Value:
-        """Return the parameter that describes the tensor of a box."""
+        """Return the descriptor parameter for the tensor of a box."""
         copied = access.out if isinstance(access, tile.Load) else access.value
         element = element_of(copied.type)
         assert isinstance(element, ScalarType)
@@ -200,5 +200,5 @@ def _as_stored(value: Value, box: TensorBox, builder: Builder) -> Value:
 
 
 def _order(box: TensorBox) -> list[int]:
-    """Return the axes of the tile that a box has, outermost first."""
+    """Return the tile axes of a box, outermost first."""
     return [axis.tile_axis for axis in box.axes if axis.tile_axis is not None]
