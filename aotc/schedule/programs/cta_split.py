@@ -1,13 +1,13 @@
-"""How each tile is split among the CTAs of a cluster.
+"""Choose each tile's split among the CTAs of a cluster.
 
-The CTAs of a cluster run one program instance together. A tile is *split* along an axis, of which
-each CTA has a slice, or replicated in all of them. Stores decide: dots split the
-rows of their result, so each CTA reads its own rows of A and all of B; what is computed from
-them is split alike, and so on back to the pointers. Without dots, reductions to a scalar split
-what they reduce, and the CTAs combine what each has (`Parts.exchanged`). A value that is needed both ways is computed
-both ways; only values that loops or branches pass on have one way.
+The CTAs of a cluster run one program instance together. A tile is *split* along an axis, one slice per CTA,
+or replicated in all. Stores decide: dots split the rows of their result, so each CTA reads its own rows of
+A and all of B. Values computed from the result are split alike, and so on back to the pointers. Without
+dots, reductions to a scalar split their inputs, and the CTAs combine the partial results
+(`Parts.exchanged`). A value needed both ways is computed both ways; only values passed through loops or
+branches have one way.
 
-Invariant: `Parts.uses` has, for every way that an op is needed, the ways of its operands.
+Invariant: `Parts.uses` has, for every way an op is needed, the ways of its operands.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MIN_PRODUCT_ROWS = 64
 
 @dataclass
 class Parts:
-    """The ways in which each value is needed, and how each descriptor's boxes are split.
+    """The ways each value is needed, and the split of each descriptor's boxes.
 
-    `exchanged` are reductions of slices to a scalar, which the CTAs of the cluster combine.
-    `obstacle` says why the program cannot be split; then nothing else counts.
+    `exchanged` are reductions of slices to a scalar, combined across the cluster.
+    `obstacle` gives the reason if the program cannot be split; then nothing else counts.
     """
 
     uses: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
@@ -51,7 +51,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
-    """Return how operands of an op must be split for its results to be, or None if impossible."""
+    """Return the operands' splits for results split along `part`, or None if impossible."""
     count = len(op.operands)
     if part is None:
         return [None] * count
@@ -83,7 +83,7 @@ def _trans(op: Op, part: int) -> Sequence[Part] | None:
 
 
 def _reshape(op: Op, part: int) -> Sequence[Part] | None:
-    """Divide the axis that begins where the result's does: slices of both are the same elements."""
+    """Split the axis beginning at the same element as the result's: both slices have equal elements."""
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
     before, extent = prod(out[:part]), out[part]
     for axis, source_extent in enumerate(source):
@@ -140,7 +140,7 @@ _RULES: dict[type[Op], Callable[[Any, int], Sequence[Part] | None]] = {
 
 
 def result_part(op: Op, index: int, part: int) -> Part:
-    """Return how results are split if operand `index` is, or None if that does not decide."""
+    """Return the results' split if operand `index` is split, or None if undecided."""
     out = op.results[0] if op.results else None
     for candidate in range(len(shape_of(out)) if out is not None else 0):
         operands = operand_parts(op, candidate)
@@ -153,7 +153,7 @@ def result_part(op: Op, index: int, part: int) -> Part:
 
 
 def find_parts(kernel: Kernel, num_ctas: int, *, divides: bool = True) -> Parts:
-    """Return how the kernel's tiles are split among `num_ctas` CTAs, if any of them are to be."""
+    """Return the split of the kernel's tiles among `num_ctas` CTAs."""
     search = _Search(kernel, num_ctas)
     if divides:
         search.prefer_dots()
@@ -178,7 +178,7 @@ class _Search:
     # -- forward from dots -----------------------------------------------------
 
     def prefer_dots(self) -> None:
-        """Split results of dots, and propagate that to what is computed from them."""
+        """Split results of dots, and propagate the split to their users."""
         dots = [op for op in self.kernel.walk() if isinstance(op, tile.Dot)]
         worklist: list[Value] = []
         for dot in dots:
@@ -188,7 +188,7 @@ class _Search:
         self._propagate(worklist)
 
     def prefer_rows(self) -> None:
-        """Split what is reduced to a scalar, unless the kernel has dots, which decide."""
+        """Split the inputs of reductions to a scalar, unless the kernel has dots."""
         ops = list(self.kernel.walk())
         if any(isinstance(op, tile.Dot) for op in ops):
             return
@@ -229,7 +229,7 @@ class _Search:
     # -- backward from stores --------------------------------------------------
 
     def need_root(self, op: Op) -> None:
-        """Decide for an op with an effect, and require its operands."""
+        """Choose the split of an op with side effects, and require its operands."""
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
@@ -247,7 +247,7 @@ class _Search:
             self._need(value, chosen if shape_of(value) else None)
 
     def need_passed(self, op: Op) -> None:
-        """Require what controls a loop or branch, and all that it passes on."""
+        """Require a loop's or branch's bounds or condition, and all values passed through it."""
         deciding = op.slots[:3] if isinstance(op, scf.For) else op.slots[:1]
         if isinstance(op, scf.While):
             deciding = op.before.terminator.slots[:1]
@@ -260,7 +260,7 @@ class _Search:
                 self._need(value, self.preferred.get(value))
 
     def _suggested(self, value: Value) -> Part:
-        """Return how the inputs of a value are split."""
+        """Return the split of a value's inputs."""
         seen: dict[Value, None] = {}
         worklist = [value]
         while worklist:
@@ -275,9 +275,9 @@ class _Search:
         return None
 
     def _is_row(self, values: Sequence[Value]) -> bool:
-        """Return whether values are of one axis, and each CTA can compute its slices by itself.
+        """Return whether values have one axis, and each CTA can compute its own slices.
 
-        What is written beside a reduced row, such as a row that is loaded again, is split as that is.
+        Other values stored with a reduced row, such as a row loaded again, are split like the row.
         """
         worklist = list(values)
         seen: dict[Value, None] = {}
@@ -300,7 +300,7 @@ class _Search:
         return bool(values)
 
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
-        """Return how the boxes of a descriptor are split: alike in all its uses."""
+        """Return the split of a descriptor's boxes, the same in all its uses."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
@@ -348,14 +348,14 @@ class _Search:
 
 
 def _is_exchange(op: tile.Reduce, num_ctas: int) -> bool:
-    """Return whether CTAs can reduce slices to scalars and combine these."""
+    """Return whether CTAs can reduce slices to scalars and combine them."""
     return all(
         len(shape_of(value)) == 1 and shape_of(value)[0] % num_ctas == 0 for value in op.inputs
     ) and all(isinstance(out.type, ScalarType) for out in op.outs)
 
 
 def _passed_on(user: Op, index: int) -> list[Value]:
-    """Return the values that operand `index` of a loop, branch or terminator becomes."""
+    """Return the values that receive operand `index` of a loop, branch or terminator."""
     parent = user.parent_op if user.terminator else user
     if isinstance(parent, scf.For):
         position = index if user.terminator else index - 3
@@ -370,7 +370,7 @@ def _passed_on(user: Op, index: int) -> list[Value]:
 
 
 def _alike(value: Value) -> list[Value]:
-    """Return the values that a loop or branch passes on as `value`, or that it passes on."""
+    """Return the values joined with `value` by a loop or branch."""
     op = value.op
     if op is None:
         assert isinstance(value.owner, Block)
@@ -397,12 +397,12 @@ def _alike(value: Value) -> list[Value]:
 
 
 def axis_of_box(load: descriptor.DescriptorLoad, axis: int) -> int:
-    """Return the axis of a box that begins where an axis of the tile does, which may be several merged."""
+    """Return the box axis beginning at a tile's axis, which may merge several."""
     return load.num_dropped + axis + (load.num_merged if axis > 0 else 0)
 
 
 def part_type(kind: DescriptorType, part: Part, num_ctas: int) -> DescriptorType:
-    """Return a descriptor of the slice of its box that one CTA of a cluster accesses."""
+    """Return the descriptor type for one CTA's slice of the box."""
     if part is None:
         return kind
     block = list(kind.block)

@@ -1,23 +1,21 @@
 """Make the kernel persistent, so that a producer can run ahead across program instances.
 
-A CTA that ends has its successor begin with empty stages, and the tensor cores idle until the
-first loads land. So where a producer warp will issue loads, the whole kernel becomes the body of a
-loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, b + count, ….
-The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
+A new CTA begins with empty stages, and the tensor cores idle until the first loads land. So if a producer
+warp will issue loads, the whole kernel becomes the body of a loop. A launch starts as many CTAs as run at a
+time, and CTA b runs the programs b, b + count, …. The launcher passes the extents of the grid, `grid[0]` to
+`grid[2]`, as arguments.
 
-Where a loop begins at one place in all programs and ends at one that is computed from the program's
-number, as the mainloop of causal attention does, programs are in the order of what they cost, or nearly.
-CTAs go through them to and fro then, from the last round back: CTA b runs the b-th program of one round
-and the b-th from the end of the next, so nobody always has the longer ones. Only the last round may have
-fewer programs than there are CTAs, and it is not reversed.
+In causal attention the mainloop's end, but not its start, depends on the program's number. Then programs
+are roughly sorted by cost, and CTAs go through them to and fro, counted back from the last round: CTA b
+runs the b-th program of one round and the b-th from the end of the next. So no CTA always has the longer
+programs. Only the last round may be partial, and it is not reversed.
 
-Program instances that communicate (atomics, memory barriers) or read their count are left as they
-are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
-hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
-in the config leaves it to that.
+Kernels whose programs communicate (atomics, memory barriers), read their count, or loop over their work
+themselves stay as they are. If programs take unequal time, the hardware, which assigns programs to CTAs as
+they finish, may do better: `persistent = false` in the config leaves it to the hardware.
 
-Nor does it help where threads copy operands, too, as rows that are gathered: their copies begin anew with
-each program, at the pace of one CTA, while the hardware has the next CTA begin when one ends.
+Nor does it help if threads also copy operands, such as gathered rows. Their copies begin anew with each
+program, at the pace of one CTA, while the hardware overlaps the next CTA's start with a CTA's end.
 
 Invariant: every program of the grid is run once, by itself; programs have no order.
 """
@@ -39,7 +37,7 @@ _AXES = ("x", "y", "z")
 
 
 def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
-    """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
+    """Wrap the kernel in a loop over programs, if its copies can then run ahead."""
     if schedule.config.persistent is False:
         return
     if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
@@ -53,7 +51,7 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _gains(kernel: Kernel) -> bool:
-    """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
+    """Return whether the kernel has a mainloop of dots with tensor loads as operands."""
     loads = False
     for op in kernel.walk():
         if _communicates(op) or isinstance(op, tile.NumPrograms):
@@ -71,13 +69,13 @@ def _gains(kernel: Kernel) -> bool:
 
 
 def _is_uneven(kernel: Kernel) -> bool:
-    """Return whether the end of a loop, and not where it begins, is computed from the program's number."""
+    """Return whether some loop's end, but not its start, depends on the program's number."""
     loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
     return any(_is_of_program(op.upper) and not _is_of_program(op.lower) for op in loops)
 
 
 def _is_of_program(value: Value) -> bool:
-    """Return whether a value is computed from the program's number, by arithmetic alone."""
+    """Return whether a value is computed from the program's number by arithmetic alone."""
     worklist, seen = [value], dict[Value, None]()
     while worklist:
         op = worklist.pop().op
@@ -90,7 +88,7 @@ def _is_of_program(value: Value) -> bool:
 
 
 def _copies_by_threads(op: Op) -> bool:
-    """Return whether an op is a dot in a loop with an operand that threads load there."""
+    """Return whether an op is a dot in a loop with an operand loaded there by threads."""
     if not isinstance(op, tile.Dot) or not isinstance(op.parent_op, scf.For):
         return False
     worklist = [op.a, op.b]
@@ -106,7 +104,7 @@ def _copies_by_threads(op: Op) -> bool:
 
 
 def _communicates(op: Op) -> bool:
-    """Return whether programs may learn of each other by an op."""
+    """Return whether an op lets programs observe each other."""
     return synchronizes(op) or getattr(op, "volatile", False)
 
 
@@ -145,7 +143,7 @@ def _wrap(kernel: Kernel) -> None:
 def _to_and_fro(
     builder: Builder, inside: Builder, program: Value, first: Value, count: Value, step: Value
 ) -> Value:
-    """Return the program that a CTA runs in the round in which it would run `program`.
+    """Return the program a CTA runs in place of `program`, reversing every other round.
 
     The n-th round from the last is reversed if n is odd. `builder` is ahead of the loop.
     """

@@ -1,17 +1,16 @@
 """Split a program's tiles across the CTAs of a cluster.
 
-With `num_ctas` above 1 a program is run by a cluster of as many CTAs. `cta_split` says which
-tiles are split and how; here the kernel becomes that of one CTA: split tiles are smaller,
-and index computations (ranges, coordinates of descriptors) begin where the CTA's slice does. A
-replicated value is stored by the first CTA. Where a program cannot be split, all
-CTAs compute all of it, which is right and no faster; a remark says so.
+With `num_ctas` above 1 a program is run by a cluster of as many CTAs. `cta_split` chooses the split of each
+tile; this pass rewrites the kernel for one CTA. Split tiles are smaller, and index computations (ranges,
+coordinates of descriptors) begin at the CTA's slice. A replicated value is stored by the first CTA. If a
+program cannot be split, all CTAs compute all of it, correct but no faster, and a remark is given.
 
-What a row is reduced to is combined by a `grid.cluster_reduce` of what each CTA's slice was reduced to.
-The result of an atomic of a scalar goes from the first CTA to all by one, too; a program that uses the result
-of an atomic of a tile runs in one CTA. A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all. A kernel that
-`runs_by_cta` is one CTA's already.
+A row reduction reduces each CTA's slice, and combines the partial results by a `grid.cluster_reduce`. The
+result of a scalar atomic is sent from the first CTA to all in the same way. A program using the result of a
+tile's atomic runs in one CTA. A replicated tile of a descriptor is multicast: each CTA loads one slice for
+all. A kernel that `runs_by_cta` is written for one CTA already.
 
-Invariant: together the CTAs store what the program stored, each element once.
+Invariant: together the CTAs store each element of the program once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from aotc.schedule.remarks import Remark
 
 
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite the kernel of a program as that of one CTA of its cluster."""
+    """Rewrite a program's kernel for one CTA of its cluster."""
     num_ctas = schedule.config.num_ctas
     if num_ctas == 1 or kernel.runs_by_cta:
         return
@@ -71,13 +70,13 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _is_used_tile(op: Op) -> bool:
-    """Return whether an op is an atomic of a tile, and its results are used."""
+    """Return whether an op is an atomic of a tile with used results."""
     is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
     return is_atomic and any(value.users and shape_of(value) for value in op.results)
 
 
 class _Distribution:
-    """Copy the kernel op by op, each in the ways in which it is needed."""
+    """Copy the kernel op by op, once for each way an op is needed."""
 
     def __init__(self, kernel: Kernel, parts: Parts, num_ctas: int) -> None:
         self.kernel = kernel
@@ -103,7 +102,7 @@ class _Distribution:
         old.clear()
 
     def _own_type(self, value: Value) -> DescriptorType:
-        """Return the type of a descriptor as one CTA uses it."""
+        """Return a descriptor's type for one CTA."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         part = self.parts.descriptors.get(value)
@@ -112,10 +111,10 @@ class _Distribution:
         return part_type(kind, part, self.num_ctas)
 
     def _is_shared(self, value: Value) -> bool:
-        """Return whether loads of a descriptor can be multicast: only ever loaded, and big.
+        """Return whether loads of a descriptor can be multicast: only ever loaded, and large enough.
 
-        Axes of one element before the one that is cut are no axes of the tiles. Axes that a load merges are in
-        one box with all that they have, so they are not cut.
+        Unit axes before the split axis are no axes of the tiles. Axes merged by a load are whole in one box, so
+        they are not split.
         """
         kind = value.type
         assert isinstance(kind, DescriptorType)
@@ -144,7 +143,7 @@ class _Distribution:
         return next(iter(self.parts.uses.get(value, {None: None})))
 
     def _start(self, extent: int, builder: Builder) -> Value:
-        """Return where the CTA's slice of `extent` elements begins."""
+        """Return the start of the CTA's slice of `extent` elements."""
         assert self.rank is not None
         size = builder(arith.Constant(extent // self.num_ctas, I32)).out
         return builder(arith.Mul(self.rank, size)).out
@@ -229,7 +228,7 @@ class _Distribution:
         return builder(arith.Compare(self.rank, zero, "eq")).out
 
     def _share(self, op: Op, copy: Op, builder: Builder) -> None:
-        """Let the first CTA update a scalar in memory, and all have its result, after which they go on."""
+        """Update a scalar in memory by the first CTA, and send the result to all, synchronizing them."""
         assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
         then, otherwise = Block(), Block()
         Builder(then)(copy)
@@ -340,7 +339,7 @@ class _Distribution:
     def shaped(
         self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder
     ) -> list[Value]:
-        """An op that is told the shape of its result."""
+        """An op with its result shape as an attribute."""
         return list(builder(op.clone(mapping, shape=self._cut(op.results[0], part))).results)
 
     def arange(

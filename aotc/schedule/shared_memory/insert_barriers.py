@@ -1,38 +1,35 @@
-"""Insert the barriers that accesses to shared memory need, and no others.
+"""Insert the barriers required between accesses to shared memory, and no others.
 
 Walking in program order, the pass keeps the regions read and written since the last barrier
-(`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read
-after a write, a write after either) gets a barrier before it. A loop's body is walked until its
-exit state adds nothing to its entry state, so that an access conflicts with those of earlier
-iterations.
+(`pending_accesses.py`). An access that conflicts with an earlier access of another thread (a read after a
+write, a write after either) gets a barrier before it. A loop's body is walked until its exit state adds
+nothing to its entry state, so conflicts with earlier iterations are seen too.
 
-An asynchronous copy counts as written by every wait after it, up to the one that leaves none in flight.
+An asynchronous copy counts as written by every wait after it, up to the wait that leaves none in flight.
 
-A tensor copy is issued by one thread. A load is visible to all threads that have waited at its
-mbarrier, so what it writes needs no barrier; but no thread may issue into the next phase of a
-mbarrier while another still waits for this one, so a wait counts as reading it and an issue as
-writing it. A store has read its buffer when the issuing thread has waited for it; nothing may write
-the buffer before, which is a fault of the schedule. Both see what threads wrote only after a
-`gpu.proxy_fence` of the writers. So do loads and what threads read: a thread's read may still be in
-flight when the barrier or mbarrier releases the next copy, unless the thread fenced it before that.
+A tensor copy is issued by one thread. A load is visible to all threads after they wait at its mbarrier, so
+its writes need no barrier. But no thread may issue into the next phase of a mbarrier while another still
+waits for this one, so a wait counts as reading the mbarrier and an issue as writing it. A store has read
+its buffer once the issuing thread has waited for it. Writing the buffer before is a fault of the schedule.
+Both see threads' writes only after a `gpu.proxy_fence` of the writers. Threads' reads need the fence before
+a load: a read may still be in flight when the barrier or mbarrier releases the next copy.
 
-A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else shares
-its bytes. Conflicts in it are ordered by a barrier of each warpgroup.
+A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else shares its
+bytes. Conflicts in it are ordered by a barrier of each warpgroup.
 
-Accesses to global memory that conflict by `global_hazards` are ordered by the same barriers, or by
-those of the cluster where a program has several CTAs; a tensor copy that reads what threads stored
-there needs a fence of all memory as well.
+Conflicting accesses to global memory (`global_hazards`) are ordered by the same barriers, or by cluster
+barriers if a program has several CTAs. A tensor copy reading threads' stores to global memory also needs a
+fence of all memory.
 
-A wgmma accesses memory through the async proxy, and reads its operands until a wait covers
-it, whatever barriers there are. Nothing may write them before; that is a fault of the schedule.
+A wgmma accesses memory through the async proxy, and reads its operands until a wait covers it, regardless
+of barriers. Writing its operands before is a fault of the schedule.
 
-How an op accesses shared memory is what it declares (`ir.effects`): by its threads themselves, or
-by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops; the
-rules of a cluster's barrier are in `cluster_barriers.py`. An op with other effects on shared memory
-is refused: passing over it would be a race.
+Ops declare their accesses to shared memory (`ir.effects`): by their threads, or by copies they start.
+`_RULES` lists the ops that synchronize; the rules of cluster barriers are in `cluster_barriers.py`. An op
+with other effects on shared memory is refused: passing over it would be a race.
 
-Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
-every path. Both arms of a branch that is uniform across the CTA may hold one.
+Invariant: between two accesses overlapping in bytes, one of them a write, there is a barrier on every path.
+Both arms of a branch uniform across the CTA may hold a barrier.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ _MAX_EXACT_WALKS = 16
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
-    """Insert `gpu.barrier` wherever shared-memory accesses need it."""
+    """Insert `gpu.barrier` between conflicting accesses to shared memory."""
     del schedule
     # A wait distinguishes as many stores as it leaves in flight.
     waits = tma.TmaStoreWait, tma.TmaBufferWait
@@ -107,9 +104,9 @@ def _visit(block: Block, pending: Pending) -> None:
 
 
 def rule_of(op: Op) -> Rule | None:
-    """Return how to visit an op, or None if it leaves shared memory alone.
+    """Return the rule to visit an op, or None if it does not access shared memory.
 
-    Raises: IRError if the op has effects on shared memory that nothing here orders.
+    Raises: IRError if no rule orders the op's effects on shared memory.
     """
     rule = _visit_barrier if op.has(Trait.BARRIER) else _RULES.get(type(op))
     if rule is not None:
@@ -137,7 +134,7 @@ def rule_of(op: Op) -> Rule | None:
 
 
 def _order_global(op: Op, pending: Pending) -> None:
-    """Insert what has to precede an access to global memory."""
+    """Insert the barriers and fences required before an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
     met = hazards.meet_any(reversed(pending.touched), op)
@@ -182,7 +179,7 @@ def _visit_barrier(op: Op, pending: Pending) -> None:
 
 
 def _visit_access(op: Op, pending: Pending) -> None:
-    """Order what threads read and write themselves."""
+    """Order reads and writes by threads."""
     written = regions_of(op, "write")
     read = [region for region in regions_of(op, "read") if region not in written]
     for region in written:
@@ -196,7 +193,7 @@ def _visit_access(op: Op, pending: Pending) -> None:
 
 
 def _visit_copy(op: Op, pending: Pending) -> None:
-    """Order a copy by threads, `cp.async`, that lands later."""
+    """Order a copy by threads, `cp.async`, landing later."""
     for region in regions_of(op, "write"):
         _order_write(op, region, pending)
         pending.copies[region] = None
@@ -246,7 +243,7 @@ def _visit_tensor_load(op: Op, pending: Pending) -> None:
 
 
 def _visit_arrival(op: Op, pending: Pending) -> None:
-    """Fence the reads before an arrival that releases a buffer to a copy."""
+    """Fence reads before an arrival releasing a buffer to a copy."""
     if pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
@@ -325,9 +322,9 @@ def _visit_dot_wait(op: Op, pending: Pending) -> None:
 
 
 def _fence_ahead(op: Op, pending: Pending) -> None:
-    """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
+    """Fence ahead of a barrier the accesses that need a fence later, to save a barrier then.
 
-    That is what a dot will read, and what was read where a copy will write.
+    These are writes read later by a dot, and reads of regions refilled later by a copy.
     """
     feeds = any(_feeds_dot(region.buffer.out) for region in pending.unfenced)
     if feeds or pending.unfenced_reads:
@@ -341,7 +338,7 @@ def _feeds_dot(buffer: Value) -> bool:
 
 
 def _fence_before(op: Op, pending: Pending, region: Region | None = None) -> None:
-    """Make what all threads have written visible to a tensor copy."""
+    """Make all threads' writes visible to a tensor copy."""
     _raise_if_probe(pending, region)
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
@@ -366,7 +363,7 @@ def _raise_if_probe(pending: Pending, region: Region | None) -> None:
 
 
 def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
-    """Return the buffers in which warpgroups access only boxes of their own."""
+    """Return the buffers with disjoint boxes for each warpgroup."""
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
     divided: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
@@ -401,7 +398,7 @@ def _visit_roles(op: Op, pending: Pending) -> None:
 
 
 def _visit_loop(op: Op, pending: Pending) -> None:
-    """Walk a loop; a barrier that only what came before it needs is placed ahead of it."""
+    """Walk a loop; a barrier needed only for earlier accesses goes ahead of the loop."""
     if _is_silent(op, pending):
         pending.map(lambda region: replace(region, stage=None))
         return
@@ -422,9 +419,9 @@ def _visit_loop(op: Op, pending: Pending) -> None:
 
 
 def _is_silent(loop: Op, pending: Pending) -> bool:
-    """Return whether nothing in a loop accesses memory that needs an order, or orders any.
+    """Return whether a loop has no access that needs ordering, and no op that orders accesses.
 
-    Loops of loops would be walked twice as often at each level.
+    Without this, loops of loops would be walked twice as often at each level.
     """
     if loop not in pending.silent:
         accesses = pending.hazards.accesses if pending.hazards is not None else {}
@@ -437,9 +434,9 @@ def _is_silent(loop: Op, pending: Pending) -> bool:
 
 
 def _meets_nothing(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop only reads global memory, and so did what came before it.
+    """Return whether a loop and all pending accesses only read global memory.
 
-    Otherwise the state after each of many loops in a row would be copied for every walk of the next.
+    Without this, the state after each of many loops in a row would be copied for every walk of the next.
     """
     hazards = pending.hazards
     return (
@@ -451,7 +448,7 @@ def _meets_nothing(loop: Op, pending: Pending) -> bool:
 
 
 def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
-    """Return what a loop reads of global memory if threads do nothing else there, else nothing."""
+    """Return a loop's reads of global memory, or () if threads do anything else there."""
     hazards = pending.hazards
     if loop not in pending.only_read and hazards is not None:
         inside = [op for block in loop.blocks for op in block.walk()]
@@ -466,7 +463,7 @@ def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop accesses regions that were accessed since the last barrier, not only to read."""
+    """Return whether a loop conflicts with accesses since the last barrier."""
     written, accessed = pending.writes, {*pending.reads, *pending.writes}
     ops = [op for block in loop.blocks for op in block.walk()] if accessed else []
     ops = [op for op in ops if not isinstance(op, assembly.VolatileAsm)]  # it has no buffers
@@ -480,7 +477,7 @@ def _meets_earlier(loop: Op, pending: Pending) -> bool:
 
 
 def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
-    """Return what a loop lacks if it is entered like that."""
+    """Return the error for a barrier missing in a loop entered in this state, or None."""
     probe = pending.copy()
     probe.is_probe = True
     try:
@@ -491,7 +488,7 @@ def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
 
 
 class _MissingBarrierError(Exception):
-    """A probing walk has come to an access that needs a barrier, to a region of its own or to any."""
+    """A probing walk needs a barrier, for a region or for any."""
 
     def __init__(self, region: Region | None) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Which accesses to memory no barrier orders yet, as the walk of `insert_barriers` has it.
+"""The state of `insert_barriers`: accesses to memory not yet ordered by a barrier.
 
-A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
-`gpu.next_stage`. So stages are told apart by their distance from the index, and what an iteration
-accessed `k` ahead, the next one finds `k - 1` ahead.
+A loop rotates a ring of stages by replacing a stage index by `gpu.next_stage` in every iteration. So stages
+are told apart by their distance from the index, and stage `k` of an iteration is stage `k - 1` of the next.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from aotc.schedule.analysis.tile_distance import Touch
 
 @dataclass(frozen=True)
 class Region:
-    """The bytes of a buffer, or one stage of it: None for any."""
+    """The bytes of a buffer, or of one stage; `stage` None is any."""
 
     buffer: gpu.SharedAlloc
     start: int
@@ -30,7 +29,7 @@ class Region:
     stage: int | None = None
 
     def meets(self, regions: Iterable[Region]) -> bool:
-        """Whether it shares bytes with any of the others."""
+        """Return whether it shares bytes with any of `regions`."""
         return any(self._overlaps(other) for other in regions)
 
     def _overlaps(self, other: Region) -> bool:
@@ -39,7 +38,7 @@ class Region:
         return self.start < other.end and other.start < self.end
 
     def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Region:
-        """Return the region as the next iteration of a loop that rotates some rings sees it."""
+        """Return the region as seen by the next iteration of a loop rotating `rings`."""
         if self.stage is None:
             return self
         if self.buffer not in rings:
@@ -51,7 +50,7 @@ Regions = dict[Region, None]
 
 
 class AsyncRegions:
-    """The bytes of shared memory that the async proxy accesses anywhere in the kernel."""
+    """The shared-memory regions accessed by the async proxy anywhere in the kernel."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         started = (op for op in ops if op.effects_on(None, "start"))
@@ -72,13 +71,12 @@ Rule = Callable[[Op, "Pending"], None]
 
 @dataclass
 class Pending:
-    """The regions accessed since the last barrier, and those that copies are in flight to.
+    """The regions accessed since the last barrier, or the target of copies in flight.
 
-    What threads wrote to `unfenced` regions, of those that it accesses at all, is not visible to the
-    async proxy yet, whatever barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
-    what each tensor store and each dot in flight reads, the newest first; stores older than
-    `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
-    that need barriers of warpgroups only.
+    Threads' writes to `unfenced` regions, if the async proxy accesses them at all, are not visible to it yet,
+    regardless of barriers. Nor is it ordered after their `unfenced_reads`. `drains` and `dots` are the regions
+    read by each tensor store and dot in flight, newest first. Stores older than `max_drains` are merged, so
+    that a loop of them reaches a fixpoint. `divided` are the buffers with warpgroup barriers only.
     """
 
     reads: Regions = field(default_factory=Regions)
@@ -117,7 +115,7 @@ class Pending:
         return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
 
     def clear(self, *, warpgroup: bool = False) -> None:
-        """Forget what a barrier orders: all accesses, or those to divided buffers."""
+        """Forget accesses ordered by a barrier: all, or those to divided buffers."""
         for regions in (self.reads, self.writes):
             for region in list(regions):
                 if not warpgroup or region.buffer in self.divided:
@@ -127,24 +125,24 @@ class Pending:
             self.touched.clear()
 
     def forget_proxies(self) -> None:
-        """Forget what a proxy fence of all threads orders in shared memory."""
+        """Forget accesses to shared memory ordered by a proxy fence of all threads."""
         self.unfenced.clear()
         self.unfenced_reads.clear()
 
     def write(self, region: Region) -> None:
-        """Remember what threads wrote, themselves or by copies that have landed."""
+        """Record a write by threads, or by a landed copy."""
         self.writes[region] = None
         if self.asynchronous.meet(region):
             self.unfenced[region] = None
 
     def read(self, region: Region) -> None:
-        """Remember what threads read themselves."""
+        """Record a read by threads."""
         self.reads[region] = None
         if region.meets(self.refilled):
             self.unfenced_reads[region] = None
 
     def copy(self) -> Pending:
-        """Return the state, to be changed apart."""
+        """Return an independent copy of the state."""
         copied = Pending(
             divided=self.divided,
             max_drains=self.max_drains,
@@ -160,7 +158,7 @@ class Pending:
         return copied
 
     def merge(self, other: Pending) -> None:
-        """Add what is pending where another path joins."""
+        """Add the pending accesses of a joining path."""
         for regions, more in zip(self.all, other.all, strict=True):
             regions.update(more)
         self.touched.update(other.touched)
@@ -176,12 +174,12 @@ class Pending:
             self.unproxied[Touch(op)] = None
 
     def carry(self, loop: Op) -> None:
-        """See accesses to global memory as the next iteration of a loop does."""
+        """Shift accesses to global memory to the next iteration of a loop."""
         self.touched = {touch.carried_by(loop): None for touch in self.touched}
         self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
 
     def leave(self, loop: Op) -> None:
-        """See accesses to global memory as what follows a loop does."""
+        """Shift accesses to global memory to after a loop."""
         self.touched = {touch.after(loop): None for touch in self.touched}
         self.unproxied = {touch.after(loop): None for touch in self.unproxied}
 
@@ -196,7 +194,7 @@ class Pending:
 
 
 def _merged(left: tuple[Regions, ...], right: tuple[Regions, ...]) -> tuple[Regions, ...]:
-    """Return what is in flight where two paths join: at least so many newer ones, on either."""
+    """Return the accesses in flight where two paths join, aligned at the newest."""
     paired = zip_longest(left, right, fillvalue=Regions())
     return tuple(mine | more for mine, more in paired)
 
@@ -208,7 +206,7 @@ def regions_of(op: Op, access: AccessKind) -> Regions:
 
 
 def region_of(buffer: Value) -> Region:
-    """Return the region of a buffer, or of the stage that a value is."""
+    """Return the region of a buffer or stage."""
     op, stage = allocation_of(buffer).op, stage_of(buffer)
     number = None if stage is None else _stage_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
@@ -217,7 +215,7 @@ def region_of(buffer: Value) -> Region:
 
 
 def _stage_number(op: gpu.SharedStage) -> int | None:
-    """Return how many stages after the loop's index this one is, or None if there is no index.
+    """Return a stage's distance from the loop's index, or None without an index.
 
     Before a loop, a number counts from the initial index.
     """
@@ -227,7 +225,7 @@ def _stage_number(op: gpu.SharedStage) -> int | None:
 
 
 def _counter_start(index: Value) -> int | None:
-    """Return the constant that a stage index is, or that the index of a loop begins with."""
+    """Return a constant stage index, or the constant start of a loop's index."""
     if isinstance(index.op, arith.Constant):
         return int(index.op.value)
     block = index.owner
@@ -241,7 +239,7 @@ def _counter_start(index: Value) -> int | None:
 
 
 def rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
-    """Return the rings whose stages a loop rotates."""
+    """Return the rings rotated by a loop."""
     rotated: dict[gpu.SharedAlloc, None] = {}
     for counter in loop.carried if isinstance(loop, scf.For) else ():
         if _counter_start(counter) is None:

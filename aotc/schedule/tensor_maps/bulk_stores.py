@@ -1,23 +1,21 @@
-"""Replace stores to contiguous memory by bulk copies in loops that were asked to be pipelined.
+"""Replace contiguous stores by bulk copies in loops with requested pipelining.
 
-The counterpart of `bulk_loads`: a contiguous tile is written to a buffer in shared memory, and one
-thread issues its copy from there, which stays in flight while the next iteration
-computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
+The counterpart of `bulk_loads`: threads write a contiguous tile to shared memory, and one thread issues its
+copy. The copy stays in flight while the next iteration computes (`pipeline_tma_stores`). Threads then issue
+one access an iteration instead of many. A store by threads is asynchronous too, while a copy costs a
+barrier and a buffer. So `num_stages` alone does not request it, but `warp_specialize` of `tl.range` or of
+the configuration does.
 
-A store by threads is asynchronous as well, and costs them little else; a copy costs a
-barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of
-`tl.range` or of the configuration.
+An atomic without users of its result is a reduction. Copies reduce too, atomically for each element and in
+any order, so other reductions of the same kind may share the memory. Threads updating 16 bytes at a time
+are faster (on an H100 copies reach 0.94 to 1.00 of their rate). Integers, updated one at a time by threads,
+are added by copies at the same rate with fewer instructions.
 
-An atomic whose result nobody uses is a reduction, which copies do as well, each element atomically: in any
-order among themselves, so others of its kind may go to the same memory. Where threads update 16 bytes at a
-time they are faster (measured on an H100: copies have 0.94 to 1.00 of their rate); integers, which they
-update one at a time, copies add at the same rate and with fewer instructions.
+Copies complete at any time: after later accesses, and in no order among themselves. So a store stays if the
+kernel writes through its pointer elsewhere, if a later access may read the same memory, or if anything
+keeps memory accesses in order.
 
-Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
-store is left alone if the kernel writes through its pointer elsewhere, if a later access may read
-the same memory, or if anything keeps memory accesses in order.
-
-Invariant: what becomes a copy may be written at any time from there to the kernel's end.
+Invariant: a store replaced by a copy may complete at any time up to the kernel's end.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ PartsOf = Callable[[Value], Sequence[Value]]
 
 
 def pass_on_parts(kernel: Kernel, parts_of_parameter: PartsOf, *, has_maps: bool) -> None:
-    """Replace descriptors that control flow passes on by their parts.
+    """Replace descriptors passed through control flow by their parts.
 
     `parts_of_parameter` returns the address, the extents and the strides of a parameter's tensor.
-    With `has_maps` parameters have tensor maps whose boxes are whole tiles.
-    Raises: CompileError for a descriptor whose map is in memory: nobody knows what it describes.
+    With `has_maps`, parameters have tensor maps with whole tiles as boxes.
+
+    Raises: CompileError for a descriptor with a map in memory: its parts are unknown.
     """
     chosen = [value for value in _passed_on(kernel) if _is_descriptor(value)]
     if chosen:

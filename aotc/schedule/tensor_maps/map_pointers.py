@@ -1,15 +1,12 @@
-"""Turn accesses through pointers into tensor copies, where the tensor can be derived.
+"""Turn accesses through pointers into tensor copies, if the tensor can be derived.
 
-`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a box of a matrix that the
-launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
-map of it, and an operand of a dot is loaded as through a descriptor: hardware
-copies it, clips it at the bounds, and no thread computes an address or stalls. A kernel that has
-guards for that anyway stores the results of its dots the same way, or adds them to what is there.
+`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a box of a matrix. Launch arguments
+give its address, extents and strides, so the launcher can encode a tensor map. A dot operand is then loaded
+as through a descriptor: hardware copies it and clips it at the bounds, and no thread computes an address or
+stalls. A kernel with such guards also stores its dots' results, or adds them to memory, by tensor copies.
+`operand_loads` and `dot_stores` select the accesses. Other accesses stay, with a remark giving the reason.
 
-`operand_loads` and `dot_stores` say which accesses profit, and which have to keep their place.
-What cannot be mapped is accessed as before, and a remark says why.
-
-Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
+Invariant: results are unchanged, in every launch for which all `guards` hold.
 """
 
 from __future__ import annotations
@@ -121,7 +118,7 @@ def _asked(
 
 @dataclass
 class _Mapper:
-    """Replace accesses; `made` are the descriptors so far, by what they describe."""
+    """Replace accesses; `maps` are the descriptors so far, by source and type."""
 
     kernel: Kernel
     analysis: AffineAnalysis
