@@ -1,20 +1,20 @@
-"""Stores of a tile that wait for the next mainloop, which is one of several that branches choose from.
+"""Delay a tile's stores to the next mainloop, chosen among several by branches.
 
-A kernel may have a mainloop for each width of its tiles, and tiles of no rows at all:
+A kernel may have a mainloop for each width of its tiles, and empty tiles:
 
     for tile:
       if tile has rows:
         if wide: { for k: multiply } else: { for k: multiply }
         convert; store slice 0; …; store slice n - 1
 
-The converted tile is carried through the branches, too: whichever mainloop is next stores it, what is left then is
-stored before the new tile is converted, and a tile without rows leaves it as it is. Where registers do not hold a
-whole tile beside the sums, its first stores are not delayed.
+The converted tile is carried through the branches, too. The next mainloop, whichever it is, stores it. Remaining
+slices are stored before the new tile is converted, and an empty tile leaves them pending. If registers cannot hold
+a whole tile beside the accumulators, its first stores are not delayed.
 
-Each store may have coordinates of its own, all computed from where the tile lies. Loops carry the fewest numbers
-from which cheap arithmetic makes them again.
+Each store may have coordinates of its own, all computed from the tile's position. Loops carry the fewest numbers
+from which cheap arithmetic recomputes them.
 
-Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
+Invariant: slices are stored once each and in order, all of a tile before any of the next.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from aotc.target import Target
 
 
 class DelayInBranches(DelayAcross):
-    """Carry a tile through all loops and branches around, to the next mainloop, whichever that is.
+    """Carry a tile through all enclosing loops and branches to the next mainloop.
 
-    A state is the tiles to store, the numbers that coordinates are made of, and the number of the next slice.
+    A state holds the tiles to store, the numbers to recompute coordinates from, and the next slice's number.
     """
 
     def __init__(self, tiles: Tiles, target: Target) -> None:
@@ -47,7 +47,7 @@ class DelayInBranches(DelayAcross):
         self.places: list[tuple[Op, int]] = []
 
     def rewrite(self) -> None:
-        """Rewrite the loop, and what is around it."""
+        """Rewrite the loop and its enclosing ops."""
         outer, stores = self.tiles.outer, list(self.tiles.stores)
         delayed = stores[self.tiles.num_at_once :]
         self._values = [store.value for store in delayed]
@@ -64,7 +64,7 @@ class DelayInBranches(DelayAcross):
             erase(store)
 
     def _cut(self, coords: Sequence[Value]) -> None:
-        """Choose the numbers that loops carry, and the ops that make coordinates of them."""
+        """Choose the numbers to carry, and the ops to recompute coordinates from them."""
         graph, outer = Graph[Value](), self.tiles.outer
         seen: dict[Value, None] = {}
         worklist = [value for value in dict.fromkeys(coords) if is_inside(value.owner, outer)]
@@ -103,7 +103,7 @@ class DelayInBranches(DelayAcross):
     # -- the walk --------------------------------------------------------------
 
     def updated_by(self, op: Op, state: State) -> State | None:
-        """Store in a mainloop, store the rest after the last one, begin with the new tile after its stores."""
+        """Store in a mainloop, store the rest after the last one, take up the new tile after its stores."""
         if op in self.tiles.mainloops:
             assert isinstance(op, scf.For)
             values = dict(zip(self._values, state, strict=False))
@@ -126,7 +126,7 @@ class DelayInBranches(DelayAcross):
         )
 
     def _after_store(self, store: Op, state: State) -> State:
-        """Store a slice that is not delayed; after the last store go on with the new tile."""
+        """Emit a store without delay; after the last store switch to the new tile."""
         *_, last = self.tiles.stores
         builder = Builder.before_op(store)
         for number in range(self.first):
@@ -141,7 +141,7 @@ class DelayInBranches(DelayAcross):
     def _inputs_of(
         self, store: tma.StagedTmaStore, values: dict[Value, Value], builder: Builder
     ) -> list[Value]:
-        """Return what a store needs, coordinates made again of what is carried."""
+        """Return a store's inputs, its coordinates recomputed from carried numbers."""
         if not values:
             return self._inputs(store)  # where it stands
         copies = dict(values)
@@ -153,7 +153,7 @@ class DelayInBranches(DelayAcross):
         return [copies.get(value, value) for value in self.stored[store]]
 
     def _needed_by(self, store: tma.StagedTmaStore) -> dict[Op, None]:
-        """Return the ops among those that make coordinates which a store needs."""
+        """Return the ops required to recompute a store's coordinates."""
         computation: dict[Op, None] = {}
         live = dict.fromkeys(self.stored[store][1:])
         for op in reversed(self.recomputed):
@@ -164,7 +164,7 @@ class DelayInBranches(DelayAcross):
 
 
 def _is_cheap(op: Op | None) -> TypeGuard[Op]:
-    """Return whether what an op computes of numbers may as well be computed again."""
+    """Return whether an op on numbers is cheap enough to recompute."""
     return (
         op is not None
         and op.pure

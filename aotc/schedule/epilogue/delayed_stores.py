@@ -1,10 +1,10 @@
-"""Stores of a tile that wait for the next tile's mainloop: what loops carry, and where they stand.
+"""Delay a tile's stores to the next tile's mainloop.
 
-`Delay` rewrites one loop over tiles whose mainloop is known ahead to be long enough. `DelayAcross`
-carries a tile on through whatever loops and branches are around, such as one over groups of tiles,
-to the next mainloop, wherever that is and however long.
+`Delay` rewrites one loop over tiles with a mainloop provably long enough. `DelayAcross` carries a tile
+through all enclosing loops and branches, such as a loop over groups of tiles, to the next mainloop of any
+length.
 
-Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
+Invariant: slices are stored once each and in order, all of a tile before any of the next.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from aotc.target import Target
 
 @dataclass(frozen=True)
 class Tiles:
-    """A loop over tiles, its mainloops, of which a tile has one, and the stores after that.
+    """A loop over tiles, its mainloops (each tile runs one), and the stores after them.
 
-    `outer` is the loop around all loops that a tile is carried through, or `loop` itself. `around` is
-    the op beside the stores that is the last mainloop, or contains it. Stores that can share buffers have
-    `num_buffers` for their slices. The first `num_at_once` of them are not delayed.
+    `outer` is the outermost loop a tile is carried through, or `loop` itself. `around` is the op in the stores'
+    block that is or contains the last mainloop. Slices of stores with shared buffers have `num_buffers`. The
+    first `num_at_once` stores are not delayed.
     """
 
     outer: scf.For
@@ -54,7 +54,7 @@ class Tiles:
 
 
 def slot_of(store: tma.StagedTmaStore, outer: Op) -> Value | None:
-    """Return where the map of a store was made, if that is anew in `outer`."""
+    """Return the slot of a store's map if the map is built inside `outer`, else None."""
     tensor_map = store.tensor.op
     if isinstance(tensor_map, tma.MadeTensorMap) and is_inside(tensor_map, outer):
         return tensor_map.slot
@@ -62,10 +62,10 @@ def slot_of(store: tma.StagedTmaStore, outer: Op) -> Value | None:
 
 
 class Delay:
-    """Rewrite a loop over tiles: store in the next mainloop, or right after a tile that none follows.
+    """Rewrite a loop over tiles: store in the next mainloop, or right after the last tile.
 
-    Slices of all stores are numbered. The loop carries the number of the next one to store,
-    or their count if all are stored.
+    Slices of all stores are numbered. The loop carries the number of the next slice to store, or their count if
+    all are stored.
     """
 
     def __init__(self, tiles: Tiles, target: Target) -> None:
@@ -82,12 +82,12 @@ class Delay:
         self.buffers = self._place_buffers()
 
     def _inputs(self, store: tma.StagedTmaStore) -> list[Value]:
-        """Return what a delayed store needs: the tile, its coordinates, where its map was made."""
+        """Return a delayed store's inputs: the tile, its coordinates, its map's slot."""
         slot = slot_of(store, self.tiles.outer)
         return [store.value, *store.coords, *([] if slot is None else [slot])]
 
     def _place_buffers(self) -> list[Value]:
-        """Return the buffer of each slice: those of a kind rotate."""
+        """Return the buffer of each slice; buffers of a kind rotate."""
         staging: list[Value] = []
         of_kind: dict[object, list[Value]] = {}
         for store, _ in self.parts:
@@ -130,12 +130,12 @@ class Delay:
             erase(store)
 
     def _nothing(self, value: Value) -> Value:
-        """Return the carried values of the first iteration, which has nothing to store."""
+        """Return the initial carried value, for the first iteration without a pending tile."""
         is_number = isinstance(value.type, ScalarType)
         return self.zero if is_number else self.before(gpu.Undefined(value.type)).out
 
     def _stored_now(self) -> dict[Value, Value]:
-        """Return what the stores use now in place of each value: loops and branches were replaced."""
+        """Map each value to its current replacement among the stores' operands."""
         return {
             value: now
             for store, values in self.stored.items()
@@ -151,7 +151,7 @@ class Delay:
         self.tiles = replace(self.tiles, mainloops=[rewritten])
 
     def store_in(self, mainloop: scf.For, values: dict[Value, Value], following: Value) -> scf.For:
-        """Store a slice after the dots of each iteration of a mainloop, while there is one; return it."""
+        """Store a slice after the dots of each mainloop iteration, while slices are left; return the loop."""
         part = mainloop.body.add_arg(I32, "part")
         *_, last = (op for op in mainloop.body if isinstance(op, wgmma.Wgmma))
         builder = Builder.after_op(last)
@@ -191,7 +191,7 @@ class Delay:
             op.erase()
 
     def _late(self) -> list[Op]:
-        """Return the scalar ops of the loop's body that are needed for coordinates alone."""
+        """Return scalar ops of the loop's body used only for coordinates."""
         ops = list(self.tiles.loop.body)
         following = dict.fromkeys(ops[ops.index(self.tiles.around) :])
         late = {op: None for op in ops if op.pure and not op.blocks and _is_scalar(op)}
@@ -227,8 +227,8 @@ class Delay:
     def _await_buffer(self, number: int, builder: Builder) -> None:
         """Wait until a slice's buffer is free.
 
-        The first slice waits for all stores before its tile; any other one for the slice of the same
-        tile that was in its buffer, if there was one. A slice is one store, and all come in order.
+        The first slice waits for all stores of earlier tiles. A later slice waits for the slice of the same tile
+        previously in its buffer, if any. A slice is one store, and all are issued in order.
         """
         if number == 0:
             builder(tma.TmaStoreWait())
@@ -267,13 +267,14 @@ class Delay:
 
 
 class DelayAcross(Delay, CarriedState):
-    """Carry a tile through all loops and branches around, to the next mainloop wherever it is.
+    """Carry a tile through all enclosing loops and branches to the next mainloop.
 
-    What a mainloop is too short for is stored after it. A state is what `Delay` has a loop carry.
+    Slices left over by a short mainloop are stored after it. A state is the same as the values carried by
+    `Delay`'s loop.
     """
 
     def rewrite(self) -> None:
-        """Rewrite the loop, and what is around it."""
+        """Rewrite the loop and its enclosing ops."""
         outer = self.tiles.outer
         stored = dict.fromkeys(value for inputs in self.stored.values() for value in inputs)
         self._values = [value for value in stored if is_inside(value.owner, outer)]
@@ -335,7 +336,7 @@ class DelayAcross(Delay, CarriedState):
         return not is_tile(value) and is_inside(value.owner, self.tiles.loop)
 
     def _part_after(self, before: Value) -> Value:
-        """Return the number of the next slice to store after the mainloop, run or not."""
+        """Return the next slice's number after the mainloop, even if it was skipped."""
         part, around = self.tiles.mainloop.results[-1], self.tiles.around
         if not isinstance(around, scf.If):
             return part
@@ -346,7 +347,7 @@ class DelayAcross(Delay, CarriedState):
         return rewritten.results[-1]
 
     def _store_rest(self, state: State, builder: Builder) -> None:
-        """Store the slices that are left."""
+        """Store the remaining slices."""
         values, part = dict(zip(self._values, state, strict=False)), state[-1]
         rest = Block()
         inner = Builder(rest)
@@ -360,7 +361,7 @@ class DelayAcross(Delay, CarriedState):
 
 
 def runs_surely(loop: scf.For) -> bool:
-    """Return whether a branch around a loop says that it has an iteration."""
+    """Return whether a branch around a loop guarantees an iteration."""
     inner: Op = loop
     for op in loop.ancestors():
         if isinstance(op, scf.If) and inner.block is op.then:
@@ -376,12 +377,12 @@ def runs_surely(loop: scf.For) -> bool:
 
 
 def is_tile(value: Value) -> bool:
-    """Return whether a value is one that threads share."""
+    """Return whether a value is distributed over threads."""
     return isinstance(value.type, TileType)
 
 
 def _is_scalar(op: Op) -> bool:
-    """Return whether all results of an op, and there are some, are numbers."""
+    """Return whether an op has results, all of them scalars."""
     kinds = [value.type for value in op.results]
     return bool(kinds) and all(isinstance(kind, ScalarType) for kind in kinds)
 
@@ -391,7 +392,7 @@ def _users(op: Op) -> Iterator[Op]:
 
 
 def _only(ops: Sequence[Op]) -> Block:
-    """Return a block of some ops that yields nothing."""
+    """Return a block of the given ops with an empty yield."""
     block = Block()
     for op in ops:
         block.insert(op)

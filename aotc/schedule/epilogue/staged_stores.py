@@ -1,11 +1,10 @@
-"""Staged stores: how each can be cut into slices, what buffers these need, and what they become.
+"""Staged stores: slices, their buffers, and expansion.
 
-A staged store (`tma.StagedStore`) writes a tile to shared memory, stores it from there and waits.
-Passes that keep stores in flight choose when each slice is written, from which buffer it is stored
-and where that is waited for; they emit slices by `store_slice`, and what they leave is expanded
-where it stands.
+A staged store (`tma.StagedStore`) writes a tile to shared memory, stores it from there and waits. Passes
+that keep stores in flight choose each slice's time, buffer and wait, and emit slices by `store_slice`.
+Remaining staged stores are expanded in place.
 
-Invariant: `store_slice` is the only place where a staged store becomes a write and a copy.
+Invariant: only `store_slice` turns a staged store into a write and a copy.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from aotc.target import Target
 
 
 def deferrable_stores(ops: Iterable[Op]) -> Iterator[tma.StagedStore]:
-    """Yield the stores among some ops that may stay in flight: nothing reads what they write."""
+    """Yield the stores that may stay in flight: nothing reads their memory."""
     for op in ops:
         if isinstance(op, tma.StagedStore) and not op.written:
             yield op
 
 
 def outermost_loop(store: tma.StagedStore) -> Op | None:
-    """Return the outermost loop around a store, of those that one role runs."""
+    """Return the outermost loop around a store, within its role."""
     outermost: Op | None = None
     for ancestor in store.ancestors():
         if ancestor.has(Trait.LOOP):
@@ -45,9 +44,9 @@ def outermost_loop(store: tma.StagedStore) -> Op | None:
 
 
 def slice_shape(store: tma.StagedStore) -> tuple[int, ...]:
-    """Return the shape of the slices that a tile can be cut into, as wide as the tensor map's box.
+    """Return the shape of a tile's slices, as wide as the tensor map's box.
 
-    It is the whole tile if there is no map, or threads would hold slices in different ways.
+    It is the whole tile without a map, or if threads would hold slices in different layouts.
     """
     value = store.value.type
     assert isinstance(value, TileType)
@@ -61,14 +60,14 @@ def slice_shape(store: tma.StagedStore) -> tuple[int, ...]:
 
 
 def num_slices(store: tma.StagedStore) -> int:
-    """Return how many slices a tile can be cut into."""
+    """Return the number of slices of a tile."""
     value = store.value.type
     assert isinstance(value, TileType)
     return value.shape[-1] // slice_shape(store)[-1]
 
 
 def sharing_key(store: tma.StagedStore) -> tuple[Type, tuple[int, ...]]:
-    """Return what stores whose slices can share buffers have in common: destination and shape."""
+    """Return a key equal for stores whose slices can share buffers: destination and shape."""
     target = store.buffer if isinstance(store, tma.StagedBulkStore) else store.tensor
     return target.type, slice_shape(store)
 
@@ -106,8 +105,8 @@ def store_slice(
 ) -> None:
     """Write a slice of a store's tile to a buffer and issue its copy; None is the whole tile.
 
-    The tile, its coordinates and the map may be other ones than the store's. Before the copy it waits until
-    at most `max_pending` earlier ones are in flight: that shares the barrier which the copy needs.
+    The tile, its coordinates and the map may differ from the store's. Before the copy it waits until at most
+    `max_pending` earlier copies are in flight, sharing the barrier required by the copy.
     """
     value = store.value if value is None else value
     coords = store.coords if coords is None else coords
@@ -131,7 +130,7 @@ def store_slice(
 
 
 def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:
-    """Expand a store where it stands, and return its wait."""
+    """Expand a store in place, and return its wait."""
     builder = Builder.before_op(store)
     with at(store.loc):
         store_slice(store, None, store.buffer, target, builder)
@@ -141,7 +140,7 @@ def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:
 
 
 def erase(store: tma.StagedStore) -> None:
-    """Erase a store that is done elsewhere, and its buffer."""
+    """Erase a store emitted elsewhere, and its buffer."""
     alloc = buffer_of(store)
     store.erase()
     alloc.erase()
