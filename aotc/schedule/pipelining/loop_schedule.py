@@ -1,4 +1,4 @@
-"""What a pipelined loop runs, and for which iteration: the schedule of a loop, as data.
+"""Schedule of a pipelined loop, as data: its ops and their iteration distances.
 
 A schedule lists ops of a loop's body in the order in which the new body runs them, each with its
 *distance*: how many iterations ahead of the loop's own the op is. An op at distance 0 belongs to the

@@ -1,4 +1,4 @@
-"""Whether several consumer groups share a kernel's tiles of work, and how they ping-pong.
+"""Distribute tiles of work over several consumer groups in ping-pong.
 
 Each group runs whole iterations of the loop over tiles: the epilogue of one overlaps the mainloop
 of the next. All run the same code, so a group goes through all iterations and skips those of the

@@ -1,4 +1,4 @@
-"""When an op that reads a buffer is done with it.
+"""Find the op after which a reader is done with a buffer.
 
 Threads are done at the op itself. A dot goes on after it: it is done at the wait that covers it.
 
