@@ -43,7 +43,7 @@ class DelayInBranches(DelayAcross):
     def __init__(self, tiles: Tiles, target: Target) -> None:
         super().__init__(tiles, target)
         self.recomputed: list[Op] = []
-        # Where each value of a state is used, which says what it is when that is another value.
+        # The op using each value of a state: its operand is the value's current replacement.
         self.places: list[tuple[Op, int]] = []
 
     def rewrite(self) -> None:

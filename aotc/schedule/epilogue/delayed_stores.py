@@ -251,7 +251,7 @@ class Delay:
         tensor = None
         if len(coords) > len(store.coords):
             assert isinstance(store.tensor.type, TensorMapType)
-            # Whoever issues stores acquires the map with the first one, while the tensor cores are busy.
+            # The issuing warp acquires the map with the first store, while the tensor cores are busy.
             find = tma.AcquiredTensorMap if part else tma.MadeTensorMap
             tensor = builder(find(coords.pop(), store.tensor.type)).out
         store_slice(
@@ -322,7 +322,7 @@ class DelayAcross(Delay, CarriedState):
         if any(
             tensor_map is not None and tensor_map.block is rewritten.block for tensor_map in maps
         ):
-            # The map of an earlier tile is given back at the end of the block, also if none comes now.
+            # An earlier tile's map is released at the end of the block, even without a new map.
             if runs_surely(rewritten):
                 return after
             builder = Builder.after_op(rewritten)

@@ -64,7 +64,7 @@ from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 
-# What the threads of a CTA do to these is ordered by barriers and waits of its own.
+# A CTA's own barriers and waits order its threads' accesses to these.
 _OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
 
@@ -89,7 +89,7 @@ def _delay_of(tiles: Tiles, schedule: Schedule) -> Delay:
     return (Delay if is_known else DelayAcross)(tiles, schedule.target)
 
 
-# ---- where ------------------------------------------------------------------------------------
+# ---- matching ---------------------------------------------------------------------------------
 
 
 def _find(

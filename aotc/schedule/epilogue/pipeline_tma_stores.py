@@ -83,7 +83,7 @@ def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
             op.issuers = _issuers(op)
 
 
-# ---- how ----------------------------------------------------------------------------------------
+# ---- planning -----------------------------------------------------------------------------------
 
 
 def _sharing(store: tma.StagedStore) -> object:

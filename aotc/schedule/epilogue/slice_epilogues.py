@@ -29,12 +29,12 @@ from aotc.schedule.analysis.register_budget import (
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import BlockOrder, Parts
 
-# Live registers of a thread above which a value is sliced, with which of its loads.
+# Loads to slice with a value, and the live registers of a thread beyond which it is sliced.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
     ((gpu.SharedLoad,), EPILOGUE_READS_LIMIT),
     ((gpu.SharedLoad, gpu.Load), EPILOGUE_LOADS_LIMIT),
 )
-# Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
+# A thread's fewest elements of a slice, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
 

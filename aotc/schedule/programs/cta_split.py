@@ -25,7 +25,7 @@ from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.remarks import Reason
 
 Part: TypeAlias = int | None
-"""The axis along which a tile is split, or None for all of it."""
+"""The split axis of a tile, or None for the whole tile."""
 
 _MIN_PRODUCT_ROWS = 64
 

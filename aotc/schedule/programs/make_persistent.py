@@ -57,9 +57,9 @@ def _gains(kernel: Kernel) -> bool:
         if _communicates(op) or isinstance(op, tile.NumPrograms):
             return False
         if op.has(Trait.MAY_NOT_END, Trait.DEPENDENT_LAUNCH):
-            return False  # the whole program waits, or loops, for what others do
+            return False  # the whole program waits or spins for others
         if isinstance(op, descriptor.DescriptorOf):
-            return False  # no producer warp issues loads through maps that the kernel makes
+            return False  # no producer warp loads through maps built by the kernel
         if isinstance(op, descriptor.DescriptorLoad):
             depth = sum(isinstance(outer, scf.For) for outer in op.ancestors())
             if depth > 1:

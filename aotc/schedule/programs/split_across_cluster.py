@@ -206,11 +206,11 @@ class _Distribution:
             slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, builder)
         copy = build(type(op), slots, op.attributes, (), op.loc)
         if part is not None or not op.writes(Resource.GLOBAL):
-            builder(copy)  # what writes nothing, such as an assertion, is for all CTAs
+            builder(copy)  # an op without writes, such as an assertion, runs in all CTAs
             return
         is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
         if is_atomic and not shape_of(op.out) and op.sem in ("release", "acq_rel"):
-            # It comes after what all CTAs did.
+            # Order it after earlier accesses of all CTAs.
             builder(gpu.Fence(op.scope))
             builder(grid.ClusterBarrier())
         if any(value.users for value in op.results):
@@ -241,7 +241,7 @@ class _Distribution:
         Builder(combine)(scf.Yield([combine.args[0]]))
         (shared,) = builder(grid.ClusterReduce(branch.results, combine)).results
         if op.sem in ("acquire", "acq_rel"):
-            # A scalar that is sent orders no accesses of global memory.
+            # Sending a scalar orders no accesses to global memory.
             builder(grid.ClusterBarrier())
             builder(gpu.Fence(op.scope))
         shared.hint = op.out.hint

@@ -218,8 +218,8 @@ def _visit_wait(op: Op, pending: Pending) -> None:
         pending.write(region)
     if op.pending == 0:
         pending.copies.clear()
-    # What arrives in a loop is read by the iteration, so a barrier will be needed. Here it
-    # also orders the reads of the iteration before against the copies of this one.
+    # An iteration reads its arrived copies, so it needs a barrier anyway. Here the barrier
+    # also orders the previous iteration's reads against this iteration's copies.
     in_loop = isinstance(op.parent_op, scf.For)
     following = op.next
     while isinstance(following, tma.ProxyFence):
@@ -410,7 +410,7 @@ def _visit_loop(op: Op, pending: Pending) -> None:
     if _meets_earlier(op, pending):
         pending_in_loop = pending.copy()
         pending_in_loop.clear()
-        _walk_loop(op, pending_in_loop)  # what iterations need among themselves
+        _walk_loop(op, pending_in_loop)  # barriers required between iterations
         for _ in ("warpgroup", "CTA"):
             missing = _missing_barrier(op, pending)
             if missing is not None:
@@ -540,7 +540,7 @@ _RULES: dict[type[Op], Rule] = {
     scf.For: _visit_loop,
     scf.While: _visit_loop,
 }
-"""How ops synchronize, and control flow."""
+"""Rules of ops for synchronization and control flow."""
 
 _STARTED: dict[Resource, Rule] = {
     Resource.COPIES: _visit_copy,
@@ -548,4 +548,4 @@ _STARTED: dict[Resource, Rule] = {
     Resource.STORES: _visit_tensor_store,
     Resource.DOTS: _visit_dot,
 }
-"""How to order what accesses shared memory until an op that orders the resource waits for it."""
+"""Rules for asynchronous accesses to shared memory, by the resource a later wait orders."""

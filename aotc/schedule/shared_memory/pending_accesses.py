@@ -97,17 +97,17 @@ class Pending:
     arrived: Regions = field(default_factory=Regions)
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
-    """Writes of threads to global memory that are not visible to the async proxy yet."""
+    """Threads' writes to global memory not visible to the async proxy yet."""
     is_probe: bool = False
     """Whether a walk with it is to find out if a barrier is missing, and to insert none."""
     rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
-    """How to visit each op that a walk of a loop has visited before; all paths share it."""
+    """Cached rules of ops visited by a walk of a loop, shared by all paths."""
     silent: dict[Op, bool] = field(default_factory=dict["Op", bool], compare=False)
     """Whether nothing in a loop concerns this walk."""
     only_read: dict[Op, tuple[Op, ...]] = field(
         default_factory=dict["Op", "tuple[Op, ...]"], compare=False
     )
-    """What a loop reads of global memory, if threads do nothing else there."""
+    """A loop's reads of global memory, if threads do nothing else there."""
 
     @property
     def all(self) -> tuple[Regions, ...]:

@@ -80,7 +80,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
             _copy(load, run, analysis)
 
 
-# ---- which loads ------------------------------------------------------------------------------
+# ---- checks -----------------------------------------------------------------------------------
 
 
 def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
